@@ -1,7 +1,5 @@
 """What is timed, a `Call`; and whether what it needs is there."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Processes that measure: each in a session of its own, so that it ends with all that it has started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

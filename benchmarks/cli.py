@@ -1,7 +1,5 @@
 """The command `trigraph bench`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -31,11 +29,6 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
             raise click.BadParameter(f"{value!r}; expected SYMBOL=NUMBER with one of {', '.join(SYMBOLS)}")
         sizes[name] = number
     return sizes
-
-
-def _contenders() -> list[str]:
-    """Return the names of all panels and peers that can be timed."""
-    return sorted({*DIRECT, *(name for w in find() for name in w.names)})
 
 
 def _check_memory(workload: Workload, options: Options) -> None:
@@ -110,7 +103,7 @@ def _names(of: str) -> list[str]:
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(_contenders()),
+    type=click.Choice(sorted({*DIRECT, *(name for w in find() for name in w.names)})),
     metavar="NAME",
     help="Time this panel or peer only, such as fortran or scipy; repeatable.",
 )

@@ -5,10 +5,8 @@ of triplets is built beforehand. ``pyg`` has PyTorch Geometric's own basis funct
 forms), ``torch`` the leanest ones found: the cosine from unit vectors, Legendre polynomials by their recurrence.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -114,6 +112,12 @@ def _operations(angular: int, projections: int) -> str:
 
 FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations(2, 1))
 
+
+def _aggregate(name: str, summary: str, *steps: Step, about: Mapping[str, str] = ABOUT) -> Workload:
+    sizes = {n: SIZES[n] for n in ANGULAR}
+    return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, torch_peers(AGGREGATION, about))
+
+
 WORKLOADS = (
     Workload(
         name="dimenet-radial",
@@ -123,32 +127,19 @@ WORKLOADS = (
         sizes={n: SIZES[n] for n in RADIAL},
         peers=torch_peers(partial(by_autograd, forward=_radial_basis), PYG),
     ),
-    Workload(
-        name="dimenet-aggregate",
-        family="dimenet",
-        summary="edge-to-edge aggregation, forward",
-        steps=(FORWARD,),
-        sizes={n: SIZES[n] for n in ANGULAR},
-        peers=torch_peers(AGGREGATION, ABOUT),
+    _aggregate("aggregate", "edge-to-edge aggregation, forward", FORWARD),
+    _aggregate(
+        "aggregate-backward",
+        "edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
+        FORWARD,
+        Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3)),
     ),
-    Workload(
-        name="dimenet-aggregate-backward",
-        family="dimenet",
-        summary="edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
-        steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
-        sizes={n: SIZES[n] for n in ANGULAR},
-        peers=torch_peers(AGGREGATION, ABOUT),
-    ),
-    Workload(
-        name="dimenet-force-training",
-        family="dimenet",
-        summary="aggregation forward, backward to vectors (forces), and the backward of that (bwd2)",
-        steps=(
-            FORWARD,
-            Step("agg_edge_to_edge_bwd", FORCES, operations=_operations(5, 2)),
-            Step("agg_edge_to_edge_bwd2", TRAINING, zero=("gg_weights",), operations=_operations(10, 5)),
-        ),
-        sizes={n: SIZES[n] for n in ANGULAR},
-        peers=torch_peers(AGGREGATION, EAGER),
+    _aggregate(
+        "force-training",
+        "aggregation forward, backward to vectors (forces), and the backward of that (bwd2)",
+        FORWARD,
+        Step("agg_edge_to_edge_bwd", FORCES, operations=_operations(5, 2)),
+        Step("agg_edge_to_edge_bwd2", TRAINING, zero=("gg_weights",), operations=_operations(10, 5)),
+        about=EAGER,
     ),
 )

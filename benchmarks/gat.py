@@ -4,8 +4,6 @@ Both sides begin with the transformed features: the linear layer is a matrix pro
 PyTorch Geometric's GATConv does after its own, ``torch`` the same by torch's scatters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ loaded from its wheel, unpacked or not, without the package around it and all th
 TRIGRAPH_FAIRCHEM names, or from an installed fairchem-core. Nothing of theirs is kept here.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

@@ -7,8 +7,6 @@ basis layers that its model shares among blocks, made as the model makes them, a
 quadruplets that are built here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,11 +30,6 @@ def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> A
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
 
 
-def _packages(deepest: str) -> list[str]:
-    parts = deepest.split(".")
-    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
-
-
 @cache
 def fairchem_layers() -> tuple[Any, Any, Any]:
     """Return fairchem's modules of efficient layers, of the interaction block and of the dense layers."""
@@ -50,6 +43,7 @@ def fairchem_layers() -> tuple[Any, Any, Any]:
 @cache
 def mattergen_layers() -> tuple[Any, Any, Any]:
     """Return MatterGen's modules of the same; its blocks find no file of scale factors, and each factor is 1."""
+    packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     stand_ins: dict[str, dict[str, Any]] = {
@@ -57,7 +51,7 @@ def mattergen_layers() -> tuple[Any, Any, Any]:
         "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
         "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
     }
-    efficient, block, dense = load(MATTERGEN.root(), [*_packages(layers), "mattergen.common.utils"], wanted, stand_ins)
+    efficient, block, dense = load(MATTERGEN.root(), [*packages, layers], wanted, stand_ins)
     return efficient, block, dense
 
 
@@ -103,7 +97,7 @@ class Structure:
     num_atoms: int
     pairs: Mapping[str, np.ndarray]
 
-    def __add__(self, other: Structure) -> Structure:
+    def __add__(self, other: "Structure") -> "Structure":
         """Return both side by side, atoms of the other last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
         return Structure(self.num_atoms + other.num_atoms, pairs)

@@ -6,8 +6,6 @@ the mask instead of boolean assignment (10 times; it lets a NaN through, which t
 one more column of the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

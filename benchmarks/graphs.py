@@ -3,8 +3,6 @@
 Those of `trigraph verify` are small, and have what is not ordinary: rows that positions share, hubs, isolated nodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

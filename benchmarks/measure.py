@@ -1,7 +1,5 @@
 """Side-by-side measurement: one process for each contender, timed in turn; the machine's ceilings in the same run."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pickle
@@ -62,7 +60,7 @@ class Worker:
         command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
         self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:

@@ -6,8 +6,6 @@ of whole cells, and computes from the vectors of the edges what its forward comp
 triplets are found beforehand on both sides.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -71,16 +69,8 @@ def _dimenet(form: str, dtype: str, **widths: int) -> Any:
 def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
     """Return what the forward of PyTorch Geometric's model sums over atoms, from the vectors of the edges on.
 
-    Parameters
-    ----------
-    model : torch_geometric.nn.models.DimeNetPlusPlus
-    z : tensor, shape (num_atoms,)
-    vec : tensor, shape (num_edges, 3)
-        From the destination of each edge to its source.
-    edge_index : tensor, shape (2, num_edges)
-        Sources and destinations.
-    idx_ji, idx_kj : tensor, shape (num_triplets,)
-        Edges of each triplet.
+    `vec` (num_edges, 3) goes from the destination of each edge to its source; `edge_index` (2, num_edges) has sources
+    and destinations, `idx_ji` and `idx_kj` (num_triplets,) the edges of each triplet.
     """
     import torch
 
@@ -175,8 +165,7 @@ def _energy_forces(
 
     def compute(create_graph: bool) -> tuple[Any, Any]:
         with torch.set_grad_enabled(create_graph):
-            found: tuple[Any, Any] = program(list(model.parameters()), pos)  # type: ignore[no-untyped-call]
-            return found
+            return program(list(model.parameters()), pos)  # type: ignore[no-untyped-call]
 
     return model, compute
 
@@ -314,11 +303,8 @@ def _molecules(make: Callable[..., Call]) -> dict[str, Contender]:
     """Return trigraph's way and PyTorch Geometric's, compiled and eager."""
     found = _dimenet_contenders(partial(make, structure="molecules"))
     for name, contender in tuple(found.items()):
-        about, make_compiled = (
-            f"{contender.about}, compiled",
-            partial(make, form=f"{name}-compiled", structure="molecules"),
-        )
-        found[f"{name}-compiled"] = replace(contender, about=about, make=make_compiled)
+        compiled = partial(make, form=f"{name}-compiled", structure="molecules")
+        found[f"{name}-compiled"] = replace(contender, about=f"{contender.about}, compiled", make=compiled)
     return found
 
 

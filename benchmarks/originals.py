@@ -5,8 +5,6 @@ wanted are imported with empty packages above them, and with stand-ins for what 
 these leave ``sys.modules`` again. Nothing of theirs is kept here.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

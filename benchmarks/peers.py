@@ -1,7 +1,5 @@
 """What the peers of several families share: forms of torch and PyTorch Geometric, eager and compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast

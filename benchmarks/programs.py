@@ -1,7 +1,5 @@
 """Programs: workloads that are more than operators of the table, such as a training step of a whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """What is kept of a run: a JSON record with environment and settings, and the name it is filed under."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """One benchmark run: workloads and programs to results and ratios."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -113,12 +111,8 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=("fortran", *DIRECT))
 
 
-def _tiny(sizes: Mapping[str, int]) -> dict[str, int]:
-    return {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
-
-
 def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options) -> dict[str, Job]:
-    tiny = _tiny(sizes)
+    tiny = {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
     return {
         name: Job(
             partial(make_call, workload, name, sizes, options.dtype),

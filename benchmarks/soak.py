@@ -13,8 +13,6 @@ Whether results are right is for ``trigraph verify`` to say, and what becomes of
 tests/operators/test_refused_memory.py. It runs on Linux.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import gc

@@ -1,7 +1,5 @@
 """The tables `trigraph bench` prints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rich import box

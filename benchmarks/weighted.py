@@ -6,8 +6,6 @@ respect to weights they have none that is of use; ``pyg`` is PyTorch Geometric's
 it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import warnings

@@ -4,8 +4,6 @@
 process with nothing else has thread pools and memory of its own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """Workloads: which operators are called, at which sizes, against which peers; the operator table supplies the rest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,7 +48,7 @@ class Step:
 class Peer:
     """Something users would otherwise run."""
 
-    make: Callable[[Case], Call]
+    make: "Callable[[Case], Call]"
     about: str  # what it is, for the record
     requires: tuple[str, ...] = ()  # modules that it imports
     device: bool = False  # whether it runs on a CUDA device: those are timed by `trigraph qualify`
@@ -87,7 +85,7 @@ class Workload:
         """The contender that the others are compared with."""
         return "fortran"
 
-    def on_power_law(self) -> Workload:
+    def on_power_law(self) -> "Workload":
         """Return the same on a graph whose degrees follow a power law."""
         summary = "the same on a graph whose degrees follow a power law"
         return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")

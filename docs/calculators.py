@@ -3,8 +3,6 @@
 Writes calculators-found.md and calculators.png to the working directory.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

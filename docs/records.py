@@ -4,8 +4,6 @@ A record counts as *memory kept* where glibc was told, by `MALLOC_TRIM_THRESHOLD
 frees; see docs/benchmarks.md.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path
@@ -57,8 +55,7 @@ def ratio(result: dict[str, Any], peer: str) -> float:
     """Return the peer's median over ours."""
     timed = result["contenders"]
     (ours,) = (timed[name] for name in OURS if name in timed)
-    quotient: float = timed[peer]["median_s"] / ours["median_s"]
-    return quotient
+    return timed[peer]["median_s"] / ours["median_s"]
 
 
 def rows() -> list[tuple[str, str, str, float | None, float | None]]:

@@ -4,8 +4,6 @@ A line ``<!-- generated: NAME -->`` of a page is replaced by what the function o
 ``<!-- printed: FOLDER -->`` below commands by what these print there, or in a new folder if none is named.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

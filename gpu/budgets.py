@@ -12,8 +12,6 @@ list for each architecture: the fields of `Usage` in order. A kernel that spills
 the file, which ``--update`` keeps.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import io

@@ -4,8 +4,6 @@ Threads compile all instances for a call of a family concurrently. If several pr
 instance, and the others wait for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """A call of an operator in the gpu panels: its arguments and requested results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any

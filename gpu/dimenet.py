@@ -14,8 +14,6 @@ The second order is the gradient of the first order's derivative along the cotan
 derivatives, and every kernel of the first order has a version that also computes them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -20,8 +20,6 @@ draw and drawdot are summed for each node and row before they are multiplied by 
 follows with draw = drawdot, postdot = post and without the last terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -94,7 +92,7 @@ class _Inputs(NamedTuple):
     attention_weights: Any
 
     @classmethod
-    def of(cls, arrays: Any) -> _Inputs:
+    def of(cls, arrays: Any) -> "_Inputs":
         """Return arrays whose addresses allow wide accesses."""
         return cls(*(aligned(getattr(arrays, name)) for name in cls._fields))
 

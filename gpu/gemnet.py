@@ -19,8 +19,6 @@ triplet reads, even NaN, have no effect: units without triplets are skipped, and
 units; out[t] = A_e sph[t] follows, and the gradient of A is G = sum over the unit's t of g[t] sph[t]^T.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

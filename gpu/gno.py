@@ -19,8 +19,6 @@ c = gg_coords, t = U c + U' dx + b_u' where z is active, and Q = g V^^T, Q' = g 
 The first order follows with h' = h, V' = V^ and without the products of Q, t and s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Names are C++ name expressions such as ``gno_hidden<float>``. This module uses o
 reads it before NumPy is installed.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 FLOATS = ("float", "double")

@@ -12,8 +12,6 @@ caller's current stream without synchronization. On the CPU (``gpu-host``), the 
 in the calling thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
@@ -106,16 +104,9 @@ class Runtime(ABC):
         NumPy scalars of the parameters' types, or ``None`` for a null pointer; the members of a struct are consecutive
         arguments.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If the type of an argument is not that of the parameter, an array is not contiguous, or the kernel has no
-            such instance.
-        KernelError
-            If the kernel has an error; only on the CPU.
-        MemoryError
-            If the system refuses memory; on a device, the allocation of arrays raises CuPy's ``OutOfMemoryError``.
-            Results are then incomplete; the next call works.
+        TypeError or ValueError if the type of an argument is not that of the parameter, an array is not contiguous, or
+        the kernel has no such instance; KernelError, on the CPU, if the kernel has an error; MemoryError, on a device
+        CuPy's ``OutOfMemoryError``, if the system refuses memory: results are then incomplete, and the next call works.
         """
         if math.prod(grid) > 0:
             self._launch(family, kernel, types, grid, block, args, shared_mem)
@@ -373,8 +364,7 @@ _HOST = HostRuntime()
 def _described() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
-    table: dict[str, dict[str, tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
-    return table
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 class DeviceRuntime(Runtime):

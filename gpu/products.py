@@ -3,8 +3,6 @@
 A library adds the terms of all rows one by one; here, a chain of additions has at most 16 terms.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +17,7 @@ class Tile(NamedTuple):
     col_bits: int
 
     @classmethod
-    def of(cls, rows: int, cols: int) -> Tile:
+    def of(cls, rows: int, cols: int) -> "Tile":
         """Return lanes for a product of about these extents, with at most 16 slices per warp."""
         col_bits = min(bits(cover(cols, 2)), 4)
         return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)

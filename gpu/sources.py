@@ -3,8 +3,6 @@
 This module uses only the standard library, because the build runs it before the package exists.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

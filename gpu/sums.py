@@ -4,8 +4,6 @@ The kernels are in kernels/sums.cuh; a family that uses them includes this file 
 CSR array are summed in pieces of at most PART_SIZE positions, rows of matrices in chunks of ROWS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -153,7 +151,7 @@ class Total:
             args = (part, *sizes, earlier, num_earlier, accumulate, out[first // ROWS :])
             self._kernels.launch("sum_rows", (out.dtype,), grid, (32, 8), args)
 
-    def __enter__(self) -> Total:
+    def __enter__(self) -> "Total":
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:

@@ -4,8 +4,6 @@ A unit is an edge with its triplets, or a piece of one with at most PART_SIZE tr
 summed into atoms, it is an atom with its edges or a piece of one, and each edge has all its triplets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -16,8 +16,6 @@ The second order, dots being derivatives along the cotangents gg_; r_i = Ddot_i 
 For min and max, only the selected position contributes, separately for every feature.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

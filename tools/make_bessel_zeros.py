@@ -4,8 +4,6 @@ z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), f
 operators allow. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from decimal import Decimal, localcontext

@@ -9,8 +9,6 @@ verification crashes or hangs; one of a shared source survives if all families d
 differences, to be read: those that no call can show (a block size, a larger work space) are no holes.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import io

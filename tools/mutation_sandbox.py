@@ -3,8 +3,6 @@
 `tools/mutants.py` draws the changes at random; `tests/verification/test_mutations.py` has a list of them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

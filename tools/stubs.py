@@ -5,8 +5,6 @@ The operators are made from the table when the package is imported, where neithe
 are. The build runs this file before there is a package, with the standard library alone.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Compare a subject with the judge elementwise, and check shapes, dtypes, `wrt` and absent cotangents."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

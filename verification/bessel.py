@@ -1,7 +1,5 @@
 """Check radial functions over three decades of x, by degree: the closed forms of j_l suffer cancellation at small x."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

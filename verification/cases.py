@@ -4,8 +4,6 @@ A case holds the values of all arguments that a definition's fwd, bwd and bwd2 t
 differentiable argument. It is determined by definition, variant, dtype and seed.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import zlib
@@ -79,7 +77,7 @@ class Case:
         known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
         return {name: known[name] for name in op.parameters}
 
-    def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> Case:
+    def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
         """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
         dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_")}
         dims |= {f"grad_{a.name}": a.dims for a in self.definition.outputs}

@@ -1,7 +1,5 @@
 """Compare a report with an earlier one: bits, accuracy, and the set of checks."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

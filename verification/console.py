@@ -1,7 +1,5 @@
 """Output of `trigraph verify`: the table of a run, failures, checks not offered, and changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 

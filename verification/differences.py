@@ -11,8 +11,6 @@ in real128, so that rounding of inputs and sums does not contribute. The error t
 rounding errors of L and of the gradient.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

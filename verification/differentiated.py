@@ -5,8 +5,6 @@ It returns what the operator's fwd returns: a tensor, a tuple in field order, or
 auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

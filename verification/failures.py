@@ -1,7 +1,5 @@
 """Summary of failures: an entry for each kind of failure, with its count, its cases and remarks about these."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ contains a subset, which is always compared; the others are listed as skipped if
 layouts of other programs are known only to the adapters at the end.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -163,8 +161,7 @@ def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
     def parameters(prefix: str) -> np.ndarray:
         V = z[f"{prefix}V"].transpose(1, 0, 2).reshape(f_in * f_out, -1)
-        packed: np.ndarray = pack_gno_params(z[f"{prefix}U"], z[f"{prefix}b_u"], V, z[f"{prefix}b_v"].T.reshape(-1))
-        return packed
+        return pack_gno_params(z[f"{prefix}U"], z[f"{prefix}b_u"], V, z[f"{prefix}b_v"].T.reshape(-1))
 
     sizes = {"f_in": f_in, "f_out": f_out}
     edge = {"coords": z["in_dx"], "params": z["in_packed_params"], **sizes}
@@ -346,8 +343,7 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 def _judged(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
     """Return the judge's value of a field, rounded."""
-    value: np.ndarray = ask(OPERATORS[operator], values, (field,))[field][0]
-    return value
+    return ask(OPERATORS[operator], values, (field,))[field][0]
 
 
 # Vectors of each family of the table, and the reader of a file (by the first word of its name).

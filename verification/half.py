@@ -1,7 +1,5 @@
 """Arrays in half precision: kernels of the gpu panels read and write them, and compute in float32."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

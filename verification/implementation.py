@@ -7,8 +7,6 @@ field to array; auxiliary outputs may be left out. It raises NotImplementedError
 fortran-reference computes it.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -49,15 +47,12 @@ def load(name: str) -> Callable[..., Any]:
         raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
     if not callable(value):
         raise ValueError(f"verify: implementation {name!r} is a {type(value).__name__}; expected a function")
-    function: Callable[..., Any] = value
-    return function
+    return value
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
-
-
-def fields_of(op: Operator, result: Any, is_array: Callable[[Any], bool] = _is_array) -> dict[str, Any]:
+def fields_of(
+    op: Operator, result: Any, is_array: Callable[[Any], bool] = lambda value: isinstance(value, np.ndarray)
+) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
 
     TypeError if it is none of the forms that are taken, or lacks a field.

@@ -6,8 +6,6 @@ or crashes without an exception, whatever the exit status. It also fails if a fu
 `trigraph.testing.running` also runs the checks of any function in a `Child`.
 """
 
-from __future__ import annotations
-
 import atexit
 import math
 import os

@@ -1,7 +1,5 @@
 """Results of the judge for a case, computed once for each operator and shared by all subjects."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -64,8 +62,7 @@ class Judged:
             start = time.perf_counter()
             self._cache[key] = compute()
             self.seconds += time.perf_counter() - start
-        result: T = self._cache[key]
-        return result
+        return self._cache[key]
 
     def arguments(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, Any]:
         """Keyword arguments of one of the case's operators; the arguments `absent` are None."""

@@ -1,7 +1,5 @@
 """Kinds of generated cases: their special properties, and the checks they undergo."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -4,8 +4,6 @@ The mesh is pyamg's airfoil, the network Zachary's karate club. The power law is
 edges and the uneven degrees of large social networks or knowledge graphs.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Check that NaN and infinity in an argument reach exactly the results that depend on them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -46,8 +44,7 @@ def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 def _marks(array: np.ndarray, value: float) -> np.ndarray:
     """Return a mask of spoilt results: NaN or, for an infinite `value`, which may turn into NaN, not finite."""
-    marks: np.ndarray = np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
-    return marks
+    return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
 def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:

@@ -9,8 +9,6 @@ Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd, and the gradie
 parameters by bwd2 of both. They are compared with central differences of E in R and of the loss in the parameters.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -320,10 +318,6 @@ def _turned(matrix: np.ndarray, s: System) -> System:
     return replace(s, positions=s.positions @ matrix, offset=s.offset @ matrix, target=s.target @ matrix)
 
 
-def _translated(s: System) -> System:
-    return replace(s, positions=s.positions + TRANSLATION)
-
-
 def _renumbered(s: System) -> System:
     """Renumber the atoms; sort edges by their new source, in another order for each source."""
     rng = np.random.default_rng(len(s.positions))
@@ -349,7 +343,7 @@ TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
 MOTIONS: dict[str, Callable[[System], System]] = {
     "rotated": partial(_turned, TURN),
     "mirrored": partial(_turned, -np.eye(3)),
-    "translated": _translated,
+    "translated": lambda s: replace(s, positions=s.positions + TRANSLATION),
     "renumbered": _renumbered,
 }
 

@@ -1,7 +1,5 @@
 """Pictures of a report: the largest error of each operator and panel, and finite-difference curves."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable, Sequence

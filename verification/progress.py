@@ -1,7 +1,5 @@
 """Progress of a run: a line for each finished part."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

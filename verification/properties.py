@@ -1,7 +1,5 @@
 """Properties that hold for any values: adjoints, symmetry, order of edges, and equal bits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Real coordinates close to a kink cannot be drawn again. Such edges are left out, and the note gives their number.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Record of one check, from which tables, plots and reports are made."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

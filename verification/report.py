@@ -1,7 +1,5 @@
 """The report of a run: ``report.json``, ``report.html``, a page in one file, and pictures."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

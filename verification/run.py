@@ -5,9 +5,7 @@ operator table; only golden vectors, real inputs and physics are specific to fam
 bessel.py).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -174,12 +172,10 @@ class _Run:
         for scopes, variant in some:
             if scopes:
                 # One unit for all subjects, so that the judge's results for so many edges are not kept any longer.
-                check = partial(self._hub, scopes, definition, variant, dtype)
+                judged = partial(self._judged, definition, variant, dtype)
+                check = partial(tasks.of_hub, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
-
-    def _hub(self, scopes: Sequence[Scope], definition: Definition, variant: Variant, dtype: str) -> list[Task]:
-        return tasks.of_hub(scopes, self._judged(definition, variant, dtype), variant.degree == HUB)
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:

@@ -4,8 +4,6 @@ A setting is named by an argument of the operator: an attribute with choices, by
 ``concat_heads=False``); an optional input or graph object, by ``None`` or ``given`` (``edge_weight=None``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any

@@ -3,8 +3,6 @@
 The default run reads the shipped structures with NumPy only; other files need ASE.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -66,7 +64,7 @@ class Structure:
         """Vector of each edge."""
         return np.asarray(self.positions[self.src] - self.positions[self.dst] + self.offset)
 
-    def within(self, triplets: int) -> Structure:
+    def within(self, triplets: int) -> "Structure":
         """Return a part with at most the given number of triplets (including those left out of sums).
 
         Edges are added by the distance of their farther atom from the middle, then by length. All atoms are kept.

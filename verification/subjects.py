@@ -1,7 +1,5 @@
 """Subjects of verification: the panels of the package and users' functions, with a common interface."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import time
@@ -21,6 +19,8 @@ from trigraph.table import Operator, result_type
 
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
+# Modules of the panels that divide work into blocks by its size.
+DIVIDING = {"fortran": "trigraph.fortran.levels", "gpu": "trigraph.gpu.sums", "gpu-host": "trigraph.gpu.sums"}
 
 # Largest number of last frames, and of last characters, that are shown of a traceback.
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
@@ -206,18 +206,6 @@ def _call_into(
     return {k: _to_host(v) for k, v in fields.items()}
 
 
-def _small_blocks(name: str) -> Callable[[], AbstractContextManager[None]] | None:
-    if name == "fortran":
-        from trigraph.fortran.levels import small_blocks
-
-        return small_blocks
-    if name.startswith("gpu"):
-        from trigraph.gpu.sums import small_blocks
-
-        return small_blocks
-    return None
-
-
 def panel(name: str) -> Subject:
     """Return a panel of the package as a subject; ValueError if there is no such panel, or it cannot run here."""
     if name not in PANELS:
@@ -225,4 +213,5 @@ def panel(name: str) -> Subject:
     if unavailable(name):
         raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
     call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
-    return Subject(name, name not in DIRECT, call, None, native, into, _small_blocks(name))
+    small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
+    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks)

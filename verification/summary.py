@@ -1,7 +1,5 @@
 """Summary of checks: a row for each operator, panel and dtype, and the comparisons that were made."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The tasks of a unit: the checks of a subject on a case, and their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -172,9 +170,9 @@ def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[f
     ]
 
 
-def of_hub(scopes: Sequence[Scope], judged: Judged, threads: bool) -> list[Task]:
+def of_hub(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[Task]:
     """Check accuracy of all subjects on a case of hubs, and bits of the fast path; with `threads`, also for threads."""
-    tasks = []
+    judged, tasks = lazy(), []
     for scope in scopes:
         kinds = ["accuracy"]
         if scope.subject.name == "fortran":

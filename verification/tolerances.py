@@ -4,8 +4,6 @@ Errors are divided by their scale before they are compared, so a tolerance is a 
 the documentation print; the functions below it are what the checks call.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ a node, an edge or a structure must be bitwise equal to those of the case alone:
 call nor on positions in the arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Angles are those of the atoms; radial basis, weights and embeddings are synthetic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

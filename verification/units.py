@@ -4,8 +4,6 @@ This number reveals checks that are lost because a function under test ended the
 planned has failed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Variants: the cases that a definition is tested on, with their settings and sizes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

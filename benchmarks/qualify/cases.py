@@ -1,7 +1,5 @@
 """Small cases that reach every kernel, compared with the judge, for sanitizers of a device and of gpu-host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,26 +24,13 @@ HUB, BROAD, MANY = [3, 0, 0, 0, 300, 128, 0, 1], [3, 0, 130], [1, 0, 2] * 90
 
 @dataclass(frozen=True)
 class Small:
-    """One case of a family.
+    """One case of a family."""
 
-    Attributes
-    ----------
-    dtype : {"float32", "float64"}
-        Graphs have int32 beside float32, else int64.
-    graph : list
-        In-degrees of the nodes; pairs of nodes that are joined in both directions; or the triplets of each edge.
-    sizes : mapping
-    setting : mapping
-        Choices and absent inputs, as in `verification.cases.assemble`.
-    half : str or None
-        Half precision of the arrays that may have it.
-    """
-
-    dtype: str
-    graph: Sequence[Any]
+    dtype: str  # graphs have int32 beside float32, else int64
+    graph: Sequence[Any]  # in-degrees of nodes; pairs of nodes that are joined both ways; or the triplets of each edge
     sizes: Mapping[str, int]
-    setting: Mapping[str, Any] = field(default_factory=dict)
-    half: str | None = None
+    setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble`
+    half: str | None = None  # half precision of the arrays that may have it
     spoilt: bool = False  # whether an edge's vector is NaN, for which blocks take another way
 
 

@@ -1,7 +1,5 @@
 """The command `trigraph qualify`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

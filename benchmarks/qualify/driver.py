@@ -1,7 +1,5 @@
 """Runs the parts of all stages, each in a process of its own, within a deadline, and keeps the record."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -124,23 +122,10 @@ def qualify(
     stages: Sequence[Stage] = STAGES,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run all stages; return the record, which is kept in ``record.json`` from the first part on.
+    """Run all stages; return the record, which is kept in ``out / "record.json"`` from the first part on.
 
-    Parameters
-    ----------
-    place : Device
-    out : Path
-        Folder for the record, and for what each part noted and printed (``parts``).
-    deadline : float
-        Seconds after which everything has ended, the summary included. A stage may take its share of what is left when
-        it begins; what it does not need is left to those after it.
-    stages : sequence of Stage
-    progress : callable
-        Told what is going on.
-
-    Returns
-    -------
-    dict
+    ``out / "parts"`` has what each part noted and printed. After `deadline` seconds everything has ended, the summary
+    included. A stage may take its share of what is left when it begins; what it does not need is left to later ones.
     """
     begun = time.monotonic()
     folder = out / "parts"

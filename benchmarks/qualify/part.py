@@ -4,8 +4,6 @@ Its arguments are the place, the stage's module, the part and a file, to which e
 crash loses nothing that was found before.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Where a qualification runs: on the CUDA device, or in a rehearsal on the CPU, by the same lines of Python."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """One page of what a qualification found: ``summary.md``, made from the record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -55,12 +53,6 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     yield f"{stage['stage']}, {part['part']}, {line['name']}", line["note"][:NOTE]
 
 
-def _bound(line: Mapping[str, Any], ceilings: Mapping[str, float]) -> tuple[float, str] | None:
-    """Return the least seconds that a workload can take by the ceilings, and which of them says so."""
-    bounds = [(amount / ceilings[name], name) for name, amount in line["least"].items() if name in ceilings]
-    return max(bounds, default=None)
-
-
 def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
     """Return a row for each workload: our times, shares of the roofline, ratios to the peers."""
     rows: dict[str, dict[str, Any]] = {}
@@ -73,10 +65,11 @@ def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any
             continue
         row["ms"][line["index"]] = 1e3 * line["seconds"]
         row["summary"] = line["summary"]
-        bound = _bound(line, ceilings)
-        if bound:
-            row["bound_ms"], row["bound_by"] = 1e3 * bound[0], bound[1]
-            row["share"][line["index"]] = bound[0] / line["seconds"]
+        bounds = [(amount / ceilings[name], name) for name, amount in line["least"].items() if name in ceilings]
+        if bounds:  # the least seconds that the workload can take, and which ceiling says so
+            least, row["bound_by"] = max(bounds)
+            row["bound_ms"] = 1e3 * least
+            row["share"][line["index"]] = least / line["seconds"]
     return list(rows.values())
 
 

@@ -1,7 +1,5 @@
 """What is timed on a device: the bench's workloads at sizes that no cache holds, in the order of their worth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,17 +14,10 @@ from trigraph.table import SYMBOLS
 
 @dataclass(frozen=True)
 class Timed:
-    """A workload of a device.
-
-    Attributes
-    ----------
-    workload : Workload
-        Its peers are those that are timed beside it.
-    gathered : str
-        Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
-    """
+    """A workload of a device; its peers are those that are timed beside it."""
 
     workload: Workload
+    # Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
     gathered: str = "0"
 
 

@@ -10,8 +10,6 @@ runs this file before anything is installed::
 Tests build libraries of their own by `host_build`: for sanitizers, and of other sources.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl

@@ -5,8 +5,6 @@ parameters and their names. The launcher of the device checks arguments against 
 whatever it is given.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys
@@ -24,8 +22,7 @@ def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
 
 def _family(library: ctypes.CDLL) -> str:
     library.cuda_host_family.restype = ctypes.c_char_p
-    name: str = library.cuda_host_family().decode()
-    return name
+    return library.cuda_host_family().decode()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Models of `trigraph.torch.nn` as calculators of ASE, for its relaxations and dynamics."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

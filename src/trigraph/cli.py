@@ -52,8 +52,7 @@ class _Commands(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
-        return command
+        return getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in AUDIENCES.items():

@@ -4,8 +4,6 @@
 raising.
 """
 
-from __future__ import annotations
-
 import importlib.resources
 import json
 import os
@@ -74,8 +72,7 @@ def build_info() -> dict[str, Any] | None:
     record = importlib.resources.files("trigraph") / "build_info.json"
     if not record.is_file():
         return None
-    info: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-    return info
+    return json.loads(record.read_text(encoding="utf-8"))
 
 
 def cpu_model() -> str:

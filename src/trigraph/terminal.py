@@ -1,7 +1,5 @@
 """Shared by all commands: text that any terminal can show, options that are finite numbers, and exit on signals."""
 
-from __future__ import annotations
-
 import io
 import math
 import os
@@ -44,7 +42,7 @@ def say(text: object, err: bool = False) -> None:
     click.echo(plain(str(text)), err=err)
 
 
-def plain_console(stderr: bool = False) -> Console:
+def plain_console(stderr: bool = False) -> "Console":
     """Return a console that escapes text by `plain`, and prints whole tables if the output is not a terminal."""
     from rich.console import Console
     from rich.segment import Segment
@@ -63,7 +61,7 @@ def plain_console(stderr: bool = False) -> Console:
     return console
 
 
-def mark(console: Console, passed: bool | None) -> str:
+def mark(console: "Console", passed: bool | None) -> str:
     """Return a coloured tick or cross, or a substitute that the encoding has; a dash for None."""
     if passed is None:
         return "-"

@@ -1,7 +1,5 @@
 """Models of `trigraph.torch.nn` as models of torch-sim, for its batched relaxations and dynamics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

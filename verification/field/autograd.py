@@ -1,7 +1,5 @@
 """Bugs in how first derivatives are made differentiable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -15,17 +13,17 @@ class _Saved(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.twice = 2 * x  # neither input nor output: autograd does not know where it comes from
-        return ctx.twice**2  # type: ignore[no-any-return]
+        return ctx.twice**2
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        return 4 * ctx.twice * g  # type: ignore[no-any-return]
+        return 4 * ctx.twice * g
 
 
 @mistake("kept intermediate", "pytorch #58509, #76185", lambda x: 4 * x**2, lambda: (numbers(3),), order=2)
 def saved_intermediate(x: Tensor) -> Tensor:
     """Backward uses an intermediate result that forward kept, and second derivatives lack its part."""
-    return _Saved.apply(x)  # type: ignore[no-any-return]
+    return _Saved.apply(x)
 
 
 def square_of_part(x: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """What is known of one mistake, and what torch's own checks say of it."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections import defaultdict

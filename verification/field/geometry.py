@@ -1,7 +1,5 @@
 """Bugs in energies of atoms: what is missing in forces, cutoffs, images, angles."""
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.verification.field.entry import mistake, numbers, with_gradient

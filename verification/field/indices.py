@@ -1,7 +1,5 @@
 """Bugs in how neighbours are counted and summed."""
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.verification.field.entry import mistake, numbers, with_gradient

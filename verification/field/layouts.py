@@ -1,7 +1,5 @@
 """Bugs that show when arrays lie in memory otherwise than expected."""
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.verification.field.entry import mistake, numbers, with_gradient

@@ -1,7 +1,5 @@
 """Bugs in means and softmaxes over neighbours."""
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.verification.field.entry import mistake, numbers

@@ -1,7 +1,5 @@
 """The kinds of mistake that a check of derivatives must find."""
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.verification.field.entry import mistake, numbers, with_gradient

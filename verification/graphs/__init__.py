@@ -1,7 +1,5 @@
 """The graphs of cases: one object for each kind of graph, with all that verification needs of that kind."""
 
-from __future__ import annotations
-
 from trigraph.verification.graphs.base import CROWDED, CaseGraphs, NoGraphCases
 from trigraph.verification.graphs.csc import CSCCases
 from trigraph.verification.graphs.edges import EdgeCases

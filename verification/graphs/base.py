@@ -1,7 +1,5 @@
 """What verification needs of a kind of graph, all in one class: each file beside this one has that of a kind."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -51,11 +49,11 @@ class CaseGraphs(ABC):
         adds them one after the other is found here and nowhere else.
         """
 
-    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the graph objects of a case with new numbers for everything, and for each size the old numbers."""
         return {}, any_orders(case, rng)
 
-    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Return the graph objects of a case in a batch: with other graphs' nodes, edges and so on before and after."""
         return {}
 
@@ -96,13 +94,13 @@ def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
 
 
-def any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def any_orders(case: "Case", rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return a permutation of everything whose number may be zero: nodes, edges and so on."""
     names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def among(own: Any, members: str, owners: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
+def among(own: Any, members: str, owners: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
     """Return the owner of each member of a batch: other graphs' members have owners on their side, those before few."""
     first = rng.integers(0, min(before[owners], CROWDED), before[members])
     last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]

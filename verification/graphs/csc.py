@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trigraph.graphs import CSC
-from trigraph.verification.graphs.base import (
-    BY_DESTINATION,
-    BY_ROW,
-    BY_SOURCE,
-    CaseGraphs,
-    Counts,
-    GraphsAndInputs,
-    among,
-    any_orders,
-    in_rows,
-)
+from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
 if TYPE_CHECKING:
@@ -50,7 +40,7 @@ def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) ->
     return src, dst
 
 
-class CSCCases(CaseGraphs):
+class CSCCases(base.CaseGraphs):
     """See `CaseGraphs`."""
 
     variants = (
@@ -74,13 +64,13 @@ class CSCCases(CaseGraphs):
     )
     members = "num_positions"
 
-    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return the graph of a variant; writes the sizes it has into `sizes`."""
         if variant.name == "square":
             sizes["num_src_nodes"] = sizes["num_dst_nodes"]
         if variant.name == "boundaries":
-            sizes |= {"num_src_nodes": len(BY_SOURCE), "num_dst_nodes": len(BY_DESTINATION)}
-            src, dst = in_rows(BY_SOURCE, rng), in_rows(BY_DESTINATION, rng)
+            sizes |= {"num_src_nodes": len(base.BY_SOURCE), "num_dst_nodes": len(base.BY_DESTINATION)}
+            src, dst = base.in_rows(base.BY_SOURCE, rng), base.in_rows(base.BY_DESTINATION, rng)
         else:
             src, dst = _pairs(variant, sizes, rng)
         order = rng.permutation(len(src))
@@ -93,7 +83,7 @@ class CSCCases(CaseGraphs):
             # As many as positions. Three unused, the others drawn with replacement: some shared by several positions.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
-            rows, edge_ids = len(BY_ROW), in_rows(BY_ROW, rng).astype(variant.index)
+            rows, edge_ids = len(base.BY_ROW), base.in_rows(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
             # One row shared by more than two chunks, the rest a permutation as `from_coo` makes.
             rows = count - 599
@@ -113,7 +103,7 @@ class CSCCases(CaseGraphs):
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
 
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Destination 0 has `degree` in-edges, each from a source of its own; source 0 has as many out-edges.
 
         The latter share one row, so that the gradient of that row is a long sum, too.
@@ -127,7 +117,7 @@ class CSCCases(CaseGraphs):
 
     def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Give nodes and rows new numbers, and positions of a destination a new order."""
-        graph, orders = case.values["graph"], any_orders(case, rng)
+        graph, orders = case.values["graph"], base.any_orders(case, rng)
         new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
         positions = rng.permutation(graph.num_positions)
         destinations = graph.prepare().destinations
@@ -141,11 +131,11 @@ class CSCCases(CaseGraphs):
         )
         return {"graph": other}, orders
 
-    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Positions that have the rows of their own number keep that: those of other graphs do, too."""
         graph = case.values["graph"]
         src, dst, rows = (
-            among(own, "num_positions", owners, case, before, after, rng)
+            base.among(own, "num_positions", owners, case, before, after, rng)
             for own, owners in (
                 (graph.indices, "num_src_nodes"),
                 (graph.prepare().destinations, "num_dst_nodes"),

@@ -1,7 +1,5 @@
 """Graphs of edges between atoms (`trigraph.EdgeGraph`) in generated cases."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +83,7 @@ class EdgeCases(CaseGraphs):
         sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         return {"graph": graph}, {"vec": vec}
 
-    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Give nodes new numbers; edges follow, sorted by their new source, in any order within it."""
         graph, orders = case.values["graph"], any_orders(case, rng)
         new = np.argsort(orders["num_nodes"]).astype(graph.src.dtype)
@@ -95,7 +93,7 @@ class EdgeCases(CaseGraphs):
         other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
         return {"graph": other}, {**orders, "num_edges": edges}
 
-    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Edges stay sorted by source, and those of the case in their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))

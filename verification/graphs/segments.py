@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trigraph.graphs.segments import Segments
-from trigraph.verification.graphs.base import (
-    BY_DESTINATION,
-    BY_ROW,
-    BY_SOURCE,
-    CaseGraphs,
-    Counts,
-    GraphsAndInputs,
-    among,
-    any_orders,
-    in_rows,
-)
+from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
 if TYPE_CHECKING:
@@ -31,7 +21,7 @@ OWNERS = {
 }
 
 
-class SegmentCases(CaseGraphs):
+class SegmentCases(base.CaseGraphs):
     """See `CaseGraphs`."""
 
     variants = (
@@ -48,7 +38,7 @@ class SegmentCases(CaseGraphs):
     )
     members = "num_triplets"
 
-    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return triplets and, where the definition has them, atoms and inputs."""
         if variant.name == "boundaries":
             return _segment_boundaries(variant, sizes, rng), {}
@@ -74,7 +64,7 @@ class SegmentCases(CaseGraphs):
             graphs["idx_in"] = _members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
         return graphs, {}
 
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Give the last edge `degree` triplets, the others one each; atom 0 all edges but one; an input half of all.
 
         That edge is the last, since a first term that outweighs all others makes every later addition err alike,
@@ -93,7 +83,7 @@ class SegmentCases(CaseGraphs):
 
     def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Give edges, triplets and atoms new numbers; edges or triplets stand for atoms or inputs that are absent."""
-        orders, values = any_orders(case, rng), case.values
+        orders, values = base.any_orders(case, rng), case.values
         owners = {name: sizes for name, sizes in OWNERS.items() if name in values}
         for name, (members, segments) in owners.items():
             if values[name] is None:
@@ -107,13 +97,13 @@ class SegmentCases(CaseGraphs):
                 graphs[name] = Segments(index, old.num_segments)
         return graphs, orders
 
-    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Members of other graphs belong to these graphs' segments."""
         graphs = {}
         for name, (members, segments) in OWNERS.items():
             own = case.values.get(name)
             if own is not None:
-                index = among(own.index, members, segments, case, before, after, rng)
+                index = base.among(own.index, members, segments, case, before, after, rng)
                 graphs[name] = Segments(index, before[segments] + own.num_segments + after[segments])
         return graphs
 
@@ -149,19 +139,21 @@ def _segment_boundaries(
 ) -> dict[str, Segments | None]:
     """Return edges, atoms and inputs with 256, 257 or 512 members, the first and the last among them."""
     several = "num_outputs" in sizes
-    total, index = int(BY_DESTINATION.sum()), variant.index
+    total, index = int(base.BY_DESTINATION.sum()), variant.index
 
     def segments(lengths: np.ndarray) -> Segments:
-        return Segments(in_rows(lengths, rng).astype(index), len(lengths))
+        return Segments(base.in_rows(lengths, rng).astype(index), len(lengths))
 
     # As many edges as triplets where atoms are segments of them: most edges then have no triplet.
-    lengths = np.insert(BY_DESTINATION, -1, np.zeros(total - len(BY_DESTINATION), int)) if several else BY_DESTINATION
+    lengths = base.BY_DESTINATION
+    if several:
+        lengths = np.insert(lengths, -1, np.zeros(total - len(lengths), int))
     graphs: dict[str, Segments | None] = {"triplets": segments(lengths)}
     sizes |= {"num_triplets": total, "num_edges": len(lengths)}
     if several:
         absent = {name for name, value in variant.setting.items() if value is None}
-        graphs["atoms"] = None if "atoms" in absent else segments(BY_SOURCE)
-        graphs["idx_in"] = None if "idx_in" in absent else segments(BY_ROW)
-        sizes |= {"num_outputs": total if "atoms" in absent else len(BY_SOURCE)}
-        sizes |= {"num_inputs": total if "idx_in" in absent else len(BY_ROW)}
+        graphs["atoms"] = None if "atoms" in absent else segments(base.BY_SOURCE)
+        graphs["idx_in"] = None if "idx_in" in absent else segments(base.BY_ROW)
+        sizes |= {"num_outputs": total if "atoms" in absent else len(base.BY_SOURCE)}
+        sizes |= {"num_inputs": total if "idx_in" in absent else len(base.BY_ROW)}
     return graphs

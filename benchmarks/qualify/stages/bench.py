@@ -1,7 +1,5 @@
 """Times at sizes of a device, beside what users would otherwise run, and beside what the device can do at all."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import sys

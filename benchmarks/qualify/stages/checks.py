@@ -3,8 +3,6 @@
 Half precision, NaN and arrays of the caller's are checked by `trigraph verify`, the stage before this one.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Every kernel compiled as the launcher does, into its cache on disk; registers and spills beside the budgets."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What the device is, what surrounds it, and what bounds every kernel on it: the ceilings."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """compute-sanitizer over the cases that reach every kernel: memcheck, racecheck and synccheck."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from typing import Any
@@ -27,13 +25,7 @@ def parts(place: Device) -> list[str]:
 
 
 def prefix(part: str, place: Device) -> list[str]:
-    """Return the command that watches a process.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the program is not there.
-    """
+    """Return the command that watches a process; FileNotFoundError if the program is not there."""
     found = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if found is None:
         raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")

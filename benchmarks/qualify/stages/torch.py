@@ -3,8 +3,6 @@
 A rehearsal has the CPU's tensors; streams, captures and several devices are not in it.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Mapping
@@ -59,14 +57,10 @@ def _on(place: Device, value: Any, index: int = 0) -> Any:
     return value
 
 
-def _panel(place: Device) -> str | None:
-    return place.panel if place.rehearsal else None
-
-
 def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
     names = OPERATORS[f"{spec.name}_fwd"].parameters
-    function = getattr(trigraph.torch, spec.name)
-    return function(**{n: values[n] for n in names}, panel=_panel(place), **more)
+    function, panel = getattr(trigraph.torch, spec.name), place.panel if place.rehearsal else None
+    return function(**{n: values[n] for n in names}, panel=panel, **more)
 
 
 def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:

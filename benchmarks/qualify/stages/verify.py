@@ -1,7 +1,5 @@
 """`trigraph verify` of every family on the device, one after the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trigraph.benchmarks.qualify.part import Notes

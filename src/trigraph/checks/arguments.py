@@ -1,7 +1,5 @@
 """Binding of arguments to names, and checks of those that are not arrays: attributes, choices, names of fields."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Order: kinds of arrays, dtypes, attributes, graph, shapes, `wrt`, `out`. Every m
 the expected and the actual value. Errors are raised before anything is computed.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Packed parameters of the graph neural operator, as athena packs them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from trigraph.graphs.arrays import advice, array_kind, count

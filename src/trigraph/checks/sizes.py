@@ -1,7 +1,5 @@
 """Derive the size of every symbol of a call from its graph, its attributes and the shapes of its arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,5 +101,4 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
 def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
     """Dtype of the graph's arrays and of indices that an operator returns."""
     assert op.graph is not None
-    dtype: np.dtype = op.graph.find(op.graph.forward[0][0], values).dtype
-    return dtype
+    return op.graph.find(op.graph.forward[0][0], values).dtype

@@ -1,7 +1,5 @@
 """Operators of a panel as functions that do not check their arguments."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

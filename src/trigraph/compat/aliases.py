@@ -1,7 +1,5 @@
 """The names under which programs import NVIDIA's retired packages."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence
@@ -9,8 +7,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
 from types import ModuleType
-
-__all__ = ["RETIRED", "install"]
 
 RETIRED = ("pylibcugraphops", "cugraph_ops_binding")
 

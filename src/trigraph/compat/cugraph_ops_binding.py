@@ -3,8 +3,6 @@
 Both raise TypeError or ValueError for arguments that do not fit.
 """
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.compat.pylibcugraphops.dimenet import MMAOp, edge_graph

@@ -7,8 +7,6 @@ the original's ``forward``, the layer's weight comes first; the sums are trigrap
 Where the original fails on empty lists, results are zeros and there are no slots.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

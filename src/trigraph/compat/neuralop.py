@@ -4,8 +4,6 @@
 neuraloperator's layers call it: IntegralTransform, and with it GNOBlock, GINO and FNOGNO.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

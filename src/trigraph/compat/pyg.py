@@ -3,8 +3,6 @@
 Programs that ask for a ``MessagePassing``, such as ``torch_geometric.nn.to_hetero`` and the explainers, take it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch_geometric.nn

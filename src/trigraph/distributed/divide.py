@@ -1,7 +1,5 @@
 """Build a partition: of a graph that every rank has, or of pieces of a graph that no rank has as a whole."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -288,8 +286,7 @@ def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
         own = comm.Dup()
         share(own)
         comm.Set_attr(_key(), own)
-    duplicate: MPI.Comm = own
-    return duplicate
+    return own
 
 
 NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order

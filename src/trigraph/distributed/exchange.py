@@ -1,7 +1,5 @@
 """Exchange of rows between ranks: integers while a partition is built, rows of arrays in every call."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -106,7 +104,7 @@ class Halo:
         """Rows that come from other ranks."""
         return sum(at.size for at in self._coming.values())
 
-    def start(self, array: Any, axis: int = 0) -> Pending:
+    def start(self, array: Any, axis: int = 0) -> "Pending":
         """Start to send the rows of an array that other ranks need, along an axis, and to receive, without waiting."""
         return Pending(self, array, axis)
 

@@ -1,7 +1,5 @@
 """Operators on a divided graph: each rank passes the rows that it owns, and gets the rows of results that it owns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

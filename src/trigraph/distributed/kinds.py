@@ -8,8 +8,6 @@ are complete on a rank that has all blocks that read the entity.
 A table has a row for each member of the blocks: a position, an edge, a triplet. Its columns are global numbers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 

@@ -1,7 +1,5 @@
 """DimeNet++ on one structure that is divided among ranks: bitwise reproducible energy, forces and gradients."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +44,7 @@ class DividedNeighbors(NamedTuple):
     offset: Tensor
 
     @classmethod
-    def divide(cls, graph: EdgeGraph, offset: np.ndarray, comm: MPI.Comm, owner: Any = None) -> DividedNeighbors:
+    def divide(cls, graph: EdgeGraph, offset: np.ndarray, comm: MPI.Comm, owner: Any = None) -> "DividedNeighbors":
         """Divide a structure that every rank has.
 
         Parameters
@@ -73,13 +71,11 @@ class DividedNeighbors(NamedTuple):
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return for each edge the sum of its source's row in one array and its destination's row in the other."""
-        sums: Tensor = _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
-        return sums
+        return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
         """Return for each atom the sum of the rows of its in-edges."""
-        sums: Tensor = _sum(values, None, self.into).output_embedding
-        return sums
+        return _sum(values, None, self.into).output_embedding
 
 
 class DimeNetPlusPlus(nn.DimeNetPlusPlus):

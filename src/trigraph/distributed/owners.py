@@ -1,7 +1,5 @@
 """Assign nodes to ranks: consecutive blocks of equal size, or recursive bisection of space."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

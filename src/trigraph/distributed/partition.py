@@ -1,7 +1,5 @@
 """A graph that is divided among ranks: the rows that each rank owns, and those that it needs for a call."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -172,9 +170,9 @@ class Partition:
         answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]
         holders = np.concatenate(exchange(comm, answers))[:, 0]  # own is ascending, and so are keepers
         order = np.argsort(ids)
-        return Halo(comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
+        return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
 
-    def rows(self, symbol: str = "num_edges") -> Partition:
+    def rows(self, symbol: str = "num_edges") -> "Partition":
         """Return a partition of one kind of rows, for operators without a graph, which call these rows edges.
 
         Parameters
@@ -190,7 +188,7 @@ class Partition:
         return self._rows[symbol]
 
     @lazy
-    def _rows(self) -> dict[str, Partition]:
+    def _rows(self) -> "dict[str, Partition]":
         return {}
 
     def _owned(self, symbol: str) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Number of threads of a rank: its share of the machine's processors, unless the user has chosen a number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mpi4py import MPI

@@ -5,8 +5,6 @@ the same way, and adds both. A rank adds all siblings of the tree that it has, a
 arrays for each level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 

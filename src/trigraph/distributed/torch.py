@@ -5,8 +5,6 @@ and their gradients are complete on every rank, so that they need no reduction. 
 the same order, in the backward pass too. Results are bitwise equal to those of one rank.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -141,8 +139,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
     if bias is not None:
         x = torch.cat([x, x.new_ones(len(x), 1)], 1)
         weight = torch.cat([weight, bias[:, None]], 1)
-    product: Tensor = FUNCTIONS["basis_embedding_radial"](x, weight, partition=rows)
-    return product
+    return FUNCTIONS["basis_embedding_radial"](x, weight, partition=rows)
 
 
 def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -217,8 +214,7 @@ def total(x: Tensor, rows: Partition) -> Tensor:
     rows : Partition
         From `Partition.rows`.
     """
-    result: Tensor = _Total.apply(x, rows)  # type: ignore[no-untyped-call]
-    return result
+    return _Total.apply(x, rows)  # type: ignore[no-untyped-call]
 
 
 def __dir__() -> list[str]:

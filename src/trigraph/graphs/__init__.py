@@ -20,28 +20,3 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
 GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {cls.__name__: cls for cls in (CSC, EdgeGraph, Segments)}
-
-__all__ = [
-    "CSC",
-    "GRAPH_TYPES",
-    "MOST",
-    "PART_SIZE",
-    "VIEWS",
-    "EdgeGraph",
-    "LongRows",
-    "ReverseCSC",
-    "Segments",
-    "advice",
-    "array_kind",
-    "as_array",
-    "check_memory",
-    "check_range",
-    "count",
-    "device_of",
-    "entered",
-    "index_array",
-    "namespace_of",
-    "shown",
-    "to_device",
-    "wait_for",
-]

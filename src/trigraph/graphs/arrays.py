@@ -1,7 +1,5 @@
 """Kinds and devices of NumPy and CuPy arrays and of tensors, and checks of index arrays."""
 
-from __future__ import annotations
-
 import operator
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared by all graph objects, which are immutable and lie on one device."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable
@@ -130,8 +128,7 @@ class Immutable:
                 rows = find_long_rows(offsets)
                 wait_for(offsets)
             self._built.setdefault(key, rows)
-        found: LongRows | None = self._built[key]
-        return found
+        return self._built[key]
 
     def _at_home(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which arrays are allocated that the graph keeps: by torch where it has its tensors."""

@@ -5,8 +5,6 @@ bytes objects, which cannot be made writeable, neither by ``setflags`` nor throu
 read-only arrays: writing to the arrays of a graph on a device leaves a graph that is no longer checked.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -232,7 +230,7 @@ class CSC(Immutable):
         return reverse
 
     @on_device
-    def renumbered(self) -> tuple[CSC, Any]:
+    def renumbered(self) -> "tuple[CSC, Any]":
         """Return the graph with its nodes renumbered so that neighbours are close in memory, and the new order.
 
         Operators gather the rows of neighbours, which is faster if these lie close together. Renumbering helps meshes
@@ -284,7 +282,7 @@ class CSC(Immutable):
         num_dst_nodes: int | None = None,
         edge_ids: Any = None,
         num_edges: int | None = None,
-    ) -> CSC:
+    ) -> "CSC":
         """Build from one source and one destination for each edge, in any order.
 
         Parameters
@@ -322,7 +320,7 @@ class CSC(Immutable):
 
     @classmethod
     @on_device
-    def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> CSC:
+    def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> "CSC":
         """Build from PyTorch Geometric's ``edge_index``: row 0 sources, row 1 destinations.
 
         Parameters
@@ -341,7 +339,7 @@ class CSC(Immutable):
         return cls.from_coo(edge_index[0], edge_index[1], num_nodes, num_nodes)
 
     @classmethod
-    def from_scipy(cls, matrix: Any) -> CSC:
+    def from_scipy(cls, matrix: Any) -> "CSC":
         """Build from a sparse matrix whose ``A[i, j]`` is the edge j -> i, so that sum aggregation is ``A @ X``.
 
         Parameters
@@ -361,7 +359,7 @@ class CSC(Immutable):
         return cls(csr.indptr.astype(dtype), csr.indices.astype(dtype), int(csr.shape[1]))
 
     @classmethod
-    def from_networkx(cls, graph: Any) -> CSC:
+    def from_networkx(cls, graph: Any) -> "CSC":
         """Build from a networkx graph; nodes are numbered in the order of ``graph.nodes``.
 
         Parameters

@@ -4,8 +4,6 @@ For the edge e = (j -> i) the sum of `agg_edge_to_edge` runs over the in-edges e
 that the exclusion rule leaves out. They are found when the graph is built, not at each call.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 
@@ -54,7 +52,7 @@ class Triplets(NamedTuple):
 class SortedEdges(NamedTuple):
     """A graph and the permutation that sorted its edges: edge arrays in its order are ``x[permutation]``."""
 
-    graph: EdgeGraph
+    graph: "EdgeGraph"
     permutation: Any
 
 
@@ -66,7 +64,7 @@ class NeighborEdges(NamedTuple):
     positions; `shifts` (num_edges, 3) count whole cells: ASE's S with i = dst and j = src.
     """
 
-    graph: EdgeGraph
+    graph: "EdgeGraph"
     vec: Any
     offset: Any
     shifts: Any
@@ -353,7 +351,7 @@ class EdgeGraph(Immutable):
         position += xp.where(position >= start[outer], (stop - start)[outer], 0)
         return Triplets(outer.astype(dtype), self.dst_edge_index[position])
 
-    def prepare(self) -> EdgeGraph:
+    def prepare(self) -> "EdgeGraph":
         """Return the graph itself, which has every order already; `CSC` builds the orders of derivatives here."""
         return self
 

@@ -1,7 +1,5 @@
 """Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that depends on neither."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -67,8 +65,7 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
         finite = np.isfinite(value[at]).all()
         bound = f"absolute values of at most 2^500 = {LARGEST_NUMBER:.1e}" if finite else "finite values"
         raise ValueError(f"EdgeGraph: {name}[{at}] is {value[at].tolist()}; expected {bound}")
-    matrix: np.ndarray = value
-    return matrix
+    return value
 
 
 def _check_cutoff(cutoff: Any) -> float:
@@ -107,8 +104,7 @@ def _pairs(
 
 def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     """``shifts @ cell``, but exactly odd in the shifts, which a matrix product need not be."""
-    total: np.ndarray = shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
-    return total
+    return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
 
 
 def _search_box(

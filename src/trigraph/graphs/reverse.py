@@ -1,7 +1,5 @@
 """Find the reverse of each edge: by the cells it crosses, by its vector, or by its ends alone."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arguments that are numbers."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from typing import Any

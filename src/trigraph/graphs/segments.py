@@ -1,7 +1,5 @@
 """Segments: the members of each sum."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trigraph.graphs.arrays import check_range, count, frozen, index_array, most, order_by
@@ -88,6 +86,6 @@ class Segments(Immutable):
             f"{self.index.dtype}, {self.device})"
         )
 
-    def prepare(self) -> Segments:
+    def prepare(self) -> "Segments":
         """Return the object itself, which has every order already; `CSC` builds the orders of derivatives here."""
         return self

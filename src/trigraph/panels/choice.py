@@ -1,7 +1,5 @@
 """The panels, and the choice of one for a call."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from functools import cache
@@ -18,8 +16,7 @@ from trigraph.table.public import PANELS
 @cache
 def panel_function(panel: str, name: str) -> Callable[..., Any]:
     """Return a function of a panel: an operator without argument checks, or ``execute``, which runs a checked call."""
-    function: Callable[..., Any] = getattr(importlib.import_module(PANELS[panel][0]), name)
-    return function
+    return getattr(importlib.import_module(PANELS[panel][0]), name)
 
 
 def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:

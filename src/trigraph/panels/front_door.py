@@ -3,8 +3,6 @@
 ``trigraph.X(..., panel=None)`` checks its arguments against the table, chooses the panel and calls it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NoReturn
 

@@ -4,8 +4,6 @@ The arguments determine the form: a `weight` of rank 2 is the purely radial laye
 to which `sph_basis` and `triplets` apply the spherical basis.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from trigraph.checks.arguments import checked_names
@@ -122,8 +120,7 @@ def basis_embedding_bwd(
         Derivatives with respect to `rad_basis`, `weight` and `sph_basis`.
     """
     arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
-    derivatives: BasisEmbeddingBwd = _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
-    return derivatives
+    return _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
 
 
 def basis_embedding_bwd2(
@@ -158,5 +155,4 @@ def basis_embedding_bwd2(
     arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
     if sph_basis is None and triplets is None and gg_sph_basis is not None:
         raise ValueError("basis_embedding_bwd2: gg_sph_basis is given, but sph_basis is None; expected None")
-    derivatives: BasisEmbeddingBwd2 = _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)
-    return derivatives
+    return _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)

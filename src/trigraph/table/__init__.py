@@ -6,21 +6,3 @@ Only the standard library is used here: the build imports this package before tr
 from trigraph.table.grammar import SYMBOLS, Argument, Array, Attribute, Definition, Operator, evaluate, names_in
 from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
 from trigraph.table.operators import ACTIVATIONS, DEFINITIONS, OPERATORS, ORDERS, result_type
-
-__all__ = [
-    "ACTIVATIONS",
-    "DEFINITIONS",
-    "GRAPHS",
-    "GRAPH_PARTS",
-    "OPERATORS",
-    "ORDERS",
-    "SYMBOLS",
-    "Argument",
-    "Array",
-    "Attribute",
-    "Definition",
-    "Operator",
-    "evaluate",
-    "names_in",
-    "result_type",
-]

@@ -3,8 +3,6 @@
 Only the standard library is used here: the build runs this module before the package exists.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Mapping
@@ -364,8 +362,7 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     """Value of an expression of the table for given sizes; NameError if a symbol has no size yet."""
     if expression in sizes:  # most expressions are one symbol
         return sizes[expression]
-    value: int = eval(_code(expression), _NOTHING, sizes)
-    return value
+    return eval(_code(expression), _NOTHING, sizes)
 
 
 @cache

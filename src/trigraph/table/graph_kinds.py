@@ -3,8 +3,6 @@
 Only the standard library is used here: the build runs this module before the package exists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -10,8 +10,6 @@ vector-Jacobian product of `X_bwd`. Only the standard library is used here: the 
 package exists.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from functools import cache
 from typing import Any

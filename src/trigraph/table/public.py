@@ -3,8 +3,6 @@
 Only the standard library is used here: the build writes type stubs from this module before the package exists.
 """
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from typing import Any

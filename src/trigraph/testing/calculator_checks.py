@@ -1,7 +1,5 @@
 """The checks of `check_calculator`, each for one property of the results of any calculator."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

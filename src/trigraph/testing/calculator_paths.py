@@ -1,7 +1,5 @@
 """The checks of `check_calculator` along paths: scans through the cutoff and straight angles, and dynamics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -113,8 +111,7 @@ class Paths(Checks):
         distances = np.unique(neighbor_list("d", self.atoms, self.reached / SCALES[0]).round(9))
         inside = distances[distances * SCALES[1] > self.reached]
         places = np.linspace(0, len(inside) - 1, min(CROSSINGS, len(inside))).astype(int)
-        found: np.ndarray = self.reached / inside[places]
-        return found
+        return self.reached / inside[places]
 
     def _where(self, factor: float) -> str:
         """Describe a place of a scan of scales, with the pair that crosses the cutoff there."""
@@ -188,8 +185,7 @@ class Paths(Checks):
 
     def _masses(self) -> np.ndarray:
         masses = self.atoms.get_masses()[:, None]
-        found: np.ndarray = masses / masses.mean()
-        return found
+        return masses / masses.mean()
 
     def _energies(self, velocities: np.ndarray, step: float, number: int) -> np.ndarray:
         """Return the total energy at each step of a velocity-Verlet run."""
@@ -201,8 +197,7 @@ class Paths(Checks):
             half = v + step / 2 * forces / masses
             x = x + step * half
             v = half + step / 2 * self.subject.ask("forces", moved(self.atoms, x)) / masses
-        found: np.ndarray = np.array(total) - total[0]
-        return found
+        return np.array(total) - total[0]
 
     def drift(self) -> Iterator[Check]:
         """Check that the energy error falls with the square of the time step."""

@@ -1,7 +1,5 @@
 """Results of an ASE calculator, and their rounding errors, which set the tolerances of its checks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

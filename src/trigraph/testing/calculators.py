@@ -1,7 +1,5 @@
 """`check_calculator`: checks of energy, forces and stress of any ASE calculator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

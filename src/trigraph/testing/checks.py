@@ -1,7 +1,5 @@
 """The checks of `check_derivatives`, each for one property of the derivatives of any function."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

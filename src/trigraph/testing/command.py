@@ -1,7 +1,5 @@
 """``trigraph verify --calculator``: the checks of a calculator of ASE from the command line."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Central differences of any function, judged by their slope and by the estimated rounding of the function."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

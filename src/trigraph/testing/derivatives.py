@@ -1,7 +1,5 @@
 """`check_derivatives`: its arguments and the order of its checks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -169,8 +167,7 @@ class _Plan(Plan):
         checks = self.checks
         if kind == CALL:
             return ()
-        made: Iterable[Check] = checks.differences(int(order)) if kind == "differences" else getattr(checks, kind)()
-        return made
+        return checks.differences(int(order)) if kind == "differences" else getattr(checks, kind)()
 
     def lost(self, number: int, text: str) -> Check:
         """Return a failed check for a step that raised."""

@@ -3,8 +3,6 @@
 Values are exchanged as NumPy arrays of float64, or of the tested dtype.
 """
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -257,8 +255,7 @@ class Jax(Framework):
 
     def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
         _, pull = self.jax.vjp(self._of(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
-        found: Sequence[Any] = pull(tuple(g for g in cotangents if g is not None))
-        return found
+        return pull(tuple(g for g in cotangents if g is not None))
 
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]

@@ -1,7 +1,5 @@
 """Verification of a user's implementation of an operator, from Python."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -11,8 +9,6 @@ from trigraph.testing.result import Result
 from trigraph.testing.running import Plan, check_timeout, run
 from trigraph.verification.record import Check
 from trigraph.verification.units import missing, spoil_new_memory
-
-__all__ = ["OperatorError", "verify"]
 
 
 class OperatorError(AssertionError):

@@ -1,7 +1,5 @@
 """A function at a point, with NumPy arrays: outputs, vector-Jacobian products and second derivatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,8 +52,7 @@ class Problem:
         """Return the values of an array; raise `CallFailed` unless it is an array of the framework."""
         if not self.framework.takes(value):
             raise CallFailed(f"{what} is a {type(value).__name__}; expected an array of {self.framework.name}")
-        found: np.ndarray = self.framework.to_host(value)
-        return found
+        return self.framework.to_host(value)
 
     def returned(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
@@ -128,8 +125,7 @@ class Problem:
         typical = float(np.sqrt(np.mean(array**2))) if array.size else 1.0
         size = np.maximum(abs(array), typical if typical > 0 and math.isfinite(typical) else 1.0)
         found = size * self.rng.uniform(0.5, 1.0, array.shape) * self.rng.choice([-1.0, 1.0], array.shape)
-        signed: np.ndarray = found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
-        return signed
+        return found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
 
     def weights(self, outputs: Arrays) -> Arrays:
         """Return random cotangents."""

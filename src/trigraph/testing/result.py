@@ -1,7 +1,5 @@
 """Results of checks: a table, figures, a report, and an exception that summarizes failures."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +62,7 @@ class Result:
         Console(file=text, width=150, highlight=False).print(table)
         return text.getvalue()
 
-    def plot(self) -> Figure:
+    def plot(self) -> "Figure":
         """Plot the error of central differences against the step, with a line for each curve.
 
         Returns

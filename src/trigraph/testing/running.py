@@ -1,7 +1,5 @@
 """Sequential execution of checks, in this process or in another that may hang or crash, with a progress bar."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import sys

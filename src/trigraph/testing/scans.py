@@ -1,7 +1,5 @@
 """Jumps of functions of one variable: differences that do not fall as a scan is refined."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,8 +41,7 @@ def allowed(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.nda
     """
     slope = np.median(abs(np.diff(values, axis=0)), axis=0) / abs(points[1] - points[0])
     last_bits = LAST_BITS * (abs(values).max(axis=0) + slope * abs(points).max())
-    found: np.ndarray = np.maximum(MARGIN * SPREAD * (noise + last_bits), np.finfo(float).tiny)
-    return found
+    return np.maximum(MARGIN * SPREAD * (noise + last_bits), np.finfo(float).tiny)
 
 
 def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: float | None = None) -> Jump | None:
@@ -85,8 +82,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
 def _beside(f: Function, at: float, spacing: float) -> np.ndarray:
     """Return the largest fourth differences of values on both sides of a place."""
     sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
-    found: np.ndarray = np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
-    return found
+    return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
 
 
 def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:

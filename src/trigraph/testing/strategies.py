@@ -8,8 +8,6 @@ They require hypothesis (extra ``testing``). Graphs shrink to few nodes and edge
 ...     assert graph.num_positions >= 0
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

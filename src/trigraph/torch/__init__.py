@@ -25,13 +25,13 @@ __all__ = ["GraphTensors", "basis_embedding", "compile_potential", "convert", "l
 __all__ += ["package_potential", *sorted(FUNCTIONS)]
 
 
+_MODULES = {"convert": "conversion", "compile_potential": "nn.compiled"}
+_MODULES |= dict.fromkeys(("load_potential", "package_potential"), "nn.packaged")
+
+
 def __getattr__(name: str) -> object:
     if name == "nn":
         return _importlib.import_module("trigraph.torch.nn")
-    if name == "convert":
-        return _importlib.import_module("trigraph.torch.conversion").convert
-    if name == "compile_potential":
-        return _importlib.import_module("trigraph.torch.nn.compiled").compile_potential
-    if name in ("load_potential", "package_potential"):
-        return getattr(_importlib.import_module("trigraph.torch.nn.packaged"), name)
+    if name in _MODULES:
+        return getattr(_importlib.import_module(f"trigraph.torch.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'trigraph.torch' has no attribute {name!r}")

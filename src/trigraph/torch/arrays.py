@@ -1,7 +1,5 @@
 """Conversion between tensors and arrays (NumPy on the CPU, CuPy on a CUDA device) without a copy."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

@@ -1,7 +1,5 @@
 """Conversion of existing models to trigraph's operators: `convert` changes the classes of supported layers in place."""
 
-from __future__ import annotations
-
 import inspect
 import io
 from collections.abc import Callable, Iterator
@@ -16,8 +14,6 @@ from trigraph.torch.nn import dimenet
 from trigraph.torch.nn.activations import SiLU, silu
 from trigraph.torch.nn.arguments import BOUNDS
 from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
-
-__all__ = ["Conversion", "Layer", "convert"]
 
 
 class Layer(NamedTuple):

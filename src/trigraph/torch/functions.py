@@ -3,8 +3,6 @@
 With `out` they compute directly; otherwise they call torch's operators, which record the call for differentiation.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """BasisEmbedding of GemNet-OC as one function of tensors, over the three operators of its forms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
@@ -50,5 +48,4 @@ def basis_embedding(
     """
     form = form_of("basis_embedding", weight, sph_basis, triplets)
     more = (sph_basis, triplets) if form == "triplets" else ()
-    embedded: Tensor = FUNCTIONS[f"basis_embedding_{form}"](rad_basis, weight, *more, out=out, panel=panel)
-    return embedded
+    return FUNCTIONS[f"basis_embedding_{form}"](rad_basis, weight, *more, out=out, panel=panel)

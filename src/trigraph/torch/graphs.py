@@ -5,8 +5,6 @@ views of its arrays as tensors. `GraphTensors` holds tensors and numbers for pro
 object built from them holds tensors instead of arrays and works with `trigraph.torch` only.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import operator
@@ -236,7 +234,7 @@ class GraphTensors:
     numbers: list[int]
 
     @classmethod
-    def of(cls, graph: CSC | EdgeGraph | Segments) -> GraphTensors:
+    def of(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
         """Return the tensors and numbers of a graph, including its reverse arrays.
 
         Raises

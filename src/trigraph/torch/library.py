@@ -6,8 +6,6 @@ is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2
 same three.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,12 +1,8 @@
 """What the drop-in does not cover, and what serves instead."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["NOT_COVERED", "stand_in"]
 
 _GATHER = "torch.cat of the gathered rows of nodes and edges"
 _EDGES = "trigraph's agg_weighted_n2n on a CSC whose sources are the edges"

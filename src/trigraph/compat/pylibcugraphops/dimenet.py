@@ -4,8 +4,6 @@ Outputs that are None are not computed. Edges are sorted by the first row of `co
 edge is position of its source minus that of its destination. There are 7 spherical and 6 radial functions.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

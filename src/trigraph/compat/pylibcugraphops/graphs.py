@@ -1,7 +1,5 @@
 """Graphs by destination, as pylibcugraphops makes them: each is checked once, and holds a `trigraph.CSC`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trigraph.graphs import CSC, count

@@ -1,7 +1,5 @@
 """Calls of trigraph's functions that write into the caller's arrays, with errors in the caller's words."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import re
@@ -10,8 +8,6 @@ from typing import Any
 
 from trigraph.graphs.arrays import array_kind, as_array, is_tensor
 from trigraph.panels import FUNCTIONS
-
-__all__ = ["write"]
 
 Names = Mapping[str, str]
 """Names of arguments or fields of a trigraph function, and the original's names of them."""

@@ -4,8 +4,6 @@ Outputs that are None are not computed. Arrays are those of NumPy or CuPy, or te
 kind and dtype; the arguments, shapes and order are the original's.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Activations by name, and a SiLU whose derivatives need few passes over memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +8,6 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.graphs import shown
-
-__all__ = ["Activation", "SiLU", "activation"]
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
@@ -47,8 +43,7 @@ class _SiLUDerivative(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
-        found: Tensor = _silu_backward(grad, x)
-        return found
+        return _silu_backward(grad, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -67,15 +62,13 @@ class _SiLUDerivative(torch.autograd.Function):
 
 
 def _derivative(grad: Tensor, x: Tensor) -> Tensor:
-    found: Tensor = _SiLUDerivative.apply(grad, x)  # type: ignore[no-untyped-call]
-    return found
+    return _SiLUDerivative.apply(grad, x)  # type: ignore[no-untyped-call]
 
 
 def _curved(factor: Tensor, x: Tensor) -> Tensor:
     """Return the factor times SiLU's second derivative, s (1 - s) (2 + x (1 - 2 s)) with s = sigmoid(x)."""
     s = torch.sigmoid(x)
-    found: Tensor = torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
-    return found
+    return torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -83,8 +76,7 @@ def silu(x: Tensor) -> Tensor:
     # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
-    found: Tensor = _SiLU.apply(x)  # type: ignore[no-untyped-call]
-    return found
+    return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 
 
 class SiLU(torch.nn.Module):
@@ -106,5 +98,4 @@ def activation(owner: str, act: str | Activation) -> Activation:
     plain = act.lower().replace("_", "").replace("-", "")
     if plain not in known:
         raise ValueError(f"{owner}: act is {shown(act)}; expected a callable or one of {', '.join(sorted(known))}")
-    found: Activation = known[plain]()
-    return found
+    return known[plain]()

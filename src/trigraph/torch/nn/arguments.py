@@ -1,7 +1,5 @@
 """Checks of the arguments of layers and models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Torch's compiler does not support functions that compute their own gradients. Th
 and forces to a graph of operations with symbolic sizes, which is then compiled.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings
@@ -18,12 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import Module
 
-from trigraph.torch.graphs import constants, put_together, tensors, uncompiled, with_own_code
+from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
 from trigraph.torch.nn.potential import Potential, derivatives
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
-
-__all__ = ["CompiledPotential", "Inputs", "compile_potential", "condition_of", "example_of", "graphs_of", "leaves_of"]
-__all__ += ["state_of", "trace", "traced_program"]
 
 
 class _Kind(NamedTuple):
@@ -49,7 +44,7 @@ class Inputs(NamedTuple):
     graphs: tuple[tuple[Tensor | None, ...], ...]
 
     @classmethod
-    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Inputs:
+    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "Inputs":
         """Flatten neighbours. An empty structure is added to a single one, because torch makes size 1 a constant."""
         batch = neighbors.batch
         if batch is None:
@@ -213,8 +208,7 @@ def condition_of(program: Any) -> str:
     `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call, `leaves_of`.
     """
     traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
-    condition: str = traced[0].fake_mode.shape_env.produce_guards_expression(traced)
-    return condition
+    return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
 
 
 def leaves_of(state: Mapping[str, Tensor], given: Inputs) -> list[Tensor]:
@@ -239,6 +233,10 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 
 class CompiledPotential(Module):
     """A potential with a compiled program for energies, forces and stresses, made by :func:`compile_potential`.
+
+    The first call of `energy_forces_stress` compiles, as does the first with another dtype, device, mode (`train` or
+    `eval`), presence of cells, or `create_graph`. Sizes do not matter. RuntimeError is raised as
+    :func:`compile_potential` describes.
 
     Attributes
     ----------
@@ -267,43 +265,31 @@ class CompiledPotential(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Call the potential without compilation, for which torch.compile suffices."""
-        found: Tensor = self.model(*args, **kwargs)
-        return found
+        return self.model(*args, **kwargs)
 
-    @uncompiled
-    def energy_forces_stress(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor | None = None,
-        cell: Any = None,
-        pbc: Any = None,
-        neighbors: Neighbors | None = None,
-        create_graph: bool = False,
+    energy_forces_stress: Any = Potential.energy_forces_stress  # of this `prepare` and this `differentiated`
+
+    def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
+        """Check the arguments of a call; see :meth:`Potential.prepare`."""
+        return self.model.prepare(*args, **kwargs)
+
+    def differentiated(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return energies, forces and stresses; see :meth:`Potential.energy_forces_stress`.
-
-        The first call compiles, as does the first with another dtype, device, mode (`train` or `eval`), presence of
-        cells, or `create_graph`. Sizes do not matter. RuntimeError is raised as :func:`compile_potential` describes.
-        """
-        neighbors, cells = self.model.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
-        eager: dict[str, Any] = {"cell": cells, "neighbors": neighbors, "create_graph": create_graph}
+        """Run the program of the kind of call, or the model where there is none for these sizes."""
         if neighbors.graph.num_edges < 2:  # torch treats sizes 0 and 1 as constants
-            return self.model.energy_forces_stress(z, pos, **eager)
-        with torch.inference_mode(False):
-            z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            pos = pos if create_graph else pos.detach()
-            if create_graph and not pos.requires_grad:
-                pos = pos.detach().requires_grad_()
-            given = Inputs.of(z, pos, cells, neighbors)
-            program = self._program(given, neighbors, create_graph)
-            if not program.takes(given):
-                _tell("ran without its program, because the model takes another branch,", given)
-                return self.model.energy_forces_stress(z, pos, **eager)
-            before = program.compilations
-            energy, forces, stress, energies = program(given, create_graph)
-            if program.compilations > before:
-                _tell(f"recompiled its program ({program.compilations} compilations)", given)
+            return self.model.differentiated(z, pos, cells, neighbors, create_graph)
+        if not (create_graph and pos.requires_grad):
+            pos = pos.detach().requires_grad_(create_graph)
+        given = Inputs.of(z, pos, cells, neighbors)
+        program = self._program(given, neighbors, create_graph)
+        if not program.takes(given):
+            _tell("ran without its program, because the model takes another branch,", given)
+            return self.model.differentiated(z, pos, cells, neighbors, create_graph)
+        before = program.compilations
+        energy, forces, stress, energies = program(given, create_graph)
+        if program.compilations > before:
+            _tell(f"recompiled its program ({program.compilations} compilations)", given)
         if neighbors.num_structures == 1:
             energy, stress = energy[:1], None if stress is None else stress[:1]
         return EnergyForcesStress(energy, forces, stress, energies)
@@ -325,7 +311,7 @@ class CompiledPotential(Module):
 
 def _tell(what: str, given: Inputs) -> None:
     edges = len(given.graphs[1][0]) - 1  # type: ignore[arg-type]
-    warnings.warn(f"CompiledPotential: {what} for {len(given.z)} atoms with {edges} edges", stacklevel=4)
+    warnings.warn(f"CompiledPotential: {what} for {len(given.z)} atoms with {edges} edges", stacklevel=5)
 
 
 def compile_potential(model: Potential, **options: Any) -> CompiledPotential:

@@ -4,8 +4,6 @@ J. Gasteiger, S. Giri, J. T. Margraf, S. Günnemann, "Fast and Uncertainty-Aware
 Non-Equilibrium Molecules", arXiv:2011.14115.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -278,8 +276,7 @@ class OutputBlock(Module):
         x = self.lin_up(neighbors.into_atoms(self.lin_rbf(rbf) * x))
         for lin in self.lins:
             x = self.act(lin(x))
-        found: Tensor = self.lin(x)
-        return found
+        return self.lin(x)
 
 
 class DimeNetPlusPlus(Potential):

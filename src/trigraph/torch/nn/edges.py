@@ -1,7 +1,5 @@
 """Edges of layers: graph objects from PyTorch Geometric's ``edge_index``, self loops, and checks of features."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Graph attention as a layer: GATConv with the parameters and results of PyTorch Geometric's."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any
@@ -212,7 +210,7 @@ class GATConv(torch.nn.Module):
             edge_attr = edge_attr[:, None]
         rows = edge_index.num_edges if isinstance(edge_index, CSC) else edge_index.shape[1]
         check_rows("GATConv", "edge_attr", edge_attr, _width(self.lin_edge), "num_edges, edge_dim", rows)
-        return edge_attr  # type: ignore[no-any-return]
+        return edge_attr
 
     def _with_loops(self, edge_index: Any, edge_attr: Any, num_nodes: int) -> tuple[Any, Any]:
         """Return edges and their features, with self loops if the layer adds them."""

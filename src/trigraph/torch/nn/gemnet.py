@@ -5,8 +5,6 @@ are zero, and the longest row determines the width. These layers support such ar
 ragged lists themselves, which need less memory and give the same sums.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -240,8 +238,7 @@ class BasisEmbedding(torch.nn.Module):
         if idx_rad_inner is not None:
             raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
         triplets = _segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
-        embedded: torch.Tensor = FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
-        return embedded
+        return FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
 
 
 class EfficientInteractionBilinear(torch.nn.Module):
@@ -282,8 +279,7 @@ class EfficientInteractionBilinear(torch.nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The bilinear layer's weight, with emb_size_in fast."""
-        weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
-        return weight
+        return self.bilinear.get_submodule("linear").weight  # type: ignore[return-value]
 
     __prepare_scriptable__ = refuse_script
 
@@ -366,8 +362,7 @@ def _bilinear(
             rad_W1 = slots.members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
     expected = (edges[1], interm, sph.shape[1])
     _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
-    found: torch.Tensor = FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
-    return found
+    return FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
 
 
 class MatterGenBilinear(torch.nn.Module):
@@ -439,5 +434,4 @@ class PairInteraction(torch.nn.Module):
         basis = (rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1))
         each = torch.arange(len(x_ba), device=x_ba.device)
         x = _bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
-        embedded: torch.Tensor = self.up_projection(self.scale_rbf_sum(x, ref=x_ba))
-        return embedded
+        return self.up_projection(self.scale_rbf_sum(x, ref=x_ba))

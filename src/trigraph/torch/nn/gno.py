@@ -1,7 +1,5 @@
 """The layer of a graph neural operator, with athena's packed parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ This is a cell list built from torch's sorts and searches: a cell is divided int
 atoms are sorted by part, and the neighbours of an atom are searched in the surrounding parts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

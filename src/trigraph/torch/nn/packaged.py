@@ -1,7 +1,5 @@
 """Potentials as packages of torch's AOTInductor: compiled programs in a file, used without the source of the model."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any
@@ -10,12 +8,10 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from trigraph.torch.graphs import constants, tensors, uncompiled
+from trigraph.torch.graphs import constants, tensors
 from trigraph.torch.nn import compiled
 from trigraph.torch.nn.potential import Potential
 from trigraph.torch.nn.structures import DST, SRC, EnergyForcesStress, Neighbors, empty_like_model, prepared
-
-__all__ = ["PackagedPotential", "load_potential", "package_potential"]
 
 
 class _Program(torch.nn.Module):
@@ -106,7 +102,9 @@ def _any_size(given: Any) -> Any:
 class PackagedPotential(Potential):
     """A potential that :func:`load_potential` has read from a package, used as the model that was packaged.
 
-    Its results cannot be differentiated. `cutoff` and `max_num_neighbors` are those of the model.
+    Its results cannot be differentiated: `energy_forces_stress` raises ValueError if `create_graph` is true, and
+    RuntimeError if the model, for structures of these sizes, would do something else than its program. `cutoff` and
+    `max_num_neighbors` are those of the model.
     """
 
     like: Tensor
@@ -130,45 +128,18 @@ class PackagedPotential(Potential):
         if len(unknown):
             raise ValueError(f"PackagedPotential: z has {int(unknown[0])}; expected {known[0]} to {known[-1]}")
 
-    def forward(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor | None = None,
-        cell: Any = None,
-        pbc: Any = None,
-        neighbors: Neighbors | None = None,
-    ) -> Tensor:
-        """Return the energies, as :meth:`Potential.forward`, but without a derivative."""
-        neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors)
-        energy = self.energy_forces_stress(z, pos, cell=cells, neighbors=neighbors).energy
-        return energy if neighbors.batch is None else energy[:, None]
+    def summed(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
+        """Return the energies, shape (num_structures, 1)."""
+        return self.energy_forces_stress(z, pos, cell=cells, neighbors=neighbors).energy[:, None]
 
-    @uncompiled
-    def energy_forces_stress(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor | None = None,
-        cell: Any = None,
-        pbc: Any = None,
-        neighbors: Neighbors | None = None,
-        create_graph: bool = False,
+    def differentiated(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return energies, forces and stresses, as :meth:`Potential.energy_forces_stress`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As there, or if `create_graph` is true.
-        RuntimeError
-            If the model, for structures of these sizes, would do something else than its program.
-        """
+        """Run the program."""
         if create_graph:
             raise ValueError("PackagedPotential: create_graph is True; expected False, as a package has no derivatives")
-        neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
         num_atoms, num_structures = len(z), neighbors.num_structures
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad():
             boxes = pos.new_zeros(num_structures, 3, 3) if cells is None else cells
             z, pos, boxes = (t.clone() if t.is_inference() else t.detach() for t in (z, pos, boxes))
             if num_atoms < 2 or neighbors.graph.num_edges < 2:

@@ -1,7 +1,5 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -20,8 +18,6 @@ from trigraph.torch.nn.structures import (
     find_neighbors,
     stack_cells,
 )
-
-__all__ = ["Potential", "derivatives"]
 
 
 class Potential(Module):
@@ -152,9 +148,12 @@ class Potential(Module):
             In torch.jit.trace without `neighbors`.
         """
         neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors)
-        atoms = self.atoms_of_vectors(z, neighbors.vectors(pos, cells), neighbors)
-        found = neighbors.into_structures(atoms)
+        found = self.summed(z, pos, cells, neighbors)
         return found[0] if neighbors.batch is None else found
+
+    def summed(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
+        """Return the sums of `forward`, shape (num_structures, out_channels), of prepared arguments."""
+        return neighbors.into_structures(self.atoms_of_vectors(z, neighbors.vectors(pos, cells), neighbors))
 
     @uncompiled  # by default torch compiles no function that takes derivatives itself
     def energy_forces_stress(
@@ -188,9 +187,15 @@ class Potential(Module):
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            if not (create_graph and pos.requires_grad):
-                pos = pos.detach().requires_grad_()
-            results = derivatives(self.atoms_of_vectors, z, pos, cells, neighbors, create_graph)
+            return self.differentiated(z, pos, cells, neighbors, create_graph)
+
+    def differentiated(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
+    ) -> EnergyForcesStress:
+        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        if not (create_graph and pos.requires_grad):
+            pos = pos.detach().requires_grad_()
+        results = derivatives(self.atoms_of_vectors, z, pos, cells, neighbors, create_graph)
         if create_graph:
             return results
         return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """Atomic structures: neighbours, the vectors between them, and sums over them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,16 +18,6 @@ from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
-
-__all__ = [
-    "EnergyForcesStress",
-    "Neighbors",
-    "check_atoms",
-    "check_potential",
-    "empty_like_model",
-    "find_neighbors",
-    "stack_cells",
-]
 
 SRC, DST = (GRAPH_PARTS["EdgeGraph"].arrays.index(name) for name in ("src", "dst"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
@@ -133,8 +121,7 @@ class Neighbors(NamedTuple):
 
 
 def _summed(values: Tensor, graph: CSC) -> Tensor:
-    result: Tensor = _sum(values, None, graph).output_embedding
-    return result
+    return _sum(values, None, graph).output_embedding
 
 
 def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
@@ -196,8 +183,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
         raise ValueError(
             f"{owner}: cell has shape {tuple(cell.shape)}; expected (num_structures, 3, 3) = ({num_structures}, 3, 3)"
         )
-    stacked: Tensor = cell.to(pos)
-    return stacked
+    return cell.to(pos)
 
 
 def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
@@ -249,8 +235,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 def _array(tensor: Tensor) -> np.ndarray:
     """Return the values of a tensor on the host, resolving torch's lazy negation."""
-    array: np.ndarray = tensor.detach().resolve_neg().cpu().numpy()
-    return array
+    return tensor.detach().resolve_neg().cpu().numpy()
 
 
 @uncompiled

@@ -1,7 +1,5 @@
 """Weighted aggregation as a layer: a linear layer, then sum, mean, minimum or maximum over the in-edges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,23 +1,6 @@
 """Graph classes and differentiable operators of ``pylibcugraphops.pytorch``."""
 
-from trigraph.compat.pylibcugraphops.pytorch import operators
-from trigraph.compat.pylibcugraphops.pytorch.graphs import (
-    CSC,
-    BipartiteCSC,
-    HeteroCSC,
-    SampledCSC,
-    SampledHeteroCSC,
-    StaticCSC,
-    StaticHeteroCSC,
-)
+from trigraph.compat.pylibcugraphops.pytorch import graphs, operators
+from trigraph.compat.pylibcugraphops.pytorch.graphs import *  # noqa: F403
 
-__all__ = [
-    "CSC",
-    "BipartiteCSC",
-    "HeteroCSC",
-    "SampledCSC",
-    "SampledHeteroCSC",
-    "StaticCSC",
-    "StaticHeteroCSC",
-    "operators",
-]
+__all__ = [*graphs.__all__, "operators"]

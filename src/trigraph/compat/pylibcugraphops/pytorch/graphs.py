@@ -1,7 +1,5 @@
 """Graph classes of ``pylibcugraphops.pytorch``, with the arguments of each in the original's order."""
 
-from __future__ import annotations
-
 import torch
 
 from trigraph.compat.pylibcugraphops.graphs import Graph

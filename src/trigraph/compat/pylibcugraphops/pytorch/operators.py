@@ -3,8 +3,6 @@
 All raise TypeError or ValueError for arguments that do not fit.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
