@@ -27,7 +27,7 @@ verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
 # Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are
-# pytest's, and --write-seconds: it writes tests/seconds.json, by which a first run orders the files.
+# pytest's, and --write-seconds: it writes tests/seconds.json, by which a first run orders the files and tells its progress.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
 	$(PYTEST) -m "not slow" $(OPTIONS)
