@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -246,6 +247,12 @@ def _close(what: str, mine: Any, right: Any) -> None:
     assert good[finite].all(), f"{what}: differs from the judge by more than the tolerance"
 
 
+@cache
+def expected(family: str, name: str) -> dict[str, dict[str, Any]]:
+    """Return the judge's results of a case, computed once in a process."""
+    return results(_judged, make(family, name))
+
+
 def run(family: str, place: Device) -> dict[str, np.ndarray]:
     """Compare all cases of a family with the judge; return every array that the kernels gave."""
     collected: dict[str, np.ndarray] = {}
@@ -254,11 +261,10 @@ def run(family: str, place: Device) -> dict[str, np.ndarray]:
         for name, case in CASES[family].items():
             if case.half and not (case.half in half_types() and place.takes(half_dtype(case.half))):
                 continue
-            made = make(family, name)
-            expected = results(_judged, made)
-            for what, fields in place.hosted(results(_computed, place.moved(made))).items():
+            right = expected(family, name)
+            for what, fields in place.hosted(results(_computed, place.moved(make(family, name)))).items():
                 for field, mine in fields.items():
                     if mine is not None:
-                        _close(f"{name}: {what}, {field}", mine, expected[what][field])
+                        _close(f"{name}: {what}, {field}", mine, right[what][field])
                         collected[f"{name}: {what}, {field}"] = mine
     return collected
