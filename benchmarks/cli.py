@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -98,7 +99,7 @@ def _names(of: str) -> list[str]:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a JSON record to this directory.",
 )
-@click.option("--no-peers", is_flag=True, help="Time the panels of trigraph only.")
+@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time the panels of trigraph only.")
 @click.option(
     "--contender",
     "contenders",
@@ -112,13 +113,8 @@ def bench(
     names: tuple[str, ...],
     operators: tuple[str, ...],
     sizes: dict[str, int],
-    size: str,
-    threads: int,
-    repeat: int,
-    dtype: str,
     out: Path | None,
-    no_peers: bool,
-    contenders: tuple[str, ...],
+    **measured: Any,
 ) -> None:
     """Time the panels of trigraph next to other packages (peers).
 
@@ -127,17 +123,17 @@ def bench(
     listed (pip install 'trigraph[bench]').
     """
     console = plain_console()
-    options = Options(threads, repeat, dtype, size, not no_peers, contenders)
+    options = Options(**measured)
     workloads = _chosen(families, names, operators, sizes)
     for workload in workloads:
         if operators and isinstance(workload, Workload):
             _check_memory(workload, options)
-    workloads = [w for w in workloads if not contenders or {*w.names}.intersection(contenders)]
+    workloads = [w for w in workloads if any(map(options.wants, w.names))]
     if not workloads:
-        asked = ", ".join((*families, *names, *contenders))
+        asked = ", ".join((*families, *names, *options.contenders))
         raise click.UsageError(f"nothing to time: no workload fits {asked}")
     with console.status("peak rates", spinner="line") as status:
-        tops = ceilings(threads, min(repeat, 5), *CEILING_SIZES[size])
+        tops = ceilings(options.threads, min(options.repeat, 5), *CEILING_SIZES[options.size])
         results: list[Result] = []
         for workload in workloads:
             results.append(run(workload, options, status.update))

@@ -85,38 +85,32 @@ def _checked(option: str) -> Iterator[None]:
 
 
 def _plan(
-    operators: Sequence[str],
-    panels: Sequence[str],
-    dtypes: Sequence[str],
-    seed: int,
-    implementation: str | None,
-    structures: Sequence[Structure],
-    where: Sequence[str],
-    jobs: int,
-    tensors: Mapping[str, str | None],
-    timeout: float,
+    options: Mapping[str, Any], structures: Sequence[Structure]
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
     """Return the units of the run, and an iterator over units and their checks.
 
     The judge computes in real128 only, all other panels in float32 and float64. A user's function always runs in one
-    separate process, regardless of `jobs`, because it may not support several.
+    separate process, regardless of `--jobs`, because it may not support several.
     """
     from trigraph.verification.isolated import Refused, Workers
     from trigraph.verification.run import DTYPES, available_panels, plan
     from trigraph.verification.units import execute
 
+    operators, dtypes, implementation = options["operators"], options["dtypes"], options["implementation"]
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
-    chosen = panels or (() if implementation else available_panels())
+    chosen = options["panels"] or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
     if judge and others and "float64" in floats:  # the judge takes the cases of float64
         others, judge = [*others, JUDGE], False
     alone = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
-    common = {"operators": operators or None, "seed": seed, "where": where}
+    common = {"operators": operators or None, "seed": options["seed"], "where": options["where"]}
     if floats and (others or implementation):
-        choices = {"panels": others, "dtypes": floats, "implementation": implementation, **tensors}
-        requests.append({**common, **choices, "structures": structures, "alone": alone})
+        tensors = {name: options[name] for name in ("implementation", "framework", "device")}
+        requests.append(
+            {**common, **tensors, "panels": others, "dtypes": floats, "structures": structures, "alone": alone}
+        )
     if judge and not alone:
         requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
     if not requests:
@@ -124,8 +118,8 @@ def _plan(
             f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
         )
     try:
-        if implementation or jobs > 1:
-            workers = Workers(requests, 1 if implementation else jobs, timeout)
+        if implementation or options["jobs"] > 1:
+            workers = Workers(requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf)
             return workers.units, workers.execute()
         units = list({unit.label: unit for request in requests for unit in plan(**request)}.values())
         return units, execute(units)
@@ -135,13 +129,10 @@ def _plan(
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
-def _skips(
-    checks: Sequence[Check], panels: Sequence[str], implementation: str | None, alone: bool
-) -> list[tuple[str, str]]:
-    """Return each part that a run skipped by itself, and why; golden vectors count for the families it checked."""
+def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
+    """Return each part that a run skipped, unless panels were `asked` for; golden vectors of checked families."""
     from trigraph.verification import golden
 
-    asked = panels or implementation
     skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]
     if not alone and not golden.check_missing():  # else they are failures
         reason = "not found; set TRIGRAPH_GOLDEN to their directory"
@@ -357,25 +348,7 @@ def _calculator(ctx: click.Context) -> int:
     help="Number of worker processes; an --implementation always has one [default: one per processor].",
 )
 @click.pass_context
-def verify(
-    ctx: click.Context,
-    operators: tuple[str, ...],
-    panels: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    files: tuple[str, ...],
-    cutoff: float,
-    seed: int,
-    folder: Path | None,
-    against: Path | None,
-    implementation: str | None,
-    framework: str | None,
-    device: str | None,
-    calculator: str | None,
-    skipped: tuple[str, ...],
-    timeout: float | None,
-    where: tuple[str, ...],
-    jobs: int,
-) -> None:
+def verify(ctx: click.Context, /, **options: Any) -> None:
     """Check the panels against each other, the real128 judge, finite differences and golden vectors.
 
     Exit status, also for a --calculator: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or
@@ -389,25 +362,24 @@ def verify(
     from trigraph.verification.structures import read as read_structure
     from trigraph.verification.units import counted
 
-    if calculator:
+    folder, against, where = options["folder"], options["against"], options["where"]
+    if options["calculator"]:
         ctx.exit(_calculator(ctx))
-    if skipped:
+    if options["skipped"]:
         raise click.UsageError("--skip requires a --calculator; none is given")
     with _checked("--against"):
         earlier = read(against) if against else None
-    if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
+    if not options["files"] and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff requires a --structure; none is given")
     with _checked("--structure"):
-        structures = [read_structure(path, cutoff) for path in files]
-    if framework and not implementation:
+        structures = [read_structure(path, options["cutoff"]) for path in options["files"]]
+    if options["framework"] and not options["implementation"]:
         raise click.UsageError("--framework requires an --implementation; none is given")
-    if device and not framework:
+    if options["device"] and not options["framework"]:
         raise click.UsageError("--device requires a --framework; none is given")
-    if timeout and not implementation:
+    if options["timeout"] and not options["implementation"]:
         raise click.UsageError("--timeout requires an --implementation or a --calculator; none is given")
-    tensors = {"framework": framework, "device": device}
-    seconds = timeout or math.inf
-    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs, tensors, seconds)
+    units, results = _plan(options, structures)
     last = ""
     if folder:
         with _checked("--report"):
@@ -428,7 +400,8 @@ def verify(
     start = time.monotonic()
     checks = _execute(units, results)
     made = counted(checks)
-    skips = _skips(checks, panels, implementation, bool(structures) and not operators)
+    asked, alone = bool(options["panels"] or options["implementation"]), bool(structures) and not options["operators"]
+    skips = _skips(checks, asked, alone)
     comparison, problem = None, ""
     if folder or earlier:  # first, because printing can fail
         comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
@@ -442,7 +415,7 @@ def verify(
         say(f"Skipped: {what}: {reason}")
     if comparison:
         print_comparison(console, comparison)
-    if again := _again(checks, ctx.params):
+    if again := _again(checks, options):
         say(f"Next: repeat the first failed check: {again}")
     if folder and not problem:
         say(f"Next: open the report in a browser: {folder / 'report.html'}")
