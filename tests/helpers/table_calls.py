@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from trigraph.checks import bind_sizes, choice_number
+from trigraph.checks import bind_sizes
 from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 from trigraph.verification import cases, graphs, tolerances
@@ -33,29 +33,18 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None,
 
     Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
     """
-    rng = np.random.default_rng(seed)
-    chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in op.definition.symbols}
-    setting = setting or {}
+    rng, spec = np.random.default_rng(seed), op.definition
+    chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in spec.symbols}
+    graph = GRAPHS[spec.graph](chosen, index, rng) if graph is None else graph
     found = graph if isinstance(graph, dict) else {"graph": graph}
-    if graph is None:
-        found = GRAPHS[op.definition.graph](chosen, index, rng)
-    found |= {n: None for n in found if n in setting}
-    chosen |= {s: op.graph.find(s, found) for s in (op.graph.sizes if op.graph else ())}
-    others = {a.name: a.choices[-1] if a.choices else a.default if a.real else chosen[a.name] for a in op.attributes}
-    others |= {n: v for n, v in setting.items() if n in others}
-    chosen |= {f"has_{n}": int(n not in setting or setting[n] is not None) for n in op.definition.optional}
-    chosen |= {a.name: choice_number(a.choices, others[a.name]) for a in op.attributes if a.choices}
-    inputs = {a.name for a in op.definition.inputs}
-    wanted = {a.name: a if a.name in inputs else cases.plain(a) for a in op.arguments if not a.given_back}
-    arrays = {n: a.copy() for n, a in cases.draw(wanted, chosen, np.dtype(dtype).name, rng, data).items()}
-    absent = [n for n in op.definition.optional if n in setting]
-    arrays |= {n: None for n in arrays if n.removeprefix("gg_") in absent}
-    values = arrays | others | found
+    setting = {a.name: a.choices[-1] for a in op.attributes if a.choices} | (setting or {})
+    case = cases.assemble(spec, found, chosen, setting, np.dtype(dtype).name, rng, data=data)
+    values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in case.arguments(op).items()}
     if any(a.given_back for a in op.arguments):
-        fwd = OPERATORS[f"{op.definition.name}_fwd"]
-        result = FUNCTIONS[fwd.name](**{n: values[n] for n in fwd.parameters}, panel="fortran-reference")
+        fwd = OPERATORS[f"{spec.name}_fwd"]
+        result = FUNCTIONS[fwd.name](**case.arguments(fwd), panel="fortran-reference")
         values |= {a.name: getattr(result, a.name) for a in op.arguments if a.given_back}
-    return {name: values[name] for name in op.parameters}
+    return values
 
 
 def graphs_of(op, values):
