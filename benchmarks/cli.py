@@ -10,9 +10,9 @@ import numpy as np
 from trigraph.benchmarks.measure import ceilings
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, stem, write
-from trigraph.benchmarks.run import DIRECT, SIZES, Options, Result, find, operator_workload, run
+from trigraph.benchmarks.run import DIRECT, Options, Result, find, operator_workload, run
 from trigraph.benchmarks.tables import ceiling_table, workload_table
-from trigraph.benchmarks.workloads import Workload, scaled
+from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 from trigraph.terminal import plain_console
@@ -34,8 +34,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 def _check_memory(workload: Workload, options: Options) -> None:
     """Refuse sizes that do not fit into memory, before the system kills a process."""
-    sizes = scaled(workload.sizes, SIZES[options.size])
-    needed = workload.bytes_moved(sizes, np.dtype(options.dtype))
+    needed = workload.bytes_moved(workload.at(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -85,7 +84,9 @@ def _names(of: str) -> list[str]:
 @click.option(
     "--sizes", multiple=True, callback=_sizes, metavar="SYMBOL=N", help="Sizes for --operator, e.g. num_edges=5000."
 )
-@click.option("--size", type=click.Choice(list(SIZES)), default="full", show_default=True, help="small is full / 20.")
+@click.option(
+    "--size", type=click.Choice(list(CEILING_SIZES)), default="full", show_default=True, help="small is full / 20."
+)
 @click.option(
     "--threads",
     type=click.IntRange(1, MOST),
@@ -128,7 +129,7 @@ def bench(
     for workload in workloads:
         if operators and isinstance(workload, Workload):
             _check_memory(workload, options)
-    workloads = [w for w in workloads if any(map(options.wants, w.names))]
+    workloads = [w for w in workloads if options.wanted(w)]
     if not workloads:
         asked = ", ".join((*families, *names, *options.contenders))
         raise click.UsageError(f"nothing to time: no workload fits {asked}")

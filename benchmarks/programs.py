@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from trigraph.benchmarks.calls import Call, require
-from trigraph.benchmarks.worker import Job
 
 
 @dataclass(frozen=True)
@@ -47,22 +45,18 @@ class Program:
         return next(iter(self.contenders))
 
     def at(self, size: str) -> dict[str, int]:
-        """Return the sizes of a full or a small run."""
+        """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
-    def jobs(self, sizes: Mapping[str, int], dtype: str, peers: bool) -> dict[str, Job]:
-        """Return what the workers run."""
-        return {
-            name: Job(
-                partial(make_program, contender, sizes, dtype),
-                partial(make_program, contender, self.at("small"), dtype),
-            )
-            for name, contender in self.contenders.items()
-            if peers or not contender.peer
-        }
+    def call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
+        """Return a contender ready to run; Unavailable if a module that it needs is not there."""
+        require(*self.contenders[name].requires)
+        return self.contenders[name].make(sizes, dtype)
 
+    def about(self, name: str) -> str:
+        """Return what a contender is, for the record."""
+        return self.contenders[name].about
 
-def make_program(contender: Contender, sizes: Mapping[str, int], dtype: str) -> Call:
-    """Return a contender ready to run; Unavailable if a module that it needs is not there."""
-    require(*contender.requires)
-    return contender.make(sizes, dtype)
+    def is_peer(self, name: str) -> bool:
+        """Whether a contender is what users run without trigraph."""
+        return self.contenders[name].peer

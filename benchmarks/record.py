@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from trigraph import environment
-from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.run import Options, Result
 from trigraph.benchmarks.workloads import Workload
 
@@ -44,10 +43,8 @@ def _contender(result: Result, name: str) -> dict[str, Any]:
     """Return what is told of a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
-    if isinstance(workload, Program):
-        entry["about"] = workload.contenders[name].about
-    elif name in workload.peers:
-        entry["about"] = workload.peers[name].about
+    if about := workload.about(name):
+        entry["about"] = about
     if not m.seconds:
         return entry
     low, mid, high = m.quartiles

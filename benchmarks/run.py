@@ -13,13 +13,11 @@ from trigraph.benchmarks import dimenet, gat, gemnet, gno, models, weighted
 from trigraph.benchmarks.measure import Measurement, alternate
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import Step, Workload, make_call, scaled
-from trigraph.table import OPERATORS, SYMBOLS
+from trigraph.benchmarks.workloads import Step, Workload
+from trigraph.table import OPERATORS
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
 PROGRAMS = models.PROGRAMS
-SIZES = {"full": 1.0, "small": 1 / 20}
-WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
 DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is made again
 ATTEMPTS = 3
@@ -28,7 +26,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: threads of every contender, rounds, dtype, size (a key of `SIZES`), whether with peers.
+    """How to measure: threads of every contender, rounds, dtype, size (full or small), whether with peers.
 
     Of the contenders only those of the names in `contenders` run (all, when it is empty).
     """
@@ -40,9 +38,10 @@ class Options:
     peers: bool
     contenders: tuple[str, ...] = ()
 
-    def wants(self, contender: str) -> bool:
-        """Whether a contender was asked for."""
-        return not self.contenders or contender in self.contenders
+    def wanted(self, workload: Workload | Program) -> list[str]:
+        """Return the contenders that were asked for."""
+        names = [n for n in workload.names if self.peers or not workload.is_peer(n)]
+        return [n for n in names if not self.contenders or n in self.contenders]
 
 
 @dataclass(frozen=True)
@@ -111,18 +110,6 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=("fortran", *DIRECT))
 
 
-def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options) -> dict[str, Job]:
-    tiny = {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
-    return {
-        name: Job(
-            partial(make_call, workload, name, sizes, options.dtype),
-            partial(make_call, workload, name, tiny, options.dtype),
-        )
-        for name in workload.names
-        if options.wants(name) and (options.peers or name not in workload.peers)
-    }
-
-
 def tolerance(dtype: str, terms: int = 0) -> float:
     """Relative 2-norm error above which a peer computes something else.
 
@@ -142,15 +129,11 @@ def _processor_seconds() -> tuple[float, float, float]:
     return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own
 
 
-def _measure(
-    workload: Workload | Program,
-    sizes: Mapping[str, int],
-    jobs: Mapping[str, Job],
-    options: Options,
-    progress: Progress,
-) -> Result:
-    """Measure once; again where other processes got in the way; return the least disturbed attempt."""
-    terms = workload.terms if isinstance(workload, Program) else 0
+def run(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
+    """Measure at the size asked for; again where other processes got in the way; return the least disturbed attempt."""
+    sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
+    both = sizes, workload.at("tiny")
+    jobs = {n: Job(*(partial(workload.call, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
     while not attempts or (len(attempts) < ATTEMPTS and all((r.others or 0.0) > DISTURBED for r in attempts)):
@@ -160,15 +143,3 @@ def _measure(
         others = None if math.isnan(total) else max(0.0, (busy - own) / total)
         attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), others))
     return min(attempts, key=lambda result: result.others or 0.0)
-
-
-def run(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
-    """Measure a workload, or a program, at the size asked for."""
-    if isinstance(workload, Workload):
-        sizes = scaled(workload.sizes, SIZES[options.size])
-        jobs = _jobs(workload, sizes, options)
-    else:
-        sizes = workload.at(options.size)
-        jobs = workload.jobs(sizes, options.dtype, options.peers)
-        jobs = {name: job for name, job in jobs.items() if options.wants(name)} or jobs
-    return _measure(workload, sizes, jobs, options, progress)

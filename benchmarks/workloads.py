@@ -16,6 +16,8 @@ from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
 
+TINY = 16  # entities of the run that loads what is loaded at the first call
+
 
 @dataclass(frozen=True)
 class Step:
@@ -85,6 +87,26 @@ class Workload:
         """The contender that the others are compared with."""
         return "fortran"
 
+    def at(self, size: str) -> dict[str, int]:
+        """Return the sizes of a full, a small or a tiny run: fewer entities (edges, nodes, positions); widths stay."""
+        fewer = {"full": lambda n: n, "small": lambda n: max(1, round(n / 20)), "tiny": lambda n: min(n, TINY)}[size]
+        return {n: fewer(v) if SYMBOLS[n].minimum == 0 else v for n, v in self.sizes.items()}
+
+    def call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
+        """Build the inputs and return a contender ready to run; Unavailable if a module it needs is not there."""
+        peer = self.peers.get(name)
+        require(*(peer.requires if peer else ()))
+        case = make_case(self, sizes, np.dtype(dtype))
+        return panel_call(self, name, case) if peer is None else peer.make(case)
+
+    def about(self, name: str) -> str:
+        """Return what a contender is, for the record; of a panel the name says it."""
+        return self.peers[name].about if name in self.peers else ""
+
+    def is_peer(self, name: str) -> bool:
+        """Whether a contender is what users run without trigraph."""
+        return name in self.peers
+
     def on_power_law(self) -> "Workload":
         """Return the same on a graph whose degrees follow a power law."""
         summary = "the same on a graph whose degrees follow a power law"
@@ -132,11 +154,6 @@ class Workload:
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
         return f"{op.definition.name}.{name}" if len(named) > 1 else name
-
-
-def scaled(sizes: Mapping[str, int], factor: float) -> dict[str, int]:
-    """Sizes with every count of entities (edges, nodes, positions) scaled; widths stay."""
-    return {n: max(1, round(v * factor)) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
 
 
 @dataclass(frozen=True)
@@ -249,13 +266,3 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
         return {n: value for n, value in results.items() if n not in between}
 
     return call
-
-
-def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtype: str) -> Call:
-    """Build the inputs and return a contender ready to run; Unavailable if a module it needs is not there."""
-    peer = workload.peers.get(contender)
-    require(*(peer.requires if peer else ()))
-    case = make_case(workload, sizes, np.dtype(dtype))
-    if peer is not None:
-        return peer.make(case)
-    return panel_call(workload, contender, case)

@@ -18,7 +18,7 @@ from trigraph.benchmarks.measure import Measurement, alternate, relative_error
 from trigraph.benchmarks.originals import Original, load
 from trigraph.benchmarks.record import stem
 from trigraph.benchmarks.worker import Job, as_numpy
-from trigraph.benchmarks.workloads import make_call, make_case
+from trigraph.benchmarks.workloads import make_case
 from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
@@ -81,10 +81,10 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
 def test_peers_compute_what_the_panels_compute(workload):
     sizes = tiny(workload)
-    expected = make_call(workload, "fortran", sizes, "float32")()
+    expected = workload.call("fortran", sizes, "float32")()
     for name in set(workload.names) & set(workload.peers):
         try:
-            results = make_call(workload, name, sizes, "float32")()
+            results = workload.call(name, sizes, "float32")()
         except Unavailable:
             assert name == "fairchem"
             continue
@@ -113,7 +113,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
     assert "gpu-host" not in workload.panels
     assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
-    results = {panel: make_call(workload, panel, sizes, "float64")() for panel in ("fortran", "pyref")}
+    results = {panel: workload.call(panel, sizes, "float64")() for panel in ("fortran", "pyref")}
     assert relative_error(results["pyref"], results["fortran"]) <= run.tolerance("float64")
     arrays = [*make_case(workload, sizes, double).arrays.values(), *results["pyref"].values()]
     assert workload.bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)
@@ -144,7 +144,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     workload = gat.WORKLOADS[0]
     case = make_case(workload, tiny(workload), SINGLE)
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
-    results = make_call(workload, "pyref", tiny(workload), "float32")()
+    results = workload.call("pyref", tiny(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
     workload = gemnet.WORKLOADS[0]  # arguments of one name and two shapes
     case = make_case(workload, tiny(workload), SINGLE)
@@ -152,7 +152,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
     # What one step hands to another is drawn nowhere, and is no result.
-    results = make_call(workload, "pyref", tiny(workload), "float64")()
+    results = workload.call("pyref", tiny(workload), "float64")()
     assert not {s for step in workload.steps for s in step.given.values()} & set(results)
 
 

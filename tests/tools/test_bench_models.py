@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, models, run  # noqa: E402
 from trigraph.benchmarks.measure import relative_error  # noqa: E402
-from trigraph.benchmarks.programs import make_program  # noqa: E402
 from trigraph.benchmarks.worker import as_numpy  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
@@ -50,7 +49,7 @@ def test_contenders_compute_the_same(program):
     for name, contender in program.contenders.items():
         if any(importlib.util.find_spec(m) is None for m in contender.requires):
             continue
-        call = make_program(contender, tiny(program), "float32")
+        call = program.call(name, tiny(program), "float32")
         got = {n: as_numpy(v) for n, v in call().items()}
         assert {v.dtype.name for v in got.values()} == {"float32"}
         assert all(np.linalg.norm(v) > 0 for v in got.values())
@@ -63,10 +62,8 @@ def test_programs_are_honest(program):
     first, *_ = program.contenders.values()
     assert not first.peer
     assert {*program.small} <= {*program.sizes}
-    jobs = program.jobs(program.sizes, "float32", peers=True)
-    assert [*jobs] == [*program.contenders]
-    pickle.dumps(jobs)
-    assert "pyg" not in program.jobs(program.sizes, "float32", peers=False)
+    pickle.dumps(program)
+    assert "pyg" not in program.names or program.is_peer("pyg")
 
 
 def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
