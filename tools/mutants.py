@@ -11,11 +11,9 @@ differences, to be read: those that no call can show (a block size, a larger wor
 
 import ast
 import difflib
-import io
 import keyword
 import random
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -71,22 +69,18 @@ def _blank_all(text: str, pattern: str, flags: int = re.MULTILINE) -> str:
     return text
 
 
-def _python_code(text: str) -> str:
+def _span(text: str, node: Any) -> tuple[int, int]:
+    """Return the first character of a node of a syntax tree, and the one behind its last."""
     lines = [0, *(m.end() for m in re.finditer("\n", text))]
-    inside, start = 0, 0
+    return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+
+
+def _python_code(text: str) -> str:
     code = text
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        at = lines[token.start[0] - 1] + token.start[1]
-        stop = lines[token.end[0] - 1] + token.end[1]
-        kind = tokenize.tok_name[token.type]
-        if kind == "FSTRING_START":
-            start, inside = (start if inside else at), inside + 1
-        elif kind == "FSTRING_END":
-            inside -= 1
-            code = code if inside else _blank(code, start, stop)
-        elif kind in ("STRING", "COMMENT"):
-            code = _blank(code, at, stop)
-    return _blank_all(code, r"^[ \t]*(?:@|import\b|from\b|def\b)[^\n]*")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            code = _blank(code, *_span(text, node))
+    return _blank_all(code, r"#[^\n]*|^[ \t]*(?:@|import\b|from\b|def\b)[^\n]*")
 
 
 def _fortran_code(text: str) -> str:
@@ -138,15 +132,11 @@ def _tokens(file: str, code: str) -> Iterator[Mutation]:
 
 
 def _python_statements(file: str, text: str) -> Iterator[Mutation]:
-    lines = [0, *(m.end() for m in re.finditer("\n", text))]
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     for node in dict.fromkeys(inner for function in functions for inner in ast.walk(function)):  # some are nested
         called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         if isinstance(node, ast.stmt) and (called or isinstance(node, ast.Assign | ast.AugAssign)):
-            assert node.end_lineno
-            assert node.end_col_offset
-            start, stop = lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
-            yield Mutation(file, start, stop, "pass")
+            yield Mutation(file, *_span(text, node), "pass")
 
 
 def _fortran_statements(file: str, code: str) -> Iterator[Mutation]:
