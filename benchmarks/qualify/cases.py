@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from trigraph import CSC, EdgeGraph, Segments, gpu
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.gpu import dimenet, sums
+from trigraph.gpu import sums
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
@@ -256,8 +255,7 @@ def expected(family: str, name: str) -> dict[str, dict[str, Any]]:
 def run(family: str, place: Device) -> dict[str, np.ndarray]:
     """Compare all cases of a family with the judge; return every array that the kernels gave."""
     collected: dict[str, np.ndarray] = {}
-    # Blocks are as small as they get, so that small cases have several.
-    with mock.patch.object(sums, "WORKSPACE", 1), mock.patch.object(dimenet, "BLOCKS", 1):
+    with sums.small_blocks():  # so that small cases have several
         for name, case in CASES[family].items():
             if case.half and not (case.half in half_types() and place.takes(half_dtype(case.half))):
                 continue

@@ -85,7 +85,7 @@ class _Parts:
         if self._end - begun < LEAST:
             return _known(part, "not run", "no time was left")
         command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
-        command += [self._place.name, self._name, part, str(notes)]
+        command += [self._place.panel, self._name, part, str(notes)]
         with log.open("w") as output:
             process = child.start(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         self._processes.append(process)

@@ -31,9 +31,7 @@ PROPERTIES = (
 class Device:
     """The current CUDA device."""
 
-    name: str = "gpu"
     panel: Any = "gpu"
-    library = "cupy"
     rehearsal = False
     #: Parts that may run at once, where they are not timed; each has a context of its own on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -67,7 +65,7 @@ class Device:
 
     def size(self, full: int, small: int) -> int:
         """Return a size: that of a device, or of a rehearsal."""
-        return full
+        return small if self.rehearsal else full
 
     def synchronize(self) -> None:
         """Wait for all that the device has been given."""
@@ -154,8 +152,7 @@ class Device:
 class Rehearsal(Device):
     """The CPU in place of a device: gpu-host, NumPy, tiny sizes. It is evidence for the command, not for a device."""
 
-    name = panel = "gpu-host"
-    library = "numpy"
+    panel = "gpu-host"
     rehearsal = True
     jobs = 2
     xp: Any = np
@@ -167,10 +164,6 @@ class Rehearsal(Device):
     def hosted(self, value: Any) -> Any:
         """Return the argument."""
         return value
-
-    def size(self, full: int, small: int) -> int:
-        """Return the small size."""
-        return small
 
     def synchronize(self) -> None:
         """Wait for nothing."""
@@ -204,10 +197,6 @@ class Rehearsal(Device):
     def properties(self) -> dict[str, Any]:
         """Return what stands for a device."""
         return {"device": {"name": "rehearsal on gpu-host, not a device", "multiProcessorCount": 1}}
-
-    def architecture(self) -> str:
-        """Return an architecture that has budgets."""
-        return "sm_90"
 
 
 def place(name: str) -> Device:

@@ -3,8 +3,8 @@
 Half precision, NaN and arrays of the caller's are checked by `trigraph verify`, the stage before this one.
 """
 
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ def called(op: Operator, values: Mapping[str, Any], panel: str, out: Any = None)
     return named_fields(op, FUNCTIONS[op.name](**values, panel=panel, out=out))
 
 
-def _unlike(place: Device, mine: Fields, right: Fields) -> str:
+def unlike(place: Device, mine: Fields, right: Fields) -> str:
     """Return the names of fields that differ in a bit."""
     pairs = {n: (place.hosted(mine[n]), place.hosted(value)) for n, value in right.items()}
     return ", ".join(
@@ -91,7 +91,7 @@ def _poisoned(place: Device, notes: Notes) -> None:
         with place.poisoned():
             mine = called(op, values, place.panel)
             into = called(op, values, place.panel, next(iter(out.values())) if op.single else out)
-        wrong = [_unlike(place, found, right) for found in (mine, into)]
+        wrong = [unlike(place, found, right) for found in (mine, into)]
         wrong += [n for n, array in out.items() if into[n] is not array]
         notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
 
@@ -109,7 +109,7 @@ def _views(place: Device, notes: Notes) -> None:
                     whole = place.xp.empty(array.size + 1, array.dtype)
                     whole[1:] = array.reshape(-1)
                     values[key] = whole[1:].reshape(array.shape)
-            wrong = _unlike(place, called(op, values, place.panel), right)
+            wrong = unlike(place, called(op, values, place.panel), right)
             notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
 
 
@@ -133,31 +133,27 @@ def _streams(place: Device, notes: Notes) -> None:
             with streams[(turn + k) % 2]:
                 found.append((name, call(), right))
     place.synchronize()
-    wrong = {name for name, mine, right in found if _unlike(place, mine, right)}
+    wrong = {name for name, mine, right in found if unlike(place, mine, right)}
     notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(found))
 
 
 def _threads(place: Device, notes: Notes) -> None:
     """Check the same calls in two threads, each with a stream of its own; whoever is first compiles the kernels."""
-    works, wrong = _works(place), set()
+    works = _works(place)
 
-    def work(first: int) -> None:
-        try:
-            with place.stream() as stream:
-                for turn in range(ROUNDS):
-                    name, call, right = works[(turn + first) % len(works)]
-                    mine = call()
-                    stream.synchronize()
-                    if _unlike(place, mine, right):
-                        wrong.add(name)
-        except Exception as error:
-            wrong.add(repr(error))
+    def work(first: int) -> set[str]:
+        wrong = set()
+        with place.stream() as stream:
+            for turn in range(ROUNDS):
+                name, call, right = works[(turn + first) % len(works)]
+                mine = call()
+                stream.synchronize()
+                if unlike(place, mine, right):
+                    wrong.add(name)
+        return wrong
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        wrong = set[str]().union(*pool.map(work, range(2)))
     notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
 
 
@@ -176,7 +172,7 @@ def _capture(place: Device, notes: Notes) -> None:
         with place.poisoned():
             again = called(op, values, place.panel)
         replay()
-        wrong = _unlike(place, results, right) or _unlike(place, again, right)
+        wrong = unlike(place, results, right) or unlike(place, again, right)
         notes.add(f"{name}, captured and replayed", not wrong, wrong)
 
 

@@ -54,7 +54,7 @@ def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
 
 def _all(where: Device, notes: Notes) -> None:
     """Compile everything in as many processes as there are processors."""
-    names = [(where.name, family, instance) for family, instances in INSTANCES.items() for instance in instances]
+    names = [(where.panel, family, instance) for family, instances in INSTANCES.items() for instance in instances]
     names = names[::20] if where.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()

@@ -4,8 +4,8 @@ A rehearsal has the CPU's tensors; streams, captures and several devices are not
 """
 
 import copy
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 import trigraph
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.checks import arguments_of, called
+from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
 from trigraph.table import DEFINITIONS, OPERATORS, Definition
 from trigraph.verification.cases import half_dtype
 
@@ -85,12 +85,8 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
 
 def _unlike(mine: Fields, right: Fields, place: Device) -> str:
     """Return the names of fields of torch that have other bits than those of the panel, or are elsewhere."""
-
-    def differs(n: str) -> bool:
-        other = place.hosted(right[n])
-        return mine[n] is not None and bool(mine[n].detach().cpu().numpy().tobytes() != other.tobytes())
-
-    return ", ".join(n for n in mine if differs(n))
+    found = {n: tensor.detach().cpu().numpy() for n, tensor in mine.items() if tensor is not None}
+    return unlike(place, found, {n: right[n] for n in found})
 
 
 def _derivatives(place: Device, notes: Notes) -> None:
@@ -194,23 +190,16 @@ def _threads(place: Device, notes: Notes) -> None:
     import torch
 
     spec, values, _ = _graph_pair(place)
-    right, wrong = _forward(place, spec, values).output_embedding, []
+    right = _forward(place, spec, values).output_embedding
     torch.cuda.synchronize()
 
-    def work() -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-                for _ in range(20):
-                    wrong.extend([] if torch.equal(_forward(place, spec, values).output_embedding, right) else ["bits"])
-        except Exception as error:
-            wrong.append(repr(error))
+    def work(_: int) -> bool:
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            return all(torch.equal(_forward(place, spec, values).output_embedding, right) for _ in range(20))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    notes.add("calls in two threads", not wrong, "; ".join(wrong[:3]))
+    with ThreadPoolExecutor(2) as pool:
+        same = all(pool.map(work, range(2)))
+    notes.add("calls in two threads", same)
 
 
 def _captures(place: Device, notes: Notes) -> None:
