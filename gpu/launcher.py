@@ -301,40 +301,26 @@ class HostRuntime(Runtime):
     xp = np
 
     def __init__(self) -> None:
-        self._libraries: dict[str, HostLibrary] = {}
-        self._order = "forward"
-        self._seed = 0
+        self.libraries: dict[str, HostLibrary] = {}
+        self.order = "forward"
+        self.seed = 0
 
     def library(self, family: str) -> HostLibrary:
         """Return the library of a kernel family, by default the installed one."""
-        if family not in self._libraries:
+        if family not in self.libraries:
             module = f"trigraph.gpu._host_{family}"
             spec = importlib.util.find_spec(module)
             if spec is None or spec.origin is None:
                 raise ImportError(f"{module} is not installed: this build has no CPU version of {family}")
-            self._libraries[family] = HostLibrary(spec.origin)
-        return self._libraries[family]
+            self.libraries[family] = HostLibrary(spec.origin)
+        return self.libraries[family]
 
     def _launch(
         self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
     ) -> None:
         """Run a kernel to its end."""
         name = instance_name(kernel, types)
-        self.library(family).launch(name, grid, block, args, shared_mem, self._order, self._seed)
-
-    @contextlib.contextmanager
-    def using(self, library: HostLibrary, order: str, seed: int) -> Iterator[None]:
-        """Use a library for its family within a ``with`` block; see :func:`using_host_library`."""
-        before = self._libraries.get(library.family), self._order, self._seed
-        self._libraries[library.family], self._order, self._seed = library, order, seed
-        try:
-            yield
-        finally:
-            previous, self._order, self._seed = before
-            if previous is None:
-                del self._libraries[library.family]
-            else:
-                self._libraries[library.family] = previous
+        self.library(family).launch(name, grid, block, args, shared_mem, self.order, self.seed)
 
 
 @contextlib.contextmanager
@@ -350,8 +336,12 @@ def using_host_library(
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
     library = path if isinstance(path, HostLibrary) else HostLibrary(path)
-    with _HOST.using(library, order, seed):
+    before = _HOST.libraries, _HOST.order, _HOST.seed
+    _HOST.libraries, _HOST.order, _HOST.seed = {**_HOST.libraries, library.family: library}, order, seed
+    try:
         yield library
+    finally:
+        _HOST.libraries, _HOST.order, _HOST.seed = before
 
 
 _HOST = HostRuntime()
