@@ -103,16 +103,6 @@ def compare(family: str, architecture: str, measured: Mapping[str, Usage], budge
     return problems
 
 
-def superfluous(budgets: Mapping[str, Any]) -> list[str]:
-    """Return a line for each budget of a kernel that no longer exists."""
-    return [
-        f"{family}: {name} has a budget but is not an instance"
-        for family, kernels in budgets.items()
-        for name in kernels
-        if name not in INSTANCES.get(family, ())
-    ]
-
-
 def read_budgets() -> dict[str, Any]:
     """Return gpu/budgets.json: family -> instance -> architecture -> budget, a `Usage`; and ``spill_reason``."""
     return {
@@ -176,10 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.update or options.raised:
         budgets = make_budgets(measured, budgets, options.raised)
         BUDGETS.write_text(format_budgets(budgets), encoding="utf-8")
-    problems = superfluous(budgets)
-    for family, architectures in measured.items():
-        for arch, kernels in architectures.items():
-            problems += compare(family, arch, kernels, budgets)
+    problems = [
+        problem
+        for family, architectures in measured.items()
+        for arch, kernels in architectures.items()
+        for problem in compare(family, arch, kernels, budgets)
+    ]
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"{sum(map(len, INSTANCES.values()))} kernels, {len(ARCHITECTURES)} architectures: {len(problems)} problems")
