@@ -33,6 +33,7 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from scipy.stats import theilslopes
 
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
@@ -364,12 +365,6 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def trend(samples: list[tuple[float, int]]) -> float:
-    """Median of the slopes between any two samples, bytes per second (Theil and Sen): a few outliers do not matter."""
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(samples) for b in samples[i + 1 :]]
-    return float(np.median(slopes)) if slopes else 0.0
-
-
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -388,10 +383,13 @@ def run(seconds: float, seed: int, console: Console) -> bool:
         files.append(len(os.listdir("/proc/self/fd")))
     faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGALRM, before)
-    settled, opened = samples[len(samples) // 4 :], files[len(files) // 4]
-    growth = trend(settled) * (settled[-1][0] - settled[0][0])
+    times, sizes = zip(*samples[len(samples) // 4 :], strict=True)
+    growth = 0.0
+    if len(times) > 1:  # by the median of the slopes between any two samples: a few outliers do not matter
+        growth = float(theilslopes(sizes, times).slope) * (times[-1] - times[0])
     if not growth <= GROWTH:
         soak.failures.append(f"resident memory grew by {growth / 2**20:.1f} MiB, more than {GROWTH / 2**20:.0f}")
+    opened = files[len(files) // 4]
     if not files[-1] <= opened:
         soak.failures.append(f"{opened} files were open after the warm-up, {files[-1]} at the end")
     console.print(f"soak: {', '.join(f'{number} {name}' for name, number in sorted(soak.events.items()))}")

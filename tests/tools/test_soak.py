@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from programs import run
 
 from trigraph.benchmarks import soak
 from trigraph.table import DEFINITIONS
 
-SECONDS = 6
-TIMEOUT = 5 * soak.HANG
-
-
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "trigraph.benchmarks.soak", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-
 
 def test_some_seconds_of_it():
-    done = run("--seconds", str(SECONDS), "--seed", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "soak: passed" in done.stdout
+    options = ("-W", "ignore::DeprecationWarning", "-m", "trigraph.benchmarks.soak", "--seconds", 6, "--seed", 1)
+    printed = run(sys.executable, *options, timeout=5 * soak.HANG).stdout
+    assert "soak: passed" in printed
     for what in ("forks", "interruptions", "calls in finalisers", "calls in signal handlers"):
-        assert re.search(rf"\b[1-9]\d* {what}\b", done.stdout), what
+        assert re.search(rf"\b[1-9]\d* {what}\b", printed), what
 
 
 @functools.cache
@@ -68,14 +60,6 @@ def test_cases_are_a_function_of_their_number():
             for (name, a), b in zip(first.arguments(op).items(), second.arguments(op).values(), strict=True):
                 if isinstance(a, np.ndarray):
                     assert a.tobytes() == b.tobytes(), name
-
-
-def test_the_trend_of_memory():
-    level = [(float(t), 1000 + (-1) ** t) for t in range(40)]
-    assert abs(soak.trend(level)) < 0.1
-    assert soak.trend([(t, r + int(5 * t)) for t, r in level]) == pytest.approx(5, abs=0.2)
-    level[20] = (20.0, 10**9)
-    assert abs(soak.trend(level)) < 0.1
 
 
 def test_what_fails_exits_with_1(monkeypatch, capsys):
