@@ -13,9 +13,10 @@ from importlib.resources import files
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.tri import Triangulation, UniformTriRefiner
 from scipy import sparse
 from scipy.sparse.linalg import splu
-from scipy.spatial import cKDTree
+from scipy.spatial import Delaunay, cKDTree
 
 import trigraph
 from trigraph.torch.nn import GNOLayer
@@ -29,35 +30,16 @@ torch.manual_seed(0)
 # %%
 # Meshes
 # ------
-# The mesh is the airfoil of pyamg. Its file has nodes and edges; the triangles are the
-# cycles of three edges with no node inside. Linear finite elements on the mesh give the solutions to learn from.
-
-
-def sides_of(triangles):
-    """Return the sides of triangles, which side each corner pair is, and how many triangles have it."""
-    pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
-    return np.unique(np.sort(pairs, axis=1), axis=0, return_inverse=True, return_counts=True)
-
-
-def airfoil_triangles(points, graph):
-    """Return the triangles of the mesh, of which the file has the edges: cycles of three with no node inside."""
-    near = [set(graph.indices[a:b].tolist()) for a, b in zip(graph.offsets, graph.offsets[1:], strict=False)]
-    cycles = [(i, j, k) for i in range(len(near)) for j in near[i] for k in near[i] & near[j] if i < j < k]
-
-    def empty(i, j, k):
-        sides = np.stack([points[j] - points[i], points[k] - points[i]], axis=1)
-        inside = np.linalg.solve(sides, (points - points[i]).T)
-        return not ((inside > 1e-9).all(axis=0) & (inside.sum(axis=0) < 1 - 1e-9)).any()
-
-    return np.array([cycle for cycle in cycles if empty(*cycle)])
+# The mesh is the airfoil of pyamg. Its file has nodes and edges; the triangles are those of a Delaunay triangulation
+# that have three edges of the file. Linear finite elements on the mesh give the solutions to learn from.
 
 
 class Mesh:
     """Linear finite elements on triangles, with u = 0 on the boundary."""
 
-    def __init__(self, points, triangles):
-        self.points, self.triangles = points, triangles
-        corners, n = points[triangles], len(points)
+    def __init__(self, grid):
+        self.grid, self.points, triangles = grid, np.stack([grid.x, grid.y], axis=1), grid.triangles
+        corners, n = self.points[triangles], len(self.points)
         opposite = np.roll(corners, -2, axis=1) - np.roll(corners, -1, axis=1)
         areas = np.abs(np.linalg.det(opposite[:, :2])) / 2
         rows, columns = np.repeat(triangles, 3, axis=1).ravel(), np.tile(triangles, (1, 3)).ravel()
@@ -65,19 +47,10 @@ class Mesh:
         mass = areas[:, None, None] / 12 * (np.ones((3, 3)) + np.eye(3))
         self.mass = sparse.csc_matrix((mass.ravel(), (rows, columns)), shape=(n, n))
         self.area = np.asarray(self.mass.sum(axis=1)).ravel()  # around each node
-        sides, _, counts = sides_of(triangles)
-        self.boundary = np.unique(sides[counts == 1])
+        self.boundary = np.unique(triangles[grid.neighbors < 0])  # sides that one triangle has
         self.inside = np.setdiff1d(np.arange(n), self.boundary)
         stiffness = sparse.csc_matrix((stiffness.ravel(), (rows, columns)), shape=(n, n))
         self.factors = splu(stiffness[self.inside][:, self.inside])
-
-    def refined(self):
-        """Return the mesh with every triangle cut into four."""
-        sides, which, _ = sides_of(self.triangles)
-        ab, bc, ca = which.reshape(3, -1) + len(self.points)
-        a, b, c = self.triangles.T
-        parts = [np.stack(t, axis=1) for t in ((a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca))]
-        return Mesh(np.concatenate([self.points, self.points[sides].mean(axis=1)]), np.concatenate(parts))
 
     def solve(self, f):
         """Return u for each row of f."""
@@ -87,9 +60,12 @@ class Mesh:
 
 
 with np.load(str(files("trigraph.verification") / "data" / "airfoil.npz")) as data:
-    points, edges = data["positions"], trigraph.CSC(data["offsets"], data["indices"])
-mesh = Mesh(points, airfoil_triangles(points, edges))
-fine = mesh.refined()
+    points = data["positions"]
+    joined = sparse.csr_matrix((np.ones(len(data["indices"]), bool), data["indices"], data["offsets"])).toarray()
+triangles = Delaunay(points).simplices
+triangles = triangles[joined[triangles, np.roll(triangles, 1, axis=1)].all(axis=1)]
+mesh = Mesh(Triangulation(*points.T, triangles))
+fine = Mesh(UniformTriRefiner(mesh.grid).refine_triangulation(subdiv=1))
 edge = points[mesh.boundary]
 airfoil = cKDTree(edge[np.linalg.norm(edge, axis=1) < RADIUS / 2])
 print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle was cut into four")
@@ -197,10 +173,8 @@ figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", share
 top = np.abs(expected[0]).max()
 pictures = {"finite elements": expected[0], "operator": got[0], "difference": got[0] - expected[0]}
 for ax, (name, values) in zip(axes, pictures.items(), strict=True):
-    drawn = ax.tripcolor(*fine.points.T, fine.triangles, values, shading="gouraud", cmap="cividis", vmin=-top, vmax=top)
-    ax.tricontour(
-        *fine.points.T, fine.triangles, values, levels=np.linspace(-top, top, 12), colors="white", linewidths=0.7
-    )
+    drawn = ax.tripcolor(fine.grid, values, shading="gouraud", cmap="cividis", vmin=-top, vmax=top)
+    ax.tricontour(fine.grid, values, levels=np.linspace(-top, top, 12), colors="white", linewidths=0.7)
     ax.set(title=name, xlabel="x (chord lengths)", aspect="equal")
 axes[0].set_ylabel("y (chord lengths)")
 figure.colorbar(drawn, ax=axes, label="u", shrink=0.9)
