@@ -18,17 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.sums import ROWS, cover, sum_rows, workspace
+from trigraph.gpu.sums import ROWS, cover, sum_rows
 
 DEGREES = 8  # largest number of degrees of spherical harmonics
 USUAL_DEGREES = 7  # number of degrees with separate float32 instances
 PAD = 64  # channels in a tile of what the kernels call up
 PROJECTED = 16  # edges per block
 THREADS = 128
-# Blocks of the kernel that sums gradients of weights. Each has a copy of the sums; all copies have WORKSPACE numbers.
-BLOCKS = 2048
-WORKSPACE = 1 << 24
+BLOCKS = 2048  # most blocks of the kernel that sums gradients of weights; each has a copy of the sums
 
 
 # ---- radial basis ----------------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class _Triplets:
 
     def _nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
-        blocks = max(1, min(BLOCKS, workspace(WORKSPACE) // (2 * self.channels * self.mid)))
+        blocks = max(1, min(BLOCKS, sums.WORKSPACE // (128 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
     def _first_weights(self, grads: tuple[Any, Any, Any], out: Any) -> None:

@@ -70,31 +70,23 @@ def bits(number: int) -> int:
     return (number - 1).bit_length()
 
 
-_small = False  # see small_blocks
-
-
-def workspace(usual: int) -> int:
-    """Return the limit of a workspace: the usual one, or the smallest within `small_blocks`."""
-    return 1 if _small else usual
-
-
 @contextmanager
 def small_blocks() -> Iterator[None]:
     """Use the smallest workspaces, so that small graphs are split into as many blocks as large ones.
 
     This is for verification; no operator may run in another thread meanwhile.
     """
-    global _small
-    _small = True
+    global WORKSPACE
+    before, WORKSPACE = WORKSPACE, 1
     try:
         yield
     finally:
-        _small = False
+        WORKSPACE = before
 
 
 def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     """Yield first row and number of rows of blocks with bounded workspace, multiples of ROWS except the last."""
-    step = cover(max(workspace(WORKSPACE) // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
+    step = cover(max(WORKSPACE // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
         yield first, min(step, count - first)
 
