@@ -27,12 +27,10 @@ ONE_CHUNK = 100_000  # blocks: sums of one chunk have the bits of one process, t
 @contextlib.contextmanager
 def chunks(number):
     """Sum so many blocks at a time."""
-    before = [kind.chunk for kind in KINDS]
-    for kind in KINDS:
-        kind.chunk = number
-    yield
-    for kind, chunk in zip(KINDS, before, strict=True):
-        kind.chunk = chunk
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in KINDS:
+            patch.setattr(kind, "chunk", number)
+        yield
 
 
 def owners(number, how, comm):

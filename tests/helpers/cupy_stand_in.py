@@ -7,12 +7,12 @@ cuBLAS. It is evidence for the code around the kernels (devices, streams, copies
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import sys
 import types
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from table_calls import draw
@@ -161,13 +161,8 @@ class MemoryPointer:
         return np.ndarray(shape, dtype, buffer, 0, strides), self.mem.memory
 
 
-@contextlib.contextmanager
 def using_allocator(allocator):
-    before, state.allocator = state.allocator, allocator
-    try:
-        yield
-    finally:
-        state.allocator = before
+    return mock.patch.object(state, "allocator", allocator)
 
 
 def _allocated(array):
@@ -310,14 +305,9 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
     return f"{family}\n{name}".encode(), {name: "function"}
 
 
-@contextlib.contextmanager
 def capturing():
     """Capture a stream: whatever waits for any is an error meanwhile."""
-    state.capturing = True
-    try:
-        yield
-    finally:
-        state.capturing = False
+    return mock.patch.object(state, "capturing", True)
 
 
 def asarray(value):

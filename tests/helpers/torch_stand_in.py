@@ -6,8 +6,8 @@ through the dispatcher's key of the CPU, with the CPU's allocator; nothing is as
 is one device, and the order between streams is seen only where CuPy's stand-in sees it.
 """
 
-import contextlib
 import sys
+from unittest import mock
 
 import cupy_stand_in
 import numpy as np
@@ -67,13 +67,8 @@ def install(monkeypatch, cache):
     def viewed(array):
         return torch.from_numpy(array.array) if type(array) is cupy_stand_in.ndarray else from_dlpack(array)
 
-    @contextlib.contextmanager
     def stream(chosen):
-        before, state.stream = state.stream, chosen or state.stream
-        try:
-            yield
-        finally:
-            state.stream = before
+        return mock.patch.object(state, "stream", chosen or state.stream)
 
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", viewed)
     for name, value in (
