@@ -4,6 +4,7 @@ Writes calculators-found.md and calculators.png to the working directory.
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,29 +20,10 @@ from trigraph.testing import Result, check_calculator
 from trigraph.torch.nn import DimeNetPlusPlus
 from trigraph.verification.plots import differences, png
 
+LENNARD_JONES = partial(LennardJones, sigma=2.27, epsilon=0.1, rc=5.0)
 # J. Tersoff, Phys. Rev. B 38, 9902 (1988), table I, Si (C).
 SILICON = {"m": 3.0, "gamma": 1.0, "lambda3": 0.0, "c": 1.0039e5, "d": 16.217, "h": -0.59825, "n": 0.78734}
 SILICON |= {"beta": 1.1e-6, "lambda2": 1.73222, "B": 471.18, "R": 2.85, "D": 0.15, "lambda1": 2.4799, "A": 1830.8}
-
-
-def lennard_jones() -> LennardJones:
-    """Return one that is cut off as it is."""
-    return LennardJones(sigma=2.27, epsilon=0.1, rc=5.0)
-
-
-def lennard_jones_smooth() -> LennardJones:
-    """Return one that a function brings to zero."""
-    return LennardJones(sigma=2.27, epsilon=0.1, rc=5.0, smooth=True)
-
-
-def morse() -> MorsePotential:
-    """Return bonds as long as copper's."""
-    return MorsePotential(epsilon=0.5, r0=2.55)
-
-
-def tersoff() -> Tersoff:
-    """Return silicon."""
-    return Tersoff({("Si", "Si", "Si"): TersoffParameters(**SILICON)})
 
 
 def dimenet() -> trigraph.ase.Calculator:
@@ -54,10 +36,10 @@ def dimenet() -> trigraph.ase.Calculator:
 COPPER, CLUSTER = bulk("Cu", cubic=True), Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
 CHECKED = {
     "EMT": (EMT, [COPPER, molecule("CH3OH")]),
-    "LennardJones, smooth=False": (lennard_jones, [COPPER]),
-    "LennardJones, smooth=True": (lennard_jones_smooth, [COPPER]),
-    "MorsePotential": (morse, [COPPER, CLUSTER]),
-    "Tersoff": (tersoff, [bulk("Si", cubic=True)]),
+    "LennardJones, smooth=False": (LENNARD_JONES, [COPPER]),
+    "LennardJones, smooth=True": (partial(LENNARD_JONES, smooth=True), [COPPER]),
+    "MorsePotential": (partial(MorsePotential, epsilon=0.5, r0=2.55), [COPPER, CLUSTER]),  # copper's bond length
+    "Tersoff": (partial(Tersoff, {("Si", "Si", "Si"): TersoffParameters(**SILICON)}), [bulk("Si", cubic=True)]),
     "trigraph.ase.Calculator, DimeNet++": (dimenet, [bulk("AuCu", "rocksalt", a=5.2)]),
 }
 
