@@ -58,7 +58,7 @@ def arguments():
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
     elsewhere = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
     refused(lambda: weighted(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape")
-    everywhere = f"owner holds 0 to {COMM.size}; expected ranks 0 to {last}"
+    everywhere = f"owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
     refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
     everywhere = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
     refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {everywhere}")
@@ -66,7 +66,7 @@ def arguments():
     refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
     falls = "src of piece 0 falls; expected edges sorted by source"
     refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
-    outside = "ValueError: partition_pieces: dst of piece 0 is not within 0 .. 1"
+    outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
     refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
         return
@@ -142,9 +142,9 @@ def reverse_edges():
         given = [(np.array(edge if LAST else [0]),)]
         return distributed.partition_pieces(Segments, given, COMM, num_nodes, atoms=atoms, **more)
 
-    refused(lambda: triplets([0, 2]), "edge holds 0 to 2; expected 0 to 1")
-    refused(lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "edge holds 0 to")
-    refused(lambda: triplets([0], atoms=[np.array([2 * LAST])]), "atoms of piece 0 is not within 0 .. 1")
+    refused(lambda: triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
+    refused(lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "expected 0 <= edge < num_edges")
+    refused(lambda: triplets([0], atoms=[np.array([2 * LAST])]), "pieces[0].atoms[0] is 2; expected")
     refused(lambda: triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
     if COMM.size > 1:
         refused(lambda: triplets([0], atoms=[np.array([0])] if LAST else None), "atoms is None on rank 0 and given")
@@ -171,7 +171,7 @@ def rows_from_anywhere():
     for wrong, text in (
         ((rows[1:], ids[1:]), "is given 0 times"),
         ((rows, np.where(LAST and ids == ids[0], ids[-1], ids)), "is given"),
-        ((rows, ids + 60 * LAST), "expected 0 to 59"),
+        ((rows, ids + 60 * LAST), "expected 0 <= ids < num_src_nodes = 60"),
         ((rows[1:] if LAST else rows, ids), "an integer for each row"),
         ((rows, ids / 2 if LAST else ids), "an integer for each row"),
         ((rows.astype(np.float32) if LAST and COMM.rank else rows, ids), "is of float64"),

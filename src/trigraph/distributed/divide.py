@@ -14,7 +14,7 @@ from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, Se
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import share
-from trigraph.graphs import CSC, count
+from trigraph.graphs import CSC, check_range, count
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
@@ -190,8 +190,8 @@ def _read_pieces(
             raise ValueError(f"partition_pieces: piece {number} has {shapes}; expected integers of one length")
         for name, column in columns.items():
             limit = limits[name]
-            if limit is not None and column.size and not 0 <= column.min() <= column.max() < limit:
-                raise ValueError(f"partition_pieces: {name} of piece {number} is not within 0 .. {limit - 1}")
+            if limit is not None:
+                check_range("partition_pieces", f"pieces[{number}].{name}", column, limit, "num_nodes")
             if name == sorted_by and (np.diff(column) < 0).any():
                 raise ValueError(f"partition_pieces: {name} of piece {number} falls; expected edges sorted by source")
         missing = np.full((first.size, len(limits) - len(columns)), -1)
@@ -232,8 +232,7 @@ def _triplets(
         edges, alone = ends[comm.rank] - outputs.size + np.arange(outputs.size), outputs
     sizes["num_edges"] = number = int(ends[-1])
     with agreement(comm):
-        if edge.size and not 0 <= edge.min() <= edge.max() < number:
-            raise ValueError(f"partition_pieces: edge holds {edge.min()} to {edge.max()}; expected 0 to {number - 1}")
+        check_range("partition_pieces", "edge", edge, number, "num_edges")
     output = edge
     if outputs is not None:  # the rank that gave an edge knows its output
         wanted = unique(edge)
@@ -364,8 +363,7 @@ def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, sou
             raise ValueError(
                 f"partition: {name} has {array.dtype} {array.shape}; expected integers ({counted},) = ({number},)"
             )
-        if array.size and not 0 <= array.min() <= array.max() < ranks:
-            raise ValueError(f"partition: {name} holds {array.min()} to {array.max()}; expected ranks 0 to {ranks - 1}")
+        check_range("partition", name, array, ranks, "the number of ranks")
         owners.append(array.astype(np.int64))
     return Owners(*owners)
 

@@ -146,7 +146,8 @@ class _Call:
         keywords = {"wrt": names} if self.op.selective else {}
         result = WHOLE[self.op.name](**arguments, **graphs, **keywords, panel=self.panel)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
-        return {n: self._whole(subgraph, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
+        indices = {f.name for f in self.op.fields if f.index}
+        return {n: self._whole(subgraph, fields[n]) if n in indices else fields[n] for n in names}
 
     def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
         """Convert positions in the whole graph to positions in a subgraph; negative numbers stay."""
@@ -161,10 +162,6 @@ class _Call:
         xp = namespace_of(numbers)
         ids = xp.asarray(subgraph.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
-
-
-def _is_index(op: Operator, name: str) -> bool:
-    return next(f.index for f in op.fields if f.name == name)
 
 
 def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:

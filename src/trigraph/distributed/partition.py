@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
 from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
-from trigraph.graphs import array_kind, device_of, namespace_of
+from trigraph.graphs import array_kind, check_range, device_of, namespace_of, to_device
 from trigraph.table.lazy import lazy
 
 
@@ -30,15 +30,8 @@ class Subgraph(NamedTuple):
             return self.graphs
         device = device_of(array)
         if device not in self.moved:
-            self.moved[device] = {name: _moved(graph, namespace_of(array)) for name, graph in self.graphs.items()}
+            self.moved[device] = {name: to_device(graph) for name, graph in self.graphs.items()}
         return self.moved[device]
-
-
-def _moved(graph: Any, xp: Any) -> Any:
-    if graph is None:
-        return None
-    function, arguments = graph.__reduce__()
-    return function(*(xp.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments))
 
 
 class Layout(NamedTuple):
@@ -148,8 +141,7 @@ class Partition:
                 shown = f"{ids.dtype} {ids.shape} for rows of shape {rows.shape}"
                 raise ValueError(f"distribute: ids has {shown}; expected an integer for each row")
             ids = ids.astype(np.int64)
-            if ids.size and not 0 <= ids.min() <= ids.max() < number:
-                raise ValueError(f"distribute: ids holds {ids.min()} to {ids.max()}; expected 0 to {number - 1}")
+            check_range("distribute", "ids", ids, number, symbol)
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
 
         def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that keeps track of a number's owner
@@ -283,10 +275,7 @@ class Partition:
         return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
-        halos = {}
-        for s in sorted(ids):
-            halos[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
-        return halos
+        return {s: Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware) for s in sorted(ids)}
 
     def _layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
         """Return the layout of some blocks, given their table, and of everything else that this rank owns."""
