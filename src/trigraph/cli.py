@@ -166,14 +166,7 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
 
 def _command(ctx: click.Context) -> str:
     """Return the command line that repeats this run."""
-    words = ["trigraph", ctx.info_name or ""]
-    for parameter in ctx.command.params:
-        assert isinstance(parameter, click.Option)
-        name = parameter.name or ""
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            values = ctx.params[name] if parameter.multiple else (ctx.params[name],)
-            words += [word for value in values for word in (parameter.opts[0], str(value))]
-    return shlex.join(words)
+    return shlex.join(("trigraph", *ctx.obj))
 
 
 def _report(

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -111,8 +111,11 @@ class Commands(click.Group):
     (without a message for a closed pipe, as in click). After a signal it is 128 plus the signal's number.
     """
 
-    def main(self, *arguments: Any, **more: Any) -> NoReturn:
-        """Run the command named by the arguments, and exit; parameters are those of `click.Command.main`."""
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> NoReturn:
+        """Run the command named by the arguments, and exit; parameters are those of `click.Command.main`.
+
+        Commands find the arguments in ``Context.obj``.
+        """
         streams = (sys.stdout, sys.stderr)
         for stream in streams:
             if isinstance(stream, io.TextIOWrapper):
@@ -120,7 +123,8 @@ class Commands(click.Group):
         status, line = 1, ""
         try:
             with _ended_like_ctrl_c() as came:
-                status = super().main(*arguments, **{**more, "standalone_mode": False}) or 0
+                words = sys.argv[1:] if args is None else list(args)
+                status = super().main(words, *more, **{**options, "standalone_mode": False, "obj": words}) or 0
             if streams[0] is not None:
                 streams[0].flush()
         except (click.Abort, KeyboardInterrupt):
