@@ -17,10 +17,10 @@ from unittest import mock
 import numpy as np
 from table_calls import draw
 
-from trigraph import CSC, EdgeGraph, Segments
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 from trigraph.graphs import base, csc
+from trigraph.graphs import to_device as moved
 
 
 class Misuse(AssertionError):
@@ -315,16 +315,6 @@ def asarray(value):
     array = ndarray(np.array(value))
     array.memory.time = 0
     return array
-
-
-def moved(value):
-    """Return an argument with device arrays in place of NumPy's."""
-    if isinstance(value, np.ndarray):
-        return asarray(value)
-    if isinstance(value, (CSC, EdgeGraph, Segments)):
-        function, arguments = value.__reduce__()
-        return function(*map(moved, arguments))
-    return value
 
 
 def moved_call(op, dtype=np.float32, **options):

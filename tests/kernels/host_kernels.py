@@ -3,12 +3,12 @@
 import os
 import re
 import shutil
-import subprocess
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from trigraph import environment
 from trigraph.gpu.host.build import host_build, kernel_parameters
 from trigraph.gpu.instances import FLOATS, STORAGE, expand
 
@@ -39,9 +39,8 @@ def turn():
 
     It is another one for another commit; outside of a repository, on another day.
     """
-    git = shutil.which("git")
-    found = git and subprocess.run([git, "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
-    return int(found.stdout, 16) if found and found.returncode == 0 else date.today().toordinal()
+    commit = environment._git(HERE, "rev-parse", "HEAD")
+    return int(commit, 16) if commit else date.today().toordinal()
 
 
 def library(family, variant="fast", extra_flags=()):
