@@ -319,7 +319,5 @@ class _Attention:
         self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,), real: Any = None
     ) -> None:
         """Launch a kernel instance for `real` (default: the dtype of scores) and the graph's index dtype."""
-        self.kernels.launch(kernel, self._types(self.dtype if real is None else real, options), grid, block, args)
-
-    def _types(self, real: Any, options: Types) -> Types:
-        return (real, self.graph.offsets.dtype, *options)
+        types = (self.dtype if real is None else real, self.graph.offsets.dtype, *options)
+        self.kernels.launch(kernel, types, grid, block, args)

@@ -54,13 +54,9 @@ class Lanes(NamedTuple):
         """Groups of a block."""
         return THREADS >> (self.column_bits + self.position_bits)
 
-    def tiles(self, width: int) -> int:
-        """Tiles of columns."""
-        return cover(width, self.elements << self.column_bits)
-
     def grid(self, pieces: int, width: int) -> tuple[int]:
-        """Blocks for all tiles of all pieces."""
-        return (cover(pieces, self.groups) * self.tiles(width),)
+        """Blocks for all tiles of columns of all pieces."""
+        return (cover(pieces, self.groups) * cover(width, self.elements << self.column_bits),)
 
 
 class HeadLanes(NamedTuple):

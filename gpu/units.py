@@ -53,14 +53,9 @@ class Units:
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
         self.kernels = kernels
         self.pieces = members(triplets if atoms is None else atoms)
-        self.cut = self.pieces.long is not None
+        self.count, self.cut = self.pieces.num_pieces, self.pieces.long is not None
         self.outputs = *self.pieces.cut, None if atoms is None else triplets.offsets, _order(atoms)
         self.order = _order(triplets)
-
-    @property
-    def count(self) -> int:
-        """Number of units of all outputs."""
-        return self.pieces.num_pieces
 
     def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
         """Yield first unit, number of units and slice of blocks with bounded workspace."""
