@@ -21,11 +21,7 @@ QUICK_FAMILY, QUICK_VARIANT = FAMILIES[turn() % 5], ("race", "asan")[turn() // 5
 
 #: Barriers without which nothing changes, and why.
 EQUIVALENT = {
-    (
-        "gno",
-        "products.cuh",
-        3,
-    ): "a block of product_rows ends after its only sum; those of GemNet-OC go on with the next",
+    ("gno", "products.cuh", 3): "a block of product_rows ends after its only sum; GemNet-OC's go on with the next",
 }
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]

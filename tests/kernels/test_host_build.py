@@ -1,10 +1,10 @@
 """The builder: rewriting, included files, tables of parameters, the command line that meson calls."""
 
-import subprocess
 import sys
 
 import pytest
 from host_kernels import require_compiler
+from programs import run
 
 from trigraph.gpu.host import build
 from trigraph.gpu.host.build import SourceError, host_build, rewrite_shared
@@ -58,14 +58,12 @@ def family(tmp_path):
     return source
 
 
-def run(family, *arguments):
-    command = [*COMMAND, "--family", "toy", "--source-dir", str(family), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def generate(family, *arguments, status=0):
+    return run(*COMMAND, "--family", "toy", "--source-dir", family, "--generate", *arguments, status=status).stderr
 
 
 def test_generate(family, tmp_path):
-    done = run(family, "--generate", tmp_path / "toy.cpp", "--depfile", tmp_path / "toy.d")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert generate(family, tmp_path / "toy.cpp", "--depfile", tmp_path / "toy.d") == ""
     text = (tmp_path / "toy.cpp").read_text()
     assert '{"toy<double>", "x", ' in text
     kernels = family / "kernels"
@@ -81,9 +79,7 @@ def test_generate(family, tmp_path):
 )
 def test_generate_refuses(family, tmp_path, instances, says):
     (family / "instances.py").write_text(f"INSTANCES = {{'toy': {instances}}}\n")
-    done = run(family, "--generate", tmp_path / "toy.cpp")
-    assert done.returncode == 1
-    assert says in done.stderr
+    assert says in generate(family, tmp_path / "toy.cpp", status=1)
 
 
 def test_no_floating_atomics(tmp_path):
