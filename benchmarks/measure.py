@@ -2,22 +2,20 @@
 
 import importlib
 import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from trigraph.benchmarks import child
 from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.worker import Job
+from trigraph.benchmarks.worker import Job, serve
+from trigraph.verification.isolated import Child, Ended
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds that a worker may take to end
@@ -48,38 +46,33 @@ class Measurement:
         return float(low), float(mid), float(high)
 
 
-class Worker:
+class Worker(Child):
     """A contender's process, in which every library has so many threads.
 
     It is started fresh, never forked, since OpenMP does not survive a fork.
     """
 
     def __init__(self, threads: int) -> None:
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
-        # Not -m: what the child pickles must belong to the module's own name.
-        command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
-        self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, str(threads))):
+            super().__init__(serve, ())
 
     def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        try:  # one that ends by itself waits for processes that it has started, and their time is counted with its
-            self._process.communicate(timeout=0 if kind else END)
-        except subprocess.TimeoutExpired:
-            child.stop(self._process)
-            self._process.communicate()
+        with suppress(OSError):  # one that ends by itself waits for what it has started, whose time is counted with its
+            self.connection.send(None)
+        self.process.join(0 if kind else END)
+        self.kill()
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send a command (``open``, ``first``, ``sample``); return what became of it and the value or the reason."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        with suppress(OSError):  # the process has ended; `receive` says how
+            self.connection.send((command, argument))
         try:
-            pickle.dump((command, argument), self._process.stdin, protocol=5)
-            self._process.stdin.flush()
-            status, value = pickle.load(self._process.stdout)
-        except (EOFError, BrokenPipeError):
-            return "failed", f"the process {child.ended(self._process.wait())}"
+            status, value = self.receive()
+        except Ended as error:
+            return "failed", str(error)
         return status, value
 
 

@@ -1,17 +1,17 @@
 """The process of one contender: builds it, runs it on command, and measures its own time and memory.
 
-`main` takes pickled commands on its standard input and answers on its standard output. A contender that shares its
-process with nothing else has thread pools and memory of its own.
+A contender that shares its process with nothing else has thread pools and memory of its own.
 """
 
 import ctypes
 import gc
 import os
-import pickle
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,26 +110,18 @@ class _Runner:
         return self.seconds
 
 
-def main() -> None:
-    """Answer commands until the input ends; a failure is an answer too."""
-    commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not mix with the answers
+def serve(connection: Connection) -> None:
+    """Answer commands until there are no more; a failure is an answer too."""
+    os.dup2(2, 1)  # what libraries print must not mix with the tables
     runner: _Runner | None = None
-    while True:
-        try:
-            command, argument = pickle.load(commands)
-        except EOFError:
-            return
-        answer: tuple[str, Any]
-        try:
-            if command == "open":
-                runner = _Runner(argument)
-                answer = "done", None
-            else:
-                answer = "done", getattr(runner, command)()
-        except Unavailable as error:
-            answer = "unavailable", str(error)
-        except Exception as error:
-            answer = "failed", f"{type(error).__name__}: {error}"
-        pickle.dump(answer, answers, protocol=5)
-        answers.flush()
+    with suppress(EOFError):  # the parent is gone
+        for command, argument in iter(connection.recv, None):
+            try:
+                if command == "open":
+                    runner = _Runner(argument)
+                answer = "done", None if command == "open" else getattr(runner, command)()
+            except Unavailable as error:
+                answer = "unavailable", str(error)
+            except Exception as error:
+                answer = "failed", f"{type(error).__name__}: {error}"
+            connection.send(answer)

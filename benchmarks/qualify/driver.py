@@ -1,8 +1,10 @@
 """Runs the parts of all stages, each in a process of its own, within a deadline, and keeps the record."""
 
+import contextlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trigraph.benchmarks import child
 from trigraph.benchmarks.qualify.part import read
 from trigraph.benchmarks.qualify.place import Device
 
@@ -69,7 +70,7 @@ class _Parts:
             self._end = 0.0  # for a part that begins just now
             pool.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
-                child.stop(process)
+                _stop(process)
             pool.shutdown()
         return found
 
@@ -87,20 +88,35 @@ class _Parts:
         command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
         command += [self._place.panel, self._name, part, str(notes)]
         with log.open("w") as output:
-            process = child.start(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+            # In a session of its own it does not hear the terminal's Ctrl-C, and ends with all that it has started.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
         self._processes.append(process)
         try:
             status = process.wait(self._end - time.monotonic())
-            state, note = ("done", "") if status == 0 else ("crashed", child.ended(status))
+            state, note = ("done", "") if status == 0 else ("crashed", _ended(status))
         except subprocess.TimeoutExpired:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
-        child.stop(process)
+        _stop(process)
         printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
         if hasattr(self._module, "read"):
             lines += self._module.read(part, printed)
         if state == "crashed":
             note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
         return _known(part, state, note, time.monotonic() - begun, lines)
+
+
+def _stop(process: subprocess.Popen[Any]) -> None:
+    """End a process and whatever it has started at once; what has ended is left alone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _ended(status: int) -> str:
+    """Tell how a process ended."""
+    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any = ()) -> dict[str, Any]:
