@@ -36,11 +36,6 @@ class Step:
         return OPERATORS[self.operator]
 
     @property
-    def arguments(self) -> tuple[Array, ...]:
-        """Arrays it may be given from outside; what fwd returned it is given by an earlier step, or not."""
-        return tuple(a for a in self.op.arguments if not a.given_back and a.name not in (*self.zero, *self.given))
-
-    @property
     def fields(self) -> tuple[Array, ...]:
         """Arrays it returns."""
         return tuple(f for f in self.op.fields if self.wrt is None or f.name in self.wrt)
@@ -70,6 +65,8 @@ class Workload:
     # Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # or "power law": how edges, or triplets, are spread
+    # Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
+    gathered: str = "0"
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
@@ -78,19 +75,17 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the contenders, all on the host."""
+        """Names of the contenders, all on the host; the others are compared with the first."""
         peers = (name for name, peer in self.peers.items() if not peer.device)
         return (*self.panels, *peers)
 
-    @property
-    def fast(self) -> str:
-        """The contender that the others are compared with."""
-        return "fortran"
-
     def at(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, a small or a tiny run: fewer entities (edges, nodes, positions); widths stay."""
-        fewer = {"full": lambda n: n, "small": lambda n: max(1, round(n / 20)), "tiny": lambda n: min(n, TINY)}[size]
-        return {n: fewer(v) if SYMBOLS[n].minimum == 0 else v for n, v in self.sizes.items()}
+        entities = [n for n in self.sizes if size != "full" and SYMBOLS[n].minimum == 0]
+        fewer = {
+            n: max(1, round(self.sizes[n] / 20)) if size == "small" else min(self.sizes[n], TINY) for n in entities
+        }
+        return {**self.sizes, **fewer}
 
     def call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Build the inputs and return a contender ready to run; Unavailable if a module it needs is not there."""
@@ -138,8 +133,9 @@ class Workload:
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
-        """Arrays a step is given from outside, those that are absent left out."""
-        return tuple(a for a in step.arguments if not self.absent(a.name))
+        """Arrays a step is given from outside; what fwd returned it is given by an earlier step, or not."""
+        others = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.given))
+        return tuple(a for a in others if not self.absent(a.name))
 
     def fields(self, step: Step) -> tuple[Array, ...]:
         """Arrays a step returns with these settings."""

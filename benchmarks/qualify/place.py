@@ -48,20 +48,10 @@ class Device:
         return {n: self.moved(v) for n, v in value.items()} if isinstance(value, dict) else to_device(value)
 
     def hosted(self, value: Any) -> Any:
-        """Return arrays, and dicts and sequences of them, as NumPy has them; None is None."""
+        """Return arrays, and dicts of them, as NumPy has them; None is None."""
         if isinstance(value, dict):
             return {name: self.hosted(v) for name, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.hosted(v) for v in value]
         return None if value is None else np.asarray(self.xp.asnumpy(value))
-
-    def takes(self, dtype: np.dtype) -> bool:
-        """Whether arrays of this place can have a dtype."""
-        try:
-            self.hosted(self.moved(np.zeros(1, dtype)))
-        except (TypeError, ValueError):
-            return False
-        return True
 
     def size(self, full: int, small: int) -> int:
         """Return a size: that of a device, or of a rehearsal."""

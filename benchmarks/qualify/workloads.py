@@ -1,7 +1,7 @@
 """What is timed on a device: the bench's workloads at sizes that no cache holds, in the order of their worth."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,6 @@ from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.workloads import Case, Workload
 from trigraph.table import SYMBOLS
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A workload of a device; its peers are those that are timed beside it."""
-
-    workload: Workload
-    # Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
-    gathered: str = "0"
-
 
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
 HEADS = {"num_heads": 8, "dim_head": 32}
@@ -43,11 +33,11 @@ def _timed(
     sizes: Mapping[str, int],
     gathered: str = "0",
     **more: Any,
-) -> Timed:
+) -> Workload:
     """Return a workload of the bench at other sizes, without what belongs to the host."""
     peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.device or not p.requires}
-    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), **more}
-    return Timed(replace(base, name=name, summary=summary, **changed), gathered)
+    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), "gathered": gathered, **more}
+    return replace(base, name=name, summary=summary, **changed)
 
 
 WORKLOADS = (
@@ -82,10 +72,10 @@ WORKLOADS = (
 )
 
 
-def sizes_at(place: Device, timed: Timed) -> dict[str, int]:
+def sizes_at(place: Device, workload: Workload) -> dict[str, int]:
     """Return the sizes of a workload; in a rehearsal at most 40 of everything there are many of."""
-    sizes = timed.workload.sizes
-    return {n: place.size(v, min(v, 40) if SYMBOLS[n].minimum == 0 else min(v, 8)) for n, v in sizes.items()}
+    small = {n: min(v, 40 if SYMBOLS[n].minimum == 0 else 8) for n, v in workload.sizes.items()}
+    return {n: place.size(v, small[n]) for n, v in workload.sizes.items()}
 
 
 def indexed(case: Case, dtype: Any) -> Case:

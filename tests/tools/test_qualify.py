@@ -189,25 +189,25 @@ def test_notes_are_there_at_every_line(tmp_path):
     assert line == {"name": "first", "passed": False, "note": "", "value": "nan", "deep": {"a": [3, "x"]}}
 
 
-@pytest.mark.parametrize("timed", WORKLOADS, ids=lambda timed: timed.workload.name)
-def test_workloads_of_a_device(timed):
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_workloads_of_a_device(workload):
     """They run at small sizes in gpu-host, with either type of index and the same bits; bytes are of large ones."""
-    sizes = sizes_at(Rehearsal(), timed)
-    case = bench.make_case(timed.workload, sizes, bench.DTYPE)
-    results = [bench.panel_call(timed.workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
+    sizes = sizes_at(Rehearsal(), workload)
+    case = bench.make_case(workload, sizes, bench.DTYPE)
+    results = [bench.panel_call(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
     assert relative_error(*results) == 0
-    least = bench._unavoidable(timed, case, sizes_at(Device(), timed))
+    least = bench._unavoidable(case, sizes_at(Device(), workload))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
-    names = {name for name, peer in timed.workload.peers.items() if peer.device}
-    assert names or timed.workload.name == "gno-forward"
+    names = {name for name, peer in workload.peers.items() if peer.device}
+    assert names or workload.name == "gno-forward"
 
 
 def test_a_wrong_peer_is_not_timed(tmp_path):
-    timed, place = WORKLOADS[0], Rehearsal()
-    case = bench.make_case(timed.workload, sizes_at(place, timed), bench.DTYPE)
-    ours = bench.panel_call(timed.workload, "gpu-host", case)
-    good = timed.workload.peers["scipy"]
+    workload, place = WORKLOADS[0], Rehearsal()
+    case = bench.make_case(workload, sizes_at(place, workload), bench.DTYPE)
+    ours = bench.panel_call(workload, "gpu-host", case)
+    good = workload.peers["scipy"]
     spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
     broken = type(good)(lambda case: lambda: 1 / 0, "broken")
     notes = Notes(tmp_path / "part.jsonl")

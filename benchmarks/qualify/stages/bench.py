@@ -12,7 +12,7 @@ from trigraph.benchmarks.calls import Call, Unavailable, require
 from trigraph.benchmarks.measure import relative_error
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.workloads import WORKLOADS, Timed, indexed, sizes_at
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.benchmarks.run import tolerance
 from trigraph.benchmarks.worker import as_numpy
 from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
@@ -27,10 +27,10 @@ COMPILED = ", compiled"  # of the parts with the peers that torch.compile makes
 
 def parts(place: Device) -> list[str]:
     """Return the workloads, in the order of their worth; what takes half a minute to compile comes last."""
-    names = [timed.workload.name for timed in WORKLOADS]
+    names = [workload.name for workload in WORKLOADS]
     if place.rehearsal:
         return names[:1]
-    compiled = [t.workload.name for t in WORKLOADS if any(map(_is_compiled, t.workload.peers))]
+    compiled = [w.name for w in WORKLOADS if any(map(_is_compiled, w.peers))]
     return [*names, *(name + COMPILED for name in compiled)]
 
 
@@ -41,13 +41,13 @@ def _is_compiled(peer: str) -> bool:
 def run(part: str, place: Device, notes: Notes) -> None:
     """Time one workload: ours with both types of index, then each peer in turn with ours."""
     part, compiled = part.removesuffix(COMPILED), part.endswith(COMPILED)
-    timed = next(t for t in WORKLOADS if t.workload.name == part)
-    sizes = sizes_at(place, timed)
-    case = make_case(timed.workload, sizes, DTYPE)
+    workload = next(w for w in WORKLOADS if w.name == part)
+    sizes = sizes_at(place, workload)
+    case = make_case(workload, sizes, DTYPE)
     ours: dict[str, Call] = {}
     for index in INDICES:
         own = case if index == "int64" else indexed(case, np.int32)
-        ours[index] = panel_call(timed.workload, place.panel, own)
+        ours[index] = panel_call(workload, place.panel, own)
         if compiled:
             continue
         found = measure(place, {"trigraph": ours[index]})
@@ -59,26 +59,26 @@ def run(part: str, place: Device, notes: Notes) -> None:
             index=index,
             seconds=statistics.median(times),
             samples=times,
-            summary=timed.workload.summary,
+            summary=workload.summary,
             sizes=sizes,
-            least=_unavoidable(timed, own, sizes),
+            least=_unavoidable(own, sizes),
         )
     expected = _results(ours["int64"])
-    for name, peer in timed.workload.peers.items():
+    for name, peer in workload.peers.items():
         if peer.device == place.rehearsal or _is_compiled(name) != compiled:
             continue
         index = "int32" if name == "cusparse" else "int64"
         _beside(place, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
 
 
-def _unavoidable(timed: Timed, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
+def _unavoidable(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return what no algorithm can avoid, by ceiling: bytes of arrays and indices, each once; rows read; operations."""
     indices = [a for graph in case.graphs.values() if graph is not None for a in graph.__reduce__()[1]]
     index_bytes = sum(a.nbytes for a in indices if isinstance(a, np.ndarray))
     return {
-        "copy": timed.workload.bytes_moved(sizes, DTYPE) + index_bytes,
-        "float32": timed.workload.operations(sizes),
-        "gather": evaluate(timed.gathered, sizes) * DTYPE.itemsize,
+        "copy": case.workload.bytes_moved(sizes, DTYPE) + index_bytes,
+        "float32": case.workload.operations(sizes),
+        "gather": evaluate(case.workload.gathered, sizes) * DTYPE.itemsize,
     }
 
 
