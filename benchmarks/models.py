@@ -330,22 +330,20 @@ def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
     )
 
 
+def _potentials(
+    name: str, what: str, contenders: Callable[..., dict[str, Contender]], **more: Any
+) -> tuple[Program, Program]:
+    """Return the program of energies and forces, and that of the gradients of their loss."""
+    training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
+    return (
+        Program(name, f"DimeNet++, energies and forces of {what}", contenders(energy_forces), **more),
+        Program(f"{name}-training", training, contenders(force_training), **more),
+    )
+
+
 PROGRAMS = (
-    Program(
-        name="dimenet-energy-forces",
-        summary="DimeNet++, energy and forces of a periodic slab",
-        contenders=_dimenet_contenders(energy_forces),
-        sizes=SLAB,
-        small=SMALL_SLAB,
-        terms=TRIPLETS,
-    ),
-    Program(
-        name="dimenet-energy-forces-training",
-        summary="DimeNet++, loss of energy and forces of a periodic slab and its gradients in all parameters",
-        contenders=_dimenet_contenders(force_training),
-        sizes=SLAB,
-        small=SMALL_SLAB,
-        terms=TRIPLETS,
+    *_potentials(
+        "dimenet-energy-forces", "a periodic slab", _dimenet_contenders, sizes=SLAB, small=SMALL_SLAB, terms=TRIPLETS
     ),
     *(
         Program(
@@ -356,20 +354,8 @@ PROGRAMS = (
         )
         for name, about in MOLECULES.items()
     ),
-    Program(
-        name="dimenet-molecules",
-        summary="DimeNet++, energies and forces of 32 molecules of the G2 set in one batch",
-        contenders=_molecules(energy_forces),
-        sizes=MOLECULE_BATCH,
-        small=SMALL_BATCH,
-    ),
-    Program(
-        name="dimenet-molecules-training",
-        summary="DimeNet++, loss of energies and forces of 32 molecules and its gradients in all parameters",
-        contenders=_molecules(force_training),
-        sizes=MOLECULE_BATCH,
-        small=SMALL_BATCH,
-        terms=MOLECULE_BATCH["molecules"] * 100,
+    *_potentials(
+        "dimenet-molecules", "32 molecules of the G2 set", _molecules, sizes=MOLECULE_BATCH, small=SMALL_BATCH
     ),
     Program(
         name="dimenet-dynamics",

@@ -39,11 +39,6 @@ class Program:
         """Names of the contenders."""
         return tuple(self.contenders)
 
-    @property
-    def fast(self) -> str:
-        """The contender that the others are compared with: the first."""
-        return next(iter(self.contenders))
-
     def at(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}

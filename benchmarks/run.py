@@ -59,35 +59,24 @@ class Result:
     load: tuple[float, float]
     others: float | None
 
-    def timed(self, contender: str) -> Measurement | None:
-        """Return what was measured of a contender; None if it was not timed."""
-        found = self.measured.get(contender)
-        return found if found is not None and found.seconds else None
-
-    def seconds(self, contender: str) -> float:
-        """Return the median; NaN where it was not timed."""
-        found = self.timed(contender)
-        return found.median if found else math.nan
-
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
-        """Time and peak memory of a contender over those it is compared with; None where one was not measured."""
-        base = self.workload.fast
-        own, fast = self.timed(contender), self.timed(base)
-        if own is None or fast is None:
+        """Time and peak memory of a contender over those of the first; None where one was not measured."""
+        own, fast = (self.measured.get(name, Measurement()) for name in (contender, self.workload.names[0]))
+        if not (own.seconds and fast.seconds):
             return None, None
         memory = own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
-        return self.seconds(contender) / self.seconds(base), memory
+        return own.median / fast.median, memory
 
     def rate(self, contender: str) -> float:
         """Operations of the table (not what the contender really spends) per second; NaN where there are none."""
         operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
-        return operations / self.seconds(contender)
+        return operations / self.measured[contender].median
 
     def byte_rate(self, contender: str) -> float:
         """Bytes of inputs and outputs, each once, per second; NaN where there are none."""
         workload, dtype = self.workload, np.dtype(self.dtype)
         nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
-        return nbytes / self.seconds(contender)
+        return nbytes / self.measured[contender].median
 
 
 def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:

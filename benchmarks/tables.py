@@ -58,7 +58,7 @@ def ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table
     numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy")
     table = _table(f"Measured peak rates: {measured}", caption, ("workload", "panel"), numbers)
     for result in results:
-        for panel in (n for n in result.measured if n in PANELS and result.timed(n)):
+        for panel in (n for n in result.measured if n in PANELS and result.measured[n].seconds):
             rates = (result.rate(panel), tops[result.dtype]), (result.byte_rate(panel), tops["copy"])
             cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
             table.add_row(result.workload.name, panel, *cells)

@@ -35,9 +35,8 @@ def tiny(workload):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Measure once; child processes find the jobs of this folder."""
+    """Measure once."""
     monkeypatch.setattr(run, "ATTEMPTS", 1)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
