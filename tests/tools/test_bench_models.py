@@ -63,7 +63,9 @@ def test_programs_are_honest(program):
     assert not first.peer
     assert {*program.small} <= {*program.sizes}
     pickle.dumps(program)
-    assert "pyg" not in program.names or program.is_peer("pyg")
+    alone, beside = (run.Options(1, 1, "float32", "full", peers).wanted(program) for peers in (False, True))
+    assert beside == [*program.contenders]
+    assert "pyg" not in alone
 
 
 def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
