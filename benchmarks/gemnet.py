@@ -37,6 +37,15 @@ def _layers() -> Any:
     return module
 
 
+def numbered(outer: np.ndarray) -> np.ndarray:
+    """Return the number of each member among those of its list, whatever their order."""
+    order = np.argsort(outer, kind="stable")
+    lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
+    number = np.empty(len(outer), np.int64)
+    number[order] = np.arange(len(outer)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return number
+
+
 def _modules(case: Case, device: str) -> tuple[Any, Any]:
     """Both modules with the weights of the case."""
     import torch
@@ -57,10 +66,7 @@ def fairchem(case: Case, device: str) -> Call:
 
     embed, interact = _modules(case, device)
     triplets = case.graphs["triplets"]
-    first = np.repeat(triplets.offsets[:-1], np.diff(triplets.offsets))
-    inner = np.empty_like(triplets.index)
-    inner[triplets.order] = np.arange(triplets.num_members) - first
-    edge, number = (torch.tensor(a, device=device) for a in (triplets.index, inner))
+    edge, number = (torch.tensor(a, device=device) for a in (triplets.index, numbered(triplets.index)))
     rad, sph, m = (torch.tensor(case[n], device=device, requires_grad=True) for n in ("rad_basis", "sph", "m"))
     g = torch.tensor(case["grad_m_ca"], device=device)
     leaves = {

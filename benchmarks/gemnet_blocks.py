@@ -58,20 +58,11 @@ def mattergen_layers() -> tuple[Any, Any, Any]:
 # ---- lists of edges, triplets and quadruplets ------------------------------------------------------------------------
 
 
-def _inner(outer: np.ndarray) -> np.ndarray:
-    """Return the number of each member among those of its list, whatever their order."""
-    order = np.argsort(outer, kind="stable")
-    lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
-    number = np.empty(len(outer), np.int64)
-    number[order] = np.arange(len(outer)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return number
-
-
 def _triplets(inputs: np.ndarray, outputs: np.ndarray, at: int) -> dict[str, np.ndarray]:
     """Return pairs of an input edge that ends where an output edge ends (at=1) or begins (at=0), atoms all distinct."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
-    return {"in": into, "out": out, "out_agg": _inner(out)}
+    return {"in": into, "out": out, "out_agg": gemnet.numbered(out)}
 
 
 def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
@@ -84,7 +75,7 @@ def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
     found = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
     distinct = main[0][found["out"]] != main[0][before["in"][found["trip_in_to_quad"]]]
     found = {name: values[distinct] for name, values in found.items()}
-    return {**found, "out_agg": _inner(found["out"]), "triplet_in": before}
+    return {**found, "out_agg": gemnet.numbered(found["out"]), "triplet_in": before}
 
 
 @dataclass(frozen=True)
@@ -114,8 +105,8 @@ class Structure:
         return {
             "main": main,
             "qint": qint,
-            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": _inner(aeaint[1])},
-            "a2a": {"edge_index": aint, "target_neighbor_idx": _inner(aint[1])},
+            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": gemnet.numbered(aeaint[1])},
+            "a2a": {"edge_index": aint, "target_neighbor_idx": gemnet.numbered(aint[1])},
             "id_swap": np.roll(np.arange(2 * half), -half),
             "e2e": _triplets(main, main, at=1),
             "a2e": _triplets(aeaint, main, at=1),

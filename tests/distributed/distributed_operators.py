@@ -16,6 +16,7 @@ from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKin
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import every_operator_of
+from trigraph.verification.subjects import named_fields
 
 COMM = MPI.COMM_WORLD
 KINDS = (CSCKind, EdgesKind, RowsKind, SegmentsKind)
@@ -104,7 +105,7 @@ class Comparison:
 
     def compare_field(self, field, local, whole, where):
         rows = entity_of(field)
-        array = self.part.collect(local, *rows) if rows else np.ascontiguousarray(on_host(local))
+        array = self.part.collect(local, *rows) if rows else np.ascontiguousarray(cupy_stand_in.asnumpy(local))
         assert (array.dtype, array.shape) == (whole.dtype, whole.shape), where
         self.digest.update(array.tobytes())
         if rows or self.exact:
@@ -116,12 +117,7 @@ class Comparison:
 
 def fields_of(op, result):
     """Return the arrays of a result by name."""
-    arrays = {f.name: result if op.single else getattr(result, f.name) for f in op.fields}
-    return {name: array for name, array in arrays.items() if array is not None}
-
-
-def on_host(array):
-    return array if isinstance(array, np.ndarray) else array.get()
+    return {name: array for name, array in named_fields(op, result).items() if array is not None}
 
 
 def digests(dtype, how, comm):

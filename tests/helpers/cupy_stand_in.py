@@ -317,6 +317,11 @@ def asarray(value):
     return array
 
 
+def asnumpy(value):
+    """Return a NumPy array, which may be one already."""
+    return value.get() if isinstance(value, ndarray) else np.asarray(value)
+
+
 def moved_call(op, dtype=np.float32, **options):
     """Return arguments of an operator, and the same ones on the device."""
     values = draw(op, dtype, **options)
@@ -330,7 +335,7 @@ def install(monkeypatch, cache):
     state.stream = Stream(0)
     cupy = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
-    cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, ndarray.get
+    cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, asnumpy
     cupy.isfinite, cupy.hypot, cupy.minimum, cupy.maximum = np.isfinite, np.hypot, np.minimum, np.maximum
     cupy.cuda = types.SimpleNamespace(
         Device=Device,

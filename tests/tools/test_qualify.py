@@ -312,7 +312,6 @@ class Stream(cupy_stand_in.Stream):
 def device(monkeypatch, tmp_path):
     """The device, with what the stand-in for CuPy needs besides."""
     cupy = cupy_stand_in.install(monkeypatch, tmp_path)
-    cupy.asnumpy = lambda array: np.asarray(array.get() if hasattr(array, "get") else array)
     cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
     cupy.cuda.Stream = Stream
     cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
@@ -337,8 +336,7 @@ def test_checks(device, check, tmp_path):
 def test_checks_of_torch(monkeypatch, check, tmp_path):
     """As far as the stand-ins go: no streams, captures, compilation, or memory."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
-    cupy, _ = torch_stand_in.install(monkeypatch, tmp_path)
-    cupy.asnumpy = lambda array: np.asarray(array.get() if hasattr(array, "get") else array)
+    torch_stand_in.install(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
     torch_stage.run(check, Device(), notes)
     lines = read(notes.path)
