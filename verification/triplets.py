@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.graphs.edge_graph import Triplets
 from trigraph.graphs.segments import Segments
 from trigraph.panels import panel_function
 from trigraph.table import Definition
@@ -17,15 +18,6 @@ from trigraph.verification.structures import Structure, numbers
 CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as in GemNet-OC
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
 NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than those of triplets
-
-
-@dataclass(frozen=True)
-class Lists:
-    """Lists of triplets or quadruplets; arrays have one entry for each."""
-
-    structure: Structure  # structure with their edges
-    outer: np.ndarray  # edge that a triplet or quadruplet is summed into
-    inner: np.ndarray  # edge whose embedding it reads
 
 
 def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -37,13 +29,13 @@ def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.n
     return place, order[offsets[nodes][place] + number]
 
 
-def triplets(structure: Structure) -> Lists:
+def triplets(structure: Structure) -> Triplets:
     """Return every edge j -> i with every edge k -> j whose atom k differs from i; it may be an image of i."""
-    return Lists(structure, *structure.graph.triplets("edge"))
+    return structure.graph.triplets("edge")
 
 
-def quadruplets(structure: Structure) -> Lists:
-    """Return every edge c -> a with all b -> a and d -> b; the four atoms differ, but may be images of one another."""
+def quadruplets(structure: Structure) -> Triplets:
+    """Return every edge c -> a with all b -> a and d -> b, the inner edge; the four atoms differ, but for images."""
     outer, middle = _in_edges(structure, structure.dst)
     outer, middle = outer[middle != outer], middle[middle != outer]
     place, inner = _in_edges(structure, structure.src[middle])
@@ -51,7 +43,7 @@ def quadruplets(structure: Structure) -> Lists:
     src, shifts = structure.src, structure.shifts
     same = (src[inner] == src[outer]) & (shifts[middle] + shifts[inner] == shifts[outer]).all(axis=1)
     other = ~same & (inner != structure.graph.reverse_edge[middle])
-    return Lists(structure, outer[other], inner[other])
+    return Triplets(outer[other], inner[other])
 
 
 @dataclass(frozen=True)
@@ -62,25 +54,26 @@ class Sums:
     """
 
     structure: Structure
-    lists: Callable[[Structure], Lists]
+    lists: Callable[[Structure], Triplets]
     spherical: int
     into_atoms: bool
     reach: float | None
     patch: int
     whole: int
 
-    def within(self, patch: bool) -> Lists:
-        """Return the lists of the patch or of the whole."""
+    def within(self, patch: bool) -> tuple[Structure, Triplets]:
+        """Return the patch or the whole, and its lists."""
         some = self.structure
         if self.reach is not None:
             near = np.linalg.norm(some.vec, axis=1) < self.reach
             some = replace(some, src=some.src[near], dst=some.dst[near], shifts=some.shifts[near])
-        return self.lists(some.within(self.patch if patch else self.whole))
+        some = some.within(self.patch if patch else self.whole)
+        return some, self.lists(some)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Arguments of fwd, see `RealInput.values`; without kinks, every edge is kept."""
-        lists = self.within(patch)
-        some, edges = lists.structure, len(lists.structure.src)
+        some, lists = self.within(patch)
+        edges = len(some.src)
         sph = numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
         radial = definition.name == "basis_embedding_radial"
         shape = (INTERM, RADIAL) if radial else (RADIAL, self.spherical, INTERM)
@@ -101,8 +94,8 @@ class Sums:
 
     def remark(self, patch: bool) -> str:
         """Return the number of triplets or quadruplets, and what is left out of the patch or of the whole."""
-        lists = self.within(patch)
-        return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", lists.structure.note)))
+        some, lists = self.within(patch)
+        return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 
 
 def sums_over(structure: Structure) -> dict[str, Sums]:
