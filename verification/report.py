@@ -16,7 +16,7 @@ from trigraph.terminal import plain
 from trigraph.verification import console, progress
 from trigraph.verification.compare import Comparison
 from trigraph.verification.record import COLUMNS, Check
-from trigraph.verification.summary import evidence, number, summarise
+from trigraph.verification.summary import evidence, number
 from trigraph.verification.tolerances import TABLE
 from trigraph.verification.units import counted
 
@@ -149,7 +149,7 @@ def render(
         report=report,
         result=progress.result(checks),
         evidence=evidence(checks),
-        rows=summarise(checks),
+        summary=_printed(console.print_summary, checks),
         failures=_printed(console.print_failures, checks),
         withheld=_printed(console.print_withheld, checks),
         comparison=_printed(console.print_comparison, comparison) if comparison else "",
