@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from trigraph.terminal import plain
+from trigraph.terminal import plain, print_environment
 from trigraph.verification import console, progress
 from trigraph.verification.compare import Comparison
 from trigraph.verification.record import COLUMNS, Check
@@ -153,6 +153,7 @@ def render(
         failures=_printed(console.print_failures, checks),
         withheld=_printed(console.print_withheld, checks),
         comparison=_printed(console.print_comparison, comparison) if comparison else "",
+        environment_text=_printed(print_environment, report["environment"]),
         tolerances=TABLE,
         svgs=svgs,
     )
