@@ -77,7 +77,7 @@ def _serve(connection: Connection, requests: Sequence[Mapping[str, Any]]) -> Non
         failed = isinstance(error, LoadError) and error.__cause__
         connection.send(("refused", str(error), "".join(traceback.format_exception(failed)) if failed else ""))
         return
-    connection.send(("planned", [(unit.label, unit.group) for unit in units]))
+    connection.send(("planned", [(unit.label, unit.weight, unit.group) for unit in units]))
     with suppress(EOFError, BrokenPipeError):  # the parent was interrupted, or is gone
         while True:
             wanted, numbers = connection.recv()
@@ -192,13 +192,15 @@ class Workers:
                 self._stop()
                 raise Refused(*content)
         listed = replies[0][1]
-        cases = [[n for n, _ in members] for _, members in groupby(enumerate(listed), key=lambda item: item[1][1])]
+        cases = [[n for n, _ in members] for _, members in groupby(enumerate(listed), key=lambda item: item[1][2])]
         # Each child counts the checks of its share, which builds the cases, and then executes this share first.
         self._shares = [deque(cases[i::processes]) for i in range(processes)]
         for child, share in zip(self._children, self._shares, strict=True):
             child.ask("count", [n for case in share for n in case])
         counts = dict(child.answer() for child in self._children for _ in range(len(child.asked)))
-        self.units = [Unit(label, partial(int, counts[n]), list, group) for n, (label, group) in enumerate(listed)]
+        self.units = [
+            Unit(label, weight, partial(int, counts[n]), list, group) for n, (label, weight, group) in enumerate(listed)
+        ]
 
     def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
         """Execute the units, those of a case in one process and in order, and yield each with its checks.

@@ -1,7 +1,7 @@
 """The verification run: everything that `trigraph verify` does, except for its output.
 
-`plan` divides the run into units; `units.execute` executes them. The checks of a unit are derived from the operator
-table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
+`plan` divides the run into units with weights; `units.execute` executes them. The checks of a unit are derived from the
+operator table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
 bessel.py).
 """
 
@@ -37,6 +37,30 @@ DTYPES = ("float32", "float64")
 # Panels without finite differences, because their calls are expensive; kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
+# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a panel's share.
+WEIGHTS = {
+    "accuracy": 6,
+    "threads": 15,
+    "levels": 15,
+    "blocks": 6,
+    "calls": 6,
+    "batch": 8,
+    "nan": 15,
+    "algebra": 8,
+    "differences": 60,
+    "judge differences": 180,
+    "patch": 10,
+    "real adjoint": 25,
+    "real judge": 1000,
+    "real differences": 480,
+    "bessel": 60,
+    "every number": 20,
+    "hub": 0.03,
+    "forces": 100,
+    "force training": 500,
+    "invariance": 80,
+}
+SHARE = {"gpu-host": 3.0}
 
 # Hubs: every subject but the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
 # only once, are for subjects that sum in chunks, also the emulated device: these promise the same accuracy for any
@@ -134,7 +158,7 @@ class _Run:
                 yield unit("differences", tasks.of_differences, judged, PANEL_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
-            yield unit_of(f"{label}: judge differences", curves)
+            yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
     def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
@@ -150,7 +174,8 @@ class _Run:
                 # One unit for all subjects, so that the judge's results for so many edges are not kept any longer.
                 judged = partial(self._judged, definition, variant, dtype)
                 check = partial(tasks.of_hub, scopes, judged, variant.degree == HUB)
-                yield unit_of(f"{definition.name}, {variant.label}, {dtype}", check)
+                label = f"{definition.name}, {variant.label}, {dtype}"
+                yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:
@@ -160,7 +185,7 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}"
-                yield _unit(label, scope, "accuracy", tasks.of_operators, patch, ["accuracy"])
+                yield _unit(label, scope, "accuracy", tasks.of_operators, patch, ["accuracy"], weight=WEIGHTS["patch"])
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -171,9 +196,12 @@ class _Run:
             if real.panels and scope.subject.name not in real.panels:
                 continue
             unit = partial(_unit, f"{definition.name}, {real.name}, float64", scope)
-            yield unit("adjoint", tasks.of_adjoint, whole)
+            # The first subject's unit includes the time of the judge.
+            weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
+            yield unit("adjoint", tasks.of_adjoint, whole, weight=weight)
             if scope is differenced and real.steps:
-                yield unit("differences", tasks.of_differences, whole, real.steps)
+                weight = WEIGHTS["real differences"]
+                yield unit("differences", tasks.of_differences, whole, real.steps, weight=weight)
 
     def _dimenet(self) -> Iterator[Unit]:
         """Radial functions over three decades; forces on structures."""
@@ -181,7 +209,7 @@ class _Run:
             judged = cache(partial(decades, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}"
-                yield _unit(label, scope, "accuracy", tasks.of_bessel, judged)
+                yield _unit(label, scope, "accuracy", tasks.of_bessel, judged, weight=WEIGHTS["bessel"])
         yield from self._forces((*shipped(), *self.structures))
 
     def _half(self) -> Iterator[Unit]:
@@ -221,19 +249,24 @@ class _Run:
     def _golden(self) -> Iterator[Unit]:
         for name, path in golden.files().items():
             vectors = cache(partial(self._read, name, path))
+            size = path.stat().st_size / 1000
             for scope in self.scopes:
                 for dtype in self.dtypes:  # all in one process, which calls the judge once
-                    yield _unit(f"golden {name}", scope, dtype, tasks.of_golden, vectors, dtype)
+                    yield _unit(f"golden {name}", scope, dtype, tasks.of_golden, vectors, dtype, weight=1 + size / 50)
             if self.judge:
-                yield unit_of(f"golden {name}: judge", partial(tasks.of_golden, None, vectors, "float64"))
+                yield unit_of(f"golden {name}: judge", size, partial(tasks.of_golden, None, vectors, "float64"))
         absent = golden.check_missing()
         if absent:
-            yield Unit("golden vectors that are missing", lambda: len(absent), lambda: absent)
+            yield Unit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
 
 
-def _unit(label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any) -> Unit:
+def _unit(
+    label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
+) -> Unit:
     """Return the unit of the checks of one kind, which ``tasks(scope, *arguments)`` returns."""
-    return unit_of(f"{label}: {scope.subject.name} {kind}", partial(tasks, scope, *arguments))
+    subject = scope.subject.name
+    weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
+    return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
 
 
 def plan(

@@ -31,15 +31,11 @@ class Unit:
     """A part of the run."""
 
     label: str
+    weight: float  # its share of the time
     # The number of its checks, without kind ``empty``, since only the judge knows which elements have no terms.
     planned: Callable[[], int]
     execute: Callable[[], list[Check]]  # makes the checks; an exception becomes a failed check of kind ``complete``
     group: str = ""  # consecutive units of one group share a case and the judge's results for it
-
-    @property
-    def weight(self) -> int:
-        """Its share of the run, for a progress bar: the number of its checks."""
-        return self.planned()
 
 
 def counted(checks: Iterable[Check]) -> int:
@@ -85,13 +81,13 @@ def _run(label: str, task: Task) -> list[Check]:
     return [*checks, missing(task.operator, task.panel, task.dtype, label, abs(made - task.count), note)]
 
 
-def unit_of(label: str, tasks: Callable[[], Sequence[Task]]) -> Unit:
+def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
     """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
 
     def execute() -> list[Check]:
         return [check for task in tasks() for check in _run(label, task)]
 
-    return Unit(label, partial(_planned, tasks), execute, label.partition(":")[0])
+    return Unit(label, weight, partial(_planned, tasks), execute, label.partition(":")[0])
 
 
 def _planned(tasks: Callable[[], Sequence[Task]]) -> int:

@@ -41,7 +41,7 @@ def verify(runner, monkeypatch):
 
         def plan(**given):
             asked.append(given)
-            return [units.Unit(f"unit {len(asked)}", lambda: planned(checks), lambda: list(checks))]
+            return [units.Unit(f"unit {len(asked)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
         result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
@@ -70,7 +70,7 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
     parts = {"gno_kernel": [GOOD, bad], "mha_gat_n2n": [GOOD], "golden gno_x": [GOOD], "benzene": [GOOD]}
     # Two units of each part, whose results come back in any order.
     planned = [
-        units.Unit(f"{name}, regular, float64: {i}", lambda c=checks: len(c), lambda c=checks: c)
+        units.Unit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
         for name, checks in parts.items()
         for i in range(2)
     ]

@@ -141,7 +141,7 @@ def made_up(count, checks):
             raise checks
         return checks
 
-    return units.unit_of("a unit", lambda: [units.Task(OPERATOR, "pyref", "float64", count, make)])
+    return units.unit_of("a unit", 1.0, lambda: [units.Task(OPERATOR, "pyref", "float64", count, make)])
 
 
 CHECK = Check(OPERATOR, "pyref", "float64", "accuracy", "regular", "kernel", 1.0, 8.0)
