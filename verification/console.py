@@ -37,7 +37,7 @@ def print_summary(console: Console, checks: Sequence[Check]) -> None:
     for operator, rows in groupby(summarise(checks), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
         for row in rows:
-            numbers = (number(row.error), number(row.tolerance), row.order, row.others_text, f"{row.seconds:.2f}")
+            numbers = (number(row.error), number(row.tolerance), row.order, row.others, f"{row.seconds:.2f}")
             table.add_row(f"{mark(console, row.passed)} {escape(row.panel)}", row.dtype, *numbers)
     console.print(table)
     console.print(LEGEND, style="dim")

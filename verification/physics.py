@@ -24,6 +24,7 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.differences import inner, rounded_gap, with_verdict
+from trigraph.verification.graphs.edges import renumbered
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
@@ -322,11 +323,8 @@ def _renumbered(s: System) -> System:
     """Renumber the atoms; sort edges by their new source, in another order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
-    new = np.argsort(order)
-    edges = rng.permutation(s.graph.num_edges)
-    edges = edges[np.argsort(new[s.graph.src[edges]], kind="stable")]
-    vec = (s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset)[edges]
-    graph = EdgeGraph(new[s.graph.src[edges]], new[s.graph.dst[edges]], s.graph.num_nodes, vec=vec)
+    vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
+    graph, edges = renumbered(s.graph, vec, order, rng.permutation(s.graph.num_edges))
     rows = {name: getattr(s.model, name)[edges] for name in ("embedding", "readout")}
     return replace(
         s,

@@ -5,18 +5,17 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
-from trigraph.terminal import plain
+from trigraph.terminal import plain, print_environment
 from trigraph.verification import console, progress
 from trigraph.verification.compare import Comparison
 from trigraph.verification.record import COLUMNS, Check
-from trigraph.verification.summary import evidence, number, summarise
+from trigraph.verification.summary import evidence, number
 from trigraph.verification.tolerances import TABLE
 from trigraph.verification.units import counted
 
@@ -136,23 +135,30 @@ def _printed(show: Callable[[Console, Any], None], what: Any) -> str:
     return text.getvalue()
 
 
+def page(template: str, **values: Any) -> str:
+    """Return a page of HTML from one of the templates beside this file."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("trigraph.verification"), undefined=StrictUndefined, **options)
+    environment.filters["number"] = number
+    return environment.get_template(template).render(**values)
+
+
 def render(
     report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
 ) -> str:
     """Return the report as one self-contained HTML page."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["number"] = number
-    template = resources.files("trigraph.verification") / "templates" / "report.html.j2"
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    return page(
+        "report.html.j2",
         report=report,
         result=progress.result(checks),
         evidence=evidence(checks),
-        rows=summarise(checks),
+        summary=_printed(console.print_summary, checks),
         failures=_printed(console.print_failures, checks),
         withheld=_printed(console.print_withheld, checks),
         comparison=_printed(console.print_comparison, comparison) if comparison else "",
+        environment_text=_printed(print_environment, report["environment"]),
         tolerances=TABLE,
         svgs=svgs,
     )

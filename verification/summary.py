@@ -24,17 +24,9 @@ class Row:
     error: float | None
     tolerance: float | None
     order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash if there are none
-    others_passed: int  # checks of every other kind
-    others: int
-    absent: int  # checks that were not offered
+    others: str  # checks of every other kind as passed/all, a dash if there are none, and how many were not offered
     seconds: float
     passed: bool | None  # whether no check failed; None if none was made
-
-    @property
-    def others_text(self) -> str:
-        """Other checks as passed/all, a dash if there are none; also the number of those not offered, if any."""
-        made = f"{self.others_passed}/{self.others}" if self.others else "-"
-        return f"{made} ({self.absent} not offered)" if self.absent else made
 
 
 def ratio(check: Check) -> float:
@@ -69,15 +61,15 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
         group = [c for c in groups[key] if c.offered]
         accuracy = worst([c for c in group if c.kind == "accuracy"])
         others = [c for c in group if c.kind not in ("accuracy", *CURVES)]
+        made = f"{sum(c.passed for c in others)}/{len(others)}" if others else "-"
+        absent = counted(c for c in groups[key] if not c.offered)
         rows.append(
             Row(
                 *key,
                 error=accuracy.error if accuracy else None,
                 tolerance=accuracy.tolerance if accuracy else None,
                 order=_order([c for c in group if c.kind in CURVES]),
-                others_passed=sum(c.passed for c in others),
-                others=len(others),
-                absent=counted(c for c in groups[key] if not c.offered),
+                others=f"{made} ({absent} not offered)" if absent else made,
                 seconds=sum(c.seconds for c in group),
                 passed=all(c.passed for c in group) if group else None,
             )

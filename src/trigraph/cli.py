@@ -21,7 +21,7 @@ from trigraph import __version__
 from trigraph.fortran.threads import MOST, available_processors
 from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
-from trigraph.terminal import Commands, Finite, mark, plain_console, say
+from trigraph.terminal import Commands, Finite, mark, plain_console, print_environment, say
 
 if TYPE_CHECKING:
     from trigraph.verification.compare import Comparison
@@ -435,34 +435,7 @@ def info() -> None:
     from trigraph.environment import collect, missing
 
     console = plain_console()
-    facts = collect()
-    source, build, cpu, cuda = facts["trigraph"], facts["build"] or {}, facts["cpu"], facts["device"]
-    commit = f"commit {source['commit']}" if source["commit"] else "not installed from a repository"
-    rows = {
-        "trigraph": f"{source['version']}, {commit}{', changed since' if source['dirty'] else ''}",
-        "Python": f"{facts['python']}, {facts['system']}",
-        "packages": ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version),
-        "processor": f"{cpu['model']}, {cpu['processors']} processors",
-        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
-        "(OMP_NUM_THREADS; by default the processors, divided among the MPI ranks of a machine)",
-        "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
-    }
-    if facts["warnings"]:
-        rows["warning"] = "; ".join(facts["warnings"])
-    if build:
-        rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
-        rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"
-        rows["OpenMP"] = "yes" if build["openmp"] else "no"
-        rows |= {f"flags, {library}": flags for library, flags in build["flags"].items()}
-    table = Table.grid(padding=(0, 2))
-    for name, text in rows.items():
-        table.add_row(f"[bold]{name}[/]", escape(text))
-    console.print(table)
-    console.print()
-    panels = Table.grid(padding=(0, 2))
-    for state in facts["panels"]:
-        panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
-    console.print(panels)
+    print_environment(console, collect())
     console.print()
     extras = Table.grid(padding=(0, 2))
     for extra, packages in missing().items():

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -68,6 +68,40 @@ def mark(console: "Console", passed: bool | None) -> str:
     if console.options.ascii_only:
         return "ok" if passed else "[bold red]x[/]"
     return "[green]✓[/]" if passed else "[bold red]✗[/]"
+
+
+def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
+    """Print what `environment.collect` returns: versions, processor, device and build, then the panels."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    source, build, cpu, cuda = facts["trigraph"], facts["build"] or {}, facts["cpu"], facts["device"]
+    commit = f"commit {source['commit']}" if source["commit"] else "not installed from a repository"
+    rows = {
+        "trigraph": f"{source['version']}, {commit}{', changed since' if source['dirty'] else ''}",
+        "Python": f"{facts['python']}, {facts['system']}",
+        "packages": ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version),
+        "processor": f"{cpu['model']}, {cpu['processors']} processors",
+        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
+        "(OMP_NUM_THREADS; by default the processors, divided among the MPI ranks of a machine)",
+        "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
+    }
+    if facts["warnings"]:
+        rows["warning"] = "; ".join(facts["warnings"])
+    if build:
+        rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
+        rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"
+        rows["OpenMP"] = "yes" if build["openmp"] else "no"
+        rows |= {f"flags, {library}": flags for library, flags in build["flags"].items()}
+    table = Table.grid(padding=(0, 2))
+    for name, text in rows.items():
+        table.add_row(f"[bold]{name}[/]", escape(text))
+    console.print(table)
+    console.print()
+    panels = Table.grid(padding=(0, 2))
+    for state in facts["panels"]:
+        panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
+    console.print(panels)
 
 
 @contextmanager

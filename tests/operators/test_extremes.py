@@ -12,10 +12,11 @@ from table_calls import CPU_PANELS, OPS, assert_right, call, draw
 import trigraph
 from trigraph import CSC, EdgeGraph
 from trigraph.fortran import levels
+from trigraph.panels import PANELS
 from trigraph.table import OPERATORS
 from trigraph.verification.judged import ask
 
-PANELS = pytest.mark.parametrize("panel", CPU_PANELS)
+EACH_PANEL = pytest.mark.parametrize("panel", CPU_PANELS)
 ACTIVATIONS = {
     "linear": lambda x: x,
     "ReLU": lambda x: np.where(x > 0, x, 0),
@@ -48,7 +49,7 @@ def close(got, expected, dtype, scale=1.0):
     assert not (np.max(abs(got[finite] - np.asarray(expected)[finite]), initial=0) > scale * TOLERANCE[dtype])
 
 
-@PANELS
+@EACH_PANEL
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("infinite", [np.inf, -np.inf])
 def test_infinite_scores_give_what_ieee_gives(panel, infinite, activation):
@@ -141,7 +142,7 @@ def star(messages, index=np.int64):
     return values[:, None], CSC(offsets, np.arange(offsets[-1], dtype=index), len(values))
 
 
-@PANELS
+@EACH_PANEL
 @pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int64), (np.float64, np.int32)])
 @pytest.mark.parametrize("op", PICK)
 def test_location_is_that_of_numpy(panel, op, dtype, index):
@@ -177,7 +178,7 @@ def test_location_is_that_of_numpy(panel, op, dtype, index):
             assert not np.delete(grads.edge_weight, expected[chosen]).any()
 
 
-@PANELS
+@EACH_PANEL
 @pytest.mark.parametrize("op", PICK)
 @pytest.mark.parametrize("first", [3, 300, 699])
 def test_ties_and_nan_far_apart(panel, op, first):
@@ -191,7 +192,7 @@ def test_ties_and_nan_far_apart(panel, op, first):
     np.testing.assert_array_equal(found.output_embedding[:, 0], [sign * 2.0, NAN])
 
 
-@PANELS
+@EACH_PANEL
 @pytest.mark.parametrize("op", PICK)
 def test_losers_get_zero_whatever_they_are(panel, op):
     """Weight inf and feature NaN-free: the loser's gradient is a selected zero, not 0 * inf."""
@@ -209,7 +210,7 @@ def test_losers_get_zero_whatever_they_are(panel, op):
     np.testing.assert_array_equal(second.edge_weight, [0, 11 * 5])
 
 
-@PANELS
+@EACH_PANEL
 def test_weights_that_sum_to_zero(panel):
     """Destinations with 1 - 1: 0/0 and 1/0; the others do not notice."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
@@ -271,7 +272,7 @@ def lengths(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("panel", CPU_PANELS)
+@EACH_PANEL
 def test_only_directions_matter(panel, dtype):
     """A vector times a power of two: the same bits everywhere, and gradients in it divided by that power."""
     rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
@@ -297,7 +298,7 @@ def test_only_directions_matter(panel, dtype):
 
 @pytest.mark.parametrize("exclude", [None, "node"])
 @pytest.mark.parametrize("nodes", [3, 14])
-@pytest.mark.parametrize("panel", CPU_PANELS)
+@EACH_PANEL
 def test_nan_stays_under_constant_harmonics(panel, nodes, exclude):
     """Y_0 is constant: vec's gradients do not depend on rbf of degree 0, nor those of degree 0 on gg_vec."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
@@ -319,7 +320,7 @@ def test_nan_stays_under_constant_harmonics(panel, nodes, exclude):
     np.testing.assert_allclose(found["bwd2.rbf"][:, :R], clean["bwd2.rbf"][:, :R], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("panel", CPU_PANELS)
+@EACH_PANEL
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
 def test_no_distance(panel, wrong):
     """Refused at the front door, NaN where a panel is called directly; NaN is let through."""
@@ -330,9 +331,7 @@ def test_no_distance(panel, wrong):
     grads = {"grad_rbf": np.ones((4, 3)), "grad_sbf_rad": np.ones((4, 6))}
     with pytest.raises(ValueError, match=r"radial_basis_bwd: dist\[1\]"):
         trigraph.radial_basis_bwd(**grads, dist=dist, freq=freq, n_spherical=2, panel=panel)
-    module = importlib.import_module(
-        {"fortran-reference": "trigraph.fortran.reference", "gpu-host": "trigraph.gpu"}.get(panel, f"trigraph.{panel}")
-    )
+    module = importlib.import_module(PANELS[panel][0])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         first = module.radial_basis_fwd(dist, freq, n_spherical=2)
         found = {"rbf": first.rbf, "sbf_rad": first.sbf_rad}
@@ -348,7 +347,7 @@ def test_no_distance(panel, wrong):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("panel", CPU_PANELS)
+@EACH_PANEL
 def test_parallel_edges_that_are_most_of_a_sum(panel, dtype):
     """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate."""
     rng, nodes = np.random.default_rng(6), 12

@@ -420,7 +420,7 @@ def test_table_picture_and_page(tmp_path):
     result.save(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "&lt;b&gt;[red]strange[/]" in page
-    assert "<strong>failed</strong>: element [2, 1] is" in page
+    assert "failed: element [2, 1] is" in page
     result.save(tmp_path / "report.json")
     report = read(tmp_path / "report.json")
     assert (report["command"], report["verdict"]) == ("Derivatives of <b>[red]strange[/]", "failed")

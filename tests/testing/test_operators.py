@@ -149,4 +149,4 @@ def test_fixtures(pytester):
         for n in ("right-2", "right", "wrong_derivative", "wrong_operator")
         for kind in ("html", "json")
     ]
-    assert np.char.find((pytester.path / "pages" / pages[-2]).read_text(), "<table>") > 0
+    assert np.char.find((pytester.path / "pages" / pages[-2]).read_text(), "<pre>") > 0

@@ -43,6 +43,7 @@ def small(source, constants):
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # MPICH leaves files there
     mpl.use("agg")
 
 

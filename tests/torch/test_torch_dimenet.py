@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -250,6 +251,16 @@ def test_silu():
         torch.func.vmap(torch.func.grad(torch.func.grad(torch.func.grad(f))))(x) for f in (act, torch.nn.SiLU())
     )
     assert (got - expected).abs().max() <= 1e-14
+    steps = [torch.func.jacfwd, torch.func.jacrev]
+    for order in itertools.product(steps, repeat=3):
+        got, expected = (
+            functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in (act, torch.nn.SiLU())
+        )
+        if order == (steps[1], steps[0], steps[0]):  # torch would lose the tangents of the outer level
+            with pytest.raises(RuntimeError, match="forward mode twice"):
+                got(near.detach())
+        else:
+            assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-15
     for name in ("swish", "SiLU", "tanh", "leaky_relu"):
         model_of(act=name)(*cluster(3))
 

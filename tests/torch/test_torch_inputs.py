@@ -6,6 +6,7 @@ import gc
 import pickle
 import pickletools
 import re
+import sys
 import weakref
 
 import numpy as np
@@ -20,6 +21,7 @@ import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
 from trigraph.table import OPERATORS  # noqa: E402
+from trigraph.torch import arrays  # noqa: E402
 
 
 def graph(index=np.int64):
@@ -55,6 +57,12 @@ WRONG = [
 @pytest.mark.parametrize(("kind", "text", "changes"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_is_refused_by_name(kind, text, changes):
     refused(kind, f"mha_gat_n2n_fwd: {text}", **changes)
+
+
+def test_bfloat16_without_ml_dtypes_is_refused(monkeypatch):
+    arrays.dtype_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
 
 
 def test_a_third_derivative_is_refused():

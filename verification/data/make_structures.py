@@ -1,11 +1,10 @@
-"""Make structures/*.extxyz and *.npz: two molecules, a slab with an adsorbate and a crystal, with their neighbours.
+"""Make structures/*.npz: two molecules, a slab with an adsorbate and a crystal, with their neighbours.
 
     python make_structures.py      (needs ase)
 
 Geometries are those of ase.build: the G2 set's benzene and ethanol; Cu(111), 2x2 cells and two layers, with CO on top
 of a copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one
-of two atoms. The .npz files hold the same positions with the neighbours closer than the cutoff, so that NumPy alone
-reads them; the .extxyz files are what `trigraph verify --structure` reads.
+of two atoms. Positions have eight decimals. With the neighbours closer than the cutoff NumPy alone reads them.
 """
 
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
-from ase.io import read, write
 
 from trigraph.verification.structures import SHIPPED, from_atoms
 
@@ -39,14 +37,11 @@ def main() -> None:
     """Write the files beside this script."""
     folder = Path(__file__).with_name("structures")
     for name, atoms in STRUCTURES.items():
-        path = folder / SHIPPED[name]
-        atoms.info.clear()
-        write(path.with_suffix(".extxyz"), atoms, format="extxyz")
-        # As the file has them: rounded.
-        structure = from_atoms(name, read(path.with_suffix(".extxyz")), CUTOFF)
+        atoms.positions = atoms.positions.round(8)
+        structure = from_atoms(name, atoms, CUTOFF)
         neighbours = {key: getattr(structure, key).astype(np.int32) for key in ("src", "dst", "shifts")}
         arrays = {"positions": structure.positions, "cell": structure.cell, "pbc": atoms.pbc, **neighbours}
-        np.savez_compressed(path.with_suffix(".npz"), cutoff=CUTOFF, **arrays)
+        np.savez_compressed(folder / f"{SHIPPED[name]}.npz", cutoff=CUTOFF, **arrays)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The kinds of mistake that a check of derivatives must find."""
+"""Kinds of mistake that a check of derivatives must find, and that no public bug among the others shows."""
 
 import torch
 
@@ -9,28 +9,6 @@ Tensor = torch.Tensor
 
 def _matrix() -> tuple[Tensor]:
     return (numbers(3, 2),)
-
-
-def bend(positions: Tensor) -> Tensor:
-    """Energy of distances and of products of positions."""
-    distances = ((positions[:, None] - positions).square().sum(-1) + 0.1).sqrt()
-    return (distances * torch.tanh(positions @ positions.T)).sum()
-
-
-@mistake("detached geometry", "", bend, lambda: (numbers(3, 3),))
-def detached_bend(positions: Tensor) -> Tensor:
-    """One of two uses of the positions is detached."""
-    distances = ((positions[:, None] - positions).square().sum(-1) + 0.1).sqrt()
-    return (distances * torch.tanh(positions.detach() @ positions.T)).sum()
-
-
-@mistake("contiguous only", "", lambda x: x**3, _matrix, "layout")
-@with_gradient(
-    lambda g, x: 3 * torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset()) ** 2 * g
-)
-def cube(x: Tensor) -> Tensor:
-    """The gradient is right for contiguous inputs only."""
-    return x**3
 
 
 def fixed_order(x: Tensor) -> Tensor:
@@ -77,23 +55,6 @@ def table_in_float32(x: Tensor) -> Tensor:
 def sine(x: Tensor) -> Tensor:
     """A derivative is wrong by a factor of 1 + 1e-5."""
     return x.sin()
-
-
-def gate(x: Tensor, w: Tensor) -> Tensor:
-    """Use `x` twice: in the gate, and as what passes it."""
-    return torch.tanh(x @ w) * x
-
-
-def _of_the_gate_alone(g: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    inner = g * x * (1 - torch.tanh(x @ w) ** 2)
-    return inner @ w.T, x.T @ inner
-
-
-@mistake("one of two uses", "", gate, lambda: (numbers(3, 2), numbers(2, 2, seed=1)))
-@with_gradient(_of_the_gate_alone)
-def forgetful_gate(x: Tensor, w: Tensor) -> Tensor:
-    """A backward forgets one of two uses of an input."""
-    return gate(x, w)
 
 
 @mistake("silent zero", "", torch.exp, _matrix, order=2)

@@ -85,13 +85,9 @@ class EdgeCases(CaseGraphs):
 
     def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Give nodes new numbers; edges follow, sorted by their new source, in any order within it."""
-        graph, orders = case.values["graph"], any_orders(case, rng)
-        new = np.argsort(orders["num_nodes"]).astype(graph.src.dtype)
-        edges = orders["num_edges"]
-        edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
-        vec = case.values["vec"][edges]
-        other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
-        return {"graph": other}, {**orders, "num_edges": edges}
+        orders = any_orders(case, rng)
+        graph, edges = renumbered(case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"])
+        return {"graph": graph}, {**orders, "num_edges": edges}
 
     def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Edges stay sorted by source, and those of the case in their order."""
@@ -123,6 +119,13 @@ class EdgeCases(CaseGraphs):
         both = np.concatenate([half, back])
         both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
         return {"graph": EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())}
+
+
+def renumbered(graph: EdgeGraph, vec: np.ndarray, nodes: np.ndarray, edges: np.ndarray) -> tuple[EdgeGraph, np.ndarray]:
+    """Return a graph whose node k was ``nodes[k]``, and which of `edges` each edge was, now sorted by new sources."""
+    new = np.argsort(nodes).astype(graph.src.dtype)
+    edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
+    return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
 
 
 def _edge_boundaries(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:

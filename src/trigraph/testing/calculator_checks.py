@@ -12,7 +12,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from trigraph.testing.calculator_results import UNITS, Rounding, Subject, moved, rounding_of, strained
-from trigraph.testing.curves import Rounded, along, examine, one_sided, shown, told, worst_part
+from trigraph.testing.curves import Rounded, along, examine, worst_part
 from trigraph.testing.scans import LAST_BITS
 from trigraph.verification.record import Check
 
@@ -104,9 +104,7 @@ class Checks:
     ) -> Check:
         """Check central differences along a direction, over a range of steps."""
         found = examine(phi, g, x, v, abs(phi(x)), self.noise)
-        note = f"{found.problem} ({shown(found.curve)})" if found.problem else found.remark
-        error = math.inf if found.problem else found.best
-        return self.check(kind, label, error, found.tolerance, note, order=found.order, curve=found.curve)
+        return self.check(kind, label, found.best, found.tolerance, found.note, order=found.order, curve=found.curve)
 
     @property
     def noise(self) -> float:
@@ -119,14 +117,10 @@ class Checks:
         """Compare elements of a gradient with differences, some alone and the others as a group; report the worst."""
         chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
         alone, others = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
-        found = worst_part(phi, g, x, sizes, self.noise, [*alone, others] if others.size else alone)
-        note = told(found, g, sizes, named)
-        if note:
-            along = np.zeros_like(x)
-            along.flat[found.elements] = unit
-            note = "; ".join(filter(None, [note, one_sided(phi, x, along, self.noise)]))
+        groups = [*alone, others] if others.size else alone
+        ratio, note = worst_part(phi, g, x, sizes, self.noise, groups, named)
         label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(others.size)
-        return self.check(kind, label, found.ratio, 1.0, note)
+        return self.check(kind, label, ratio, 1.0, note)
 
     def forces(self) -> Iterator[Check]:
         """Compare forces with differences of the energy."""

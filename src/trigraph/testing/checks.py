@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.testing.curves import Rounded, examine, noise_of, one_sided, shown, told, worst_part
+from trigraph.testing.curves import Rounded, examine, noise_of, worst_part
 from trigraph.testing.frameworks import THREADS, as_tuple
 from trigraph.testing.problem import Arrays, CallFailed, Problem, dot
 from trigraph.verification.record import Check
@@ -84,11 +84,8 @@ class Checks:
             noise = noise_of(phi, x, v, scale)
             found = examine(phi, g, x, v, scale, noise)
             elements = self._elements(order, k, phi, g, noise)
-            note = f"{found.problem} ({shown(found.curve)})" if found.problem else found.remark
-            if elements.failed and found.problem:
-                note = f"{elements.note}; {note}"
-            error = math.inf if found.problem else found.best
-            check = self.check("differences", order, self._label(k), error, found.tolerance, note)
+            note = f"{elements.note}; {found.note}" if elements.failed and found.problem else found.note
+            check = self.check("differences", order, self._label(k), found.best, found.tolerance, note)
             yield replace(check, order=found.order, seconds=time.perf_counter() - start, curve=found.curve)
             yield elements
 
@@ -99,14 +96,12 @@ class Checks:
         sizes = np.maximum(abs(x), typical)
         chosen = self.p.rng.permutation(x.size)
         alone, others = chosen[:ELEMENTS, None], np.array_split(chosen[ELEMENTS:], GROUPS)
-        found = worst_part(phi, g, x, sizes, noise, [*alone, *(group for group in others if group.size)])
-        note = told(found, g, sizes, lambda index: f"element {list(index)}" if index else "the number")
-        if note:
-            along = np.zeros_like(x)
-            along.flat[found.elements] = sizes.flat[found.elements]
-            note = "; ".join(filter(None, [note, one_sided(phi, x, along, noise)]))
+        groups = [*alone, *(group for group in others if group.size)]
+        ratio, note = worst_part(
+            phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number"
+        )
         label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
-        return self.check("elements", order, label, found.ratio, 1.0, note)
+        return self.check("elements", order, label, ratio, 1.0, note)
 
     def form(self) -> Iterator[Check]:
         """Check dtypes, shapes and devices of gradients, dtypes of outputs, and that no argument is modified."""

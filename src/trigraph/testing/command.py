@@ -7,6 +7,7 @@ from pathlib import Path
 from trigraph.terminal import say
 from trigraph.testing.calculators import result_of
 from trigraph.testing.result import Result
+from trigraph.verification import progress
 from trigraph.verification.implementation import load
 from trigraph.verification.structures import read_atoms
 
@@ -33,21 +34,18 @@ def verify_calculator(
     result = result_of(load(name), structures, names, left_out, timeout or math.inf, seed, fresh=True)
     result.name = name
     say(str(result))
-    problem = _written(result, folder) if folder else ""
-    passed = sum(c.passed for c in result.checks)
-    absent = sum(not c.offered for c in result.checks)
-    text = f"{passed} checks passed, {len(result.failures)} failed"
-    say(text + f", {absent} not offered" * bool(absent))
-    return result.passed and passed > 0 and not problem
+    written = folder is None or _write(result, folder)
+    say(progress.result(result.checks))
+    return written and result.passed and any(c.passed for c in result.checks)
 
 
-def _written(result: Result, folder: Path) -> str:
-    """Write the report of a result; return the error message, empty on success."""
+def _write(result: Result, folder: Path) -> bool:
+    """Write the report of a result; print an error, and return whether there was none."""
     try:
         for file in ("report.html", "report.json"):
             result.save(folder / file)
     except OSError as error:
         say(f"Error: the report was not written: {error}", err=True)
-        return str(error)
+        return False
     say(f"Report: {folder / 'report.html'}")
-    return ""
+    return True

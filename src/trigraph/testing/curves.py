@@ -45,11 +45,17 @@ class Verdict:
     """Assessment of a curve: points, order (None: exact up to rounding), problem ("" if none), remark."""
 
     curve: tuple[tuple[float, float], ...]
-    best: float
+    best: float  # infinite if there is a problem
     tolerance: float
     order: float | None
     problem: str
     remark: str
+
+    @property
+    def note(self) -> str:
+        """The problem with the errors at every third step, or the remark."""
+        errors = ", ".join(f"{error:.0e} at h={step:.0e}" for step, error in self.curve[::3])
+        return f"{self.problem} ({errors})" if self.problem else self.remark
 
 
 def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale: float, noise: float) -> Verdict:
@@ -112,11 +118,6 @@ def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
     return ""
 
 
-def shown(curve: tuple[tuple[float, float], ...]) -> str:
-    """Return the error of a curve at every third step, in one line."""
-    return ", ".join(f"{error:.0e} at h={step:.0e}" for step, error in curve[::3])
-
-
 NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24)
 
 
@@ -169,11 +170,18 @@ def _along(
 
 
 def worst_part(
-    phi: Scalar, gradient: Rounded, x: np.ndarray, sizes: np.ndarray, noise: float, groups: Iterable[np.ndarray]
-) -> Part:
+    phi: Scalar,
+    gradient: Rounded,
+    x: np.ndarray,
+    sizes: np.ndarray,
+    noise: float,
+    groups: Iterable[np.ndarray],
+    named: Callable[[tuple[int, ...]], str],
+) -> tuple[float, str]:
     """Compare groups of elements (flat indices) of a gradient with differences, in steps of `sizes`.
 
-    The result is the worst group; if it fails, its failing elements, found by bisection.
+    The result is the error over the tolerance of the worst group; if it fails, of its failing elements, found by
+    bisection, with a description of their error.
     """
     signed = np.where(np.signbit(gradient.values), -sizes, sizes)  # so that terms do not cancel
 
@@ -191,13 +199,16 @@ def worst_part(
         if not half.ratio > 1:
             break
         found = half
-    return found
+    if found.ratio <= 1:
+        return found.ratio, ""
+    v = np.zeros_like(x)
+    v.flat[found.elements] = sizes.flat[found.elements]
+    texts = _told(found, gradient, sizes, named), one_sided(phi, x, v, noise)
+    return found.ratio, "; ".join(filter(None, texts))
 
 
-def told(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
-    """Describe the error of a part, or return "" if it passes; for a single element, the derivative is not scaled."""
-    if part.ratio <= 1:
-        return ""
+def _told(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
+    """Describe the error of a part; for a single element, the derivative is not scaled."""
     place = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
     if part.elements.size == 1:
         unit = -float(sizes[place]) if np.signbit(gradient.values[place]) else float(sizes[place])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trigraph.environment import collect
 from trigraph.verification.record import Check
-from trigraph.verification.report import assemble, encoded
+from trigraph.verification.report import assemble, encoded, page
 from trigraph.verification.units import counted
 
 if TYPE_CHECKING:
@@ -99,20 +99,10 @@ class Result:
             report = assemble(self.checks, skips, self.seed, command, collect(), counted(self.checks))
             Path(path).write_bytes(encoded(report))
             return
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
         from trigraph.verification.plots import svg
 
-        environment = Environment(
-            loader=PackageLoader("trigraph.testing", "."),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         picture = svg(self.plot()) if any(c.curve for c in self.checks) else ""
-        page = environment.get_template("result.html.j2").render(result=self, picture=picture)
-        Path(path).write_text(page, encoding="utf-8")
+        Path(path).write_text(page("result.html.j2", result=self, picture=picture), encoding="utf-8")
 
 
 class DerivativeError(AssertionError):

@@ -48,8 +48,10 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
 def dtype_of(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype of a torch dtype; for bfloat16, that of ml_dtypes."""
     if dtype is torch.bfloat16:
-        import ml_dtypes
-
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError("bfloat16 needs ml_dtypes: pip install 'trigraph[torch]'") from error
         bfloat16: type[np.generic] = ml_dtypes.bfloat16
         return np.dtype(bfloat16)
     return np.dtype(str(dtype).removeprefix("torch."))

@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.graphs import shown
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
+_softplus_backward = torch.ops.aten.softplus_backward.default
 
 
 class _SiLU(torch.autograd.Function):
@@ -24,8 +26,8 @@ class _SiLU(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)  # the same tensors: the rule that torch generates for vmap requires it
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -37,12 +39,12 @@ class _SiLU(torch.autograd.Function):
 
 
 class _SiLUDerivative(torch.autograd.Function):
-    """grad s (1 + x (1 - s)) with s = sigmoid(x)."""
+    """grad s (1 + x (1 - s)) with s = sigmoid(x), a function of `grad` and `x`; `y` is x s."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(grad: Tensor, x: Tensor) -> Tensor:
+    def forward(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return _silu_backward(grad, x)
 
     @staticmethod
@@ -52,29 +54,65 @@ class _SiLUDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_grad: Tensor) -> Any:
-        grad, x = ctx.saved_tensors
-        return _derivative(grad_grad, x), _curved(grad_grad * grad, x)
+        grad, x, y = ctx.saved_tensors
+        first = _derivative(grad_grad, x, y)
+        return first, _second(grad, grad_grad, first, x, y), None
 
     @staticmethod
-    def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
-        grad, x = ctx.saved_tensors
-        return _derivative(tangent_grad, x) + _curved(tangent * grad, x)
+    def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor, _: Any) -> Any:
+        grad, x, y = (_Constant.apply(t) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        along = _derivative(tangent, x, y)
+        return _derivative(tangent_grad, x, y) + _second(grad, tangent, along, x, y)
 
 
-def _derivative(grad: Tensor, x: Tensor) -> Tensor:
-    return _SiLUDerivative.apply(grad, x)  # type: ignore[no-untyped-call]
+class _Constant(torch.autograd.Function):
+    """Identity that refuses forward mode: torch loses the tangents of an outer level in a `jvp`, without an error."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Any:
+        raise RuntimeError(
+            "SiLU: forward mode twice over reverse mode; expected once, such as jacfwd(jacrev(jacrev(f)))"
+        )
 
 
-def _curved(factor: Tensor, x: Tensor) -> Tensor:
-    """Return the factor times SiLU's second derivative, s (1 - s) (2 + x (1 - 2 s)) with s = sigmoid(x)."""
-    s = torch.sigmoid(x)
-    return torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
+def _has_tangent(x: Tensor) -> bool:
+    """Return whether forward mode differentiates `x`."""
+    return forward_ad.unpack_dual(x).tangent is not None
+
+
+def _derivative(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return _SiLUDerivative.apply(grad, x, y)  # type: ignore[no-untyped-call]
+
+
+def _second(grad: Tensor, grad_grad: Tensor, first: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return grad grad_grad f'' of SiLU f in three passes, where `first` is grad_grad f' and `y` is f.
+
+    f'' = (1 - s) (2 f' - f) with s = sigmoid(x), and 1 - s is the derivative of softplus with beta = -1, which is 1
+    beyond its threshold, x < -40, where s is less than any rounding of 1.
+    """
+    half = torch.addcmul(first, grad_grad, y, value=-0.5)
+    return torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
 
 
 def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable any number of times."""
     # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
-    if torch.compiler.is_compiling() or get_proxy_mode() is not None:
+    # Torch's own operation knows forward mode.
+    if torch.compiler.is_compiling() or get_proxy_mode() is not None or _has_tangent(x):
         return torch.nn.functional.silu(x)
     return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 
