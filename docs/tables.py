@@ -1,7 +1,8 @@
 """What the build of the site writes into its pages, from the operator table and the tables of verification.
 
-A line ``<!-- generated: NAME -->`` of a page is replaced by what the function of that name in `BLOCKS` returns, and
-``<!-- printed: FOLDER -->`` below commands by what these print there, or in a new folder if none is named.
+A line ``<!-- generated: NAME -->`` of a page is replaced by what the function of that name in `BLOCKS` returns. The
+same stands below a heading that is the name of a definition. A line ``<!-- printed: FOLDER -->`` below commands is
+replaced by what these print there, or in a new folder if none is named.
 """
 
 import os
@@ -48,6 +49,7 @@ TUTORIALS = (
     "clients",
 )
 BLOCK = re.compile(r"<!-- generated: (\w+) -->")
+HEADING = re.compile(rf"^### ({'|'.join(spec.name for spec in DEFINITIONS)})$", re.M)
 COMMANDS = re.compile(
     r"^```sh\n(?P<commands>.*?)^```\n\n<!-- printed:? ?(?P<folder>\w*)(?P<needs>, needs (\w+))? -->", re.M | re.S
 )
@@ -260,4 +262,5 @@ def tutorial_order(name: str) -> int:
 def filled(page: str) -> str:
     """Return the text of a page with its generated parts."""
     page = COMMANDS.sub(_printed, page)
+    page = HEADING.sub(r"\g<0>\n\n<!-- generated: \1 -->", page)
     return BLOCK.sub(lambda match: BLOCKS[match[1]](), page)

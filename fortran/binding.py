@@ -4,8 +4,6 @@ The shims take sizes, flat arrays and flags in an order that follows from the ta
 serves every operator and all three sets of shims: of the fast path, the direct reference, and the judge in real128.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType

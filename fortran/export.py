@@ -4,8 +4,6 @@ The templates are expanded for one width of vectors. From the operator table com
 constants of the choices, a C interface of the fast path with its header, and the lists of arguments.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -5,8 +5,6 @@ one build, ``base``. A wheel has all levels; a build from source has v3 and v4, 
 option ``cpu_levels`` is ``all``. v3 and v4 give equal bits; v2, which has no fused multiply-add, rounds differently.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

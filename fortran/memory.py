@@ -6,8 +6,6 @@ blocks that are kept here, as CuPy's memory pool keeps a device's: at most `KEPT
 own. A block belongs to one result as long as anything refers to that result or to a view of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import mmap

@@ -10,8 +10,6 @@ output has been touched then. A shim sets it to UNSET before a call: a procedure
 whatever the caller's memory held, mostly 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """How many OpenMP threads the fast path uses."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings

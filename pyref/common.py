@@ -1,7 +1,5 @@
 """Functions shared by the families of the readable panel."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trigraph.table import result_type

@@ -7,8 +7,6 @@ vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} rbf_ln(f) Y_l
 out_c(e) = sum over f of embedding_c(f) q_c.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 

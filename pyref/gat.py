@@ -6,8 +6,6 @@ out_i = sum post x_j, with the heads concatenated or averaged. The features of a
 x[1] = x_i and, with edge features, x[2] = f_e, so that raw = sum_k a[k].x[k].
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none

@@ -9,8 +9,6 @@ Every operator is linear in each of its inputs. Its second order is therefore a 
 replaced by its cotangent, the other is differentiated.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trigraph.pyref.common import results, scatter, zero_if_none

@@ -5,8 +5,6 @@ message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0
 so that a NaN reaches only the values that depend on it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trigraph.checks.gno import pack_gno_params, unpack_gno_params

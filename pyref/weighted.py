@@ -5,8 +5,6 @@ sum, mean, minimum or maximum of the messages is taken for every feature. mean =
 the sum of the incoming weights or the number of in-edges. A destination without in-edges gets zeros.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none

@@ -5,8 +5,6 @@ on a stream while another stream still writes it, a synchronisation while a stre
 cuBLAS. It is evidence for the code around the kernels (devices, streams, copies, launches), and for nothing else.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import sys

@@ -3,8 +3,6 @@
 Operators in signal handlers and finalisers are called by the soak test.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools

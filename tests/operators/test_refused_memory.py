@@ -6,8 +6,6 @@ result has the bits it has without a limit. The next call, without the limit, ha
 hangs fails the operator it was at, and another child goes on with the next one. pyref has no compiled code but NumPy's.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import functools
 import json

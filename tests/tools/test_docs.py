@@ -47,7 +47,8 @@ def test_every_folder_of_tests_is_described():
 
 
 def test_every_block_is_used():
-    used = re.findall(r"<!-- generated: (\w+) -->", "".join(page.read_text() for page in PAGES))
+    text = "".join(page.read_text() for page in PAGES)
+    used = re.findall(r"<!-- generated: (\w+) -->", text) + TABLES["HEADING"].findall(text)
     assert sorted(used) == sorted(TABLES["BLOCKS"])
 
 
@@ -152,7 +153,7 @@ def test_readme_is_read_in_a_minute():
     assert all(len(line) < 90 for block in blocks(ROOT / "README.md", r"\w+") for line in block.splitlines())
 
 
-HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"])
+HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
 
 
 @pytest.mark.parametrize("path", HOSTED, ids=lambda path: path.name)

@@ -1,7 +1,5 @@
 """The soak test runs for some seconds, and fails when it must."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

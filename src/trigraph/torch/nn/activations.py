@@ -89,11 +89,6 @@ class _Constant(torch.autograd.Function):
         )
 
 
-def _has_tangent(x: Tensor) -> bool:
-    """Return whether forward mode differentiates `x`."""
-    return forward_ad.unpack_dual(x).tangent is not None
-
-
 def _derivative(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return _SiLUDerivative.apply(grad, x, y)  # type: ignore[no-untyped-call]
 
@@ -111,8 +106,9 @@ def _second(grad: Tensor, grad_grad: Tensor, first: Tensor, x: Tensor, y: Tensor
 def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable any number of times."""
     # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
-    # Torch's own operation knows forward mode.
-    if torch.compiler.is_compiling() or get_proxy_mode() is not None or _has_tangent(x):
+    if torch.compiler.is_compiling() or get_proxy_mode() is not None:
+        return torch.nn.functional.silu(x)
+    if forward_ad.unpack_dual(x).tangent is not None:  # which torch's operation supports at any depth
         return torch.nn.functional.silu(x)
     return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 
