@@ -199,7 +199,7 @@ class Call:
                 if need > MOST:
                     raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
             if self.dense:
-                for budget in sorted({need * k // 400 // PAGE * PAGE for k in range(400)}):
+                for budget in sorted({need * k // 100 // PAGE * PAGE for k in range(100)}):
                     self.step(budget, given)
             while need - refused > PAGE:
                 middle = (refused + need) // 2 // PAGE * PAGE
