@@ -114,16 +114,16 @@ def settings(op: Any) -> list[dict[str, Any]]:
 
 
 class Job(NamedTuple):
-    """Arguments of a call, the number of threads, and whether `out=` is given; in a dense sweep it is and is not."""
+    """Arguments of a call, the number of threads, and whether `out=` is given."""
 
     name: str
     values: dict[str, Any]
     threads: int
-    given: tuple[bool, ...]
+    given: bool
 
 
 def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
-    """Calls of one operator; few of them for the ordinary test, where one has `out=` and the next one has not."""
+    """Calls of one operator, one with `out=` and the next one without; few of them for the ordinary test."""
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
@@ -135,8 +135,7 @@ def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
         pairs = list(zip((chosen * 2)[:2], kinds[:2], strict=False))
     for number, (setting, (dtype, index, threads)) in enumerate(pairs):
         name = f"{op.name} {setting} {dtype.__name__} {index.__name__} {threads} threads"
-        given = (True, False) if dense else (number % 2 == 0,)
-        yield Job(name, draw(op, dtype, index, setting=setting, **sizes), threads, given)
+        yield Job(name, draw(op, dtype, index, setting=setting, **sizes), threads, number % 2 == 0)
 
 
 def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -157,12 +156,12 @@ class Call:
         self.expected = {n: None if v is None else v.copy() for n, v in found.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
-    def step(self, budget: int, given: bool) -> bool:
-        """Call with so much left, `out=` given or not; return whether there was a result."""
-        where = f"{self.name}: {budget} bytes left, out {'' if given else 'not '}given"
+    def step(self, budget: int) -> bool:
+        """Call with so much left; return whether there was a result."""
+        where = f"{self.name}: {budget} bytes left, out {'' if self.given else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
-        keywords = {"out": self.out} if given else {}
+        keywords = {"out": self.out} if self.given else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
         function = functools.partial(call, self.op, self.values, panel=self.sweep.panel, **keywords)
@@ -176,7 +175,7 @@ class Call:
         if self.op.name not in str(got):
             raise Wrong(f"{where}: {got!r} does not name the operator")
         if (
-            given
+            self.given
             and self.sweep.untouched
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
@@ -188,25 +187,24 @@ class Call:
 
     def run(self) -> None:
         """Find out what the call needs to the page, since the last request that is refused may be a small one."""
-        for given in self.given:
-            if self.sweep.teams:  # from nothing to more than stacks and heaps of its threads
-                for budget in range(0, 2**28, 2**28 // 16 + PAGE):
-                    self.step(budget, given)
-                continue
-            refused, need = 0, PAGE  # no smaller request is refused
-            while not self.step(need, given):
-                refused, need = need, 4 * need
-                if need > MOST:
-                    raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
-            if self.dense:
-                for budget in sorted({need * k // 100 // PAGE * PAGE for k in range(100)}):
-                    self.step(budget, given)
-            while need - refused > PAGE:
-                middle = (refused + need) // 2 // PAGE * PAGE
-                refused, need = (refused, middle) if self.step(middle, given) else (middle, need)
-            if self.dense:  # the last requests of a call, which may be small
-                for budget in range(max(0, need - 64 * PAGE), need + 16 * PAGE, PAGE):
-                    self.step(budget, given)
+        if self.sweep.teams:  # from nothing to more than stacks and heaps of its threads
+            for budget in range(0, 2**28, 2**28 // 16 + PAGE):
+                self.step(budget)
+            return
+        refused, need = 0, PAGE  # no smaller request is refused
+        while not self.step(need):
+            refused, need = need, 4 * need
+            if need > MOST:
+                raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
+        if self.dense:
+            for budget in sorted({need * k // 100 // PAGE * PAGE for k in range(100)}):
+                self.step(budget)
+        while need - refused > PAGE:
+            middle = (refused + need) // 2 // PAGE * PAGE
+            refused, need = (refused, middle) if self.step(middle) else (middle, need)
+        if self.dense:  # the last requests of a call, which may be small
+            for budget in range(max(0, need - 64 * PAGE), need + 16 * PAGE, PAGE):
+                self.step(budget)
 
 
 def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
