@@ -156,10 +156,8 @@ GEMNET = {
         "triplets beyond the first 256 of an edge are left out": "sum = in_run == 0 ? sum : ⟦*target + sum → *target⟧;",
         "runs are not carried over": " ⟦(count >> run_bits) % (1 << run_bits) != 0 ? *level(1, at) + sum : sum → sum⟧;",
     },
-    "fortran/fast/gemnet_direct.inc": {
-        "second-order term replaces the first": "(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, ⟦.true. → .false.⟧)",
-    },
     "fortran/fast/gemnet_interaction.inc": {
+        "second-order term of P replaces the first": "b, z%lc, a%gg_rad(:, e), z%s, p2, z%lc, ⟦.true. → .false.⟧)",
         "second-order term of D replaces the first": "i, q, z%lc, a%gg_rad(:, e), z%s, w%d2, z%lc, ⟦.true. → .false.⟧)",
         "parts of an atom are left out": "        if (a%atoms%parts > ⟦0 → 1000⟧) call interaction_long_atoms",
         "cotangents of an atom of several parts": "(z, a, a%atoms%long_row(⟦l → 1⟧), 1, a%long_q2(1, l),",
