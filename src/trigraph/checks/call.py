@@ -178,8 +178,9 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
         array, offsets = values[a.name], op.graph.find("offsets", values)
-        start, stop = offsets[:-1, None], offsets[1:, None]
-        wrong = np.where(start < stop, (array < start) | (array >= stop), array != -1)
+        # Arrays of one shape: NumPy's loops over broadcast ones end the process where they are refused memory.
+        start, stop = (np.repeat(o, array.shape[1]).reshape(array.shape) for o in (offsets[:-1], offsets[1:]))
+        wrong = ~((start <= array) & (array < stop) | (start == stop) & (array == -1))
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
             first, last = int(offsets[i]), int(offsets[i + 1]) - 1
