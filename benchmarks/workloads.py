@@ -65,7 +65,7 @@ class Workload:
     # Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # or "power law": how edges, or triplets, are spread
-    # Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
+    # Formula for how many numbers a run gathers from rows in random order; "0" if gathering does not limit its speed.
     gathered: str = "0"
 
     @property

@@ -30,8 +30,8 @@ torch.manual_seed(0)
 # %%
 # Meshes
 # ------
-# The mesh is the airfoil of pyamg. Its file has nodes and edges; the triangles are those of a Delaunay triangulation
-# that have three edges of the file. Linear finite elements on the mesh give the solutions to learn from.
+# The mesh is pyamg's airfoil, whose file has only nodes and edges. Its triangles are those triangles of the Delaunay
+# triangulation whose three sides are edges of the file. Linear finite elements on it give the solutions to learn from.
 
 
 class Mesh:

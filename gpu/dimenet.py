@@ -177,7 +177,8 @@ class _Triplets:
 
     def _nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
-        blocks = max(1, min(BLOCKS, sums.WORKSPACE // (128 * self.channels * self.mid)))
+        # A copy has 2 * channels * mid numbers of at most 8 bytes; all copies take at most an eighth of WORKSPACE.
+        blocks = max(1, min(BLOCKS, sums.WORKSPACE // (8 * 16 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
     def _first_weights(self, grads: tuple[Any, Any, Any], out: Any) -> None:

@@ -88,7 +88,7 @@ class _Parts:
         command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
         command += [self._place.panel, self._name, part, str(notes)]
         with log.open("w") as output:
-            # In a session of its own it does not hear the terminal's Ctrl-C, and ends with all that it has started.
+            # In its own session the process does not receive Ctrl-C, and can be killed with all of its children.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )

@@ -178,7 +178,7 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
         array, offsets = values[a.name], op.graph.find("offsets", values)
-        # Arrays of one shape: NumPy's loops over broadcast ones end the process where they are refused memory.
+        # Offsets are repeated to the array's shape, since NumPy's broadcasting crashes if it cannot allocate memory.
         start, stop = (np.repeat(o, array.shape[1]).reshape(array.shape) for o in (offsets[:-1], offsets[1:]))
         wrong = ~((start <= array) & (array < stop) | (start == stop) & (array == -1))
         if wrong.any():

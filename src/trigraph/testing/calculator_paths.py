@@ -187,7 +187,7 @@ class Paths(Checks):
     def drift(self) -> Iterator[Check]:
         """Check that the energy error falls with the square of the time step."""
         self.needs("forces", self.atoms)
-        # Of a force constant as large as the forces' response to small displacements, and the lightest atom.
+        # Estimated angular frequency of the fastest vibration: the measured force constant and the lightest mass.
         omega = math.sqrt(self.rounding.curvature / self._masses().min())
         if not omega > 0:
             return
