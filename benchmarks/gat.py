@@ -82,10 +82,7 @@ def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any
     return compiled(function, form)
 
 
-STEPS = (
-    Step("mha_gat_n2n_fwd"),
-    Step("mha_gat_n2n_bwd", given={"softmax_scores": "mha_gat_n2n_fwd.softmax_scores"}),
-)
+STEPS = (Step("mha_gat_n2n_fwd"), Step("mha_gat_n2n_bwd"))
 UNIFORM = Workload(
     name="gat",
     family="gat",

@@ -197,7 +197,7 @@ def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rn
     """Draw rows again until no value of a kink is so close to zero that rounding could carry it across."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        others = _attributes(workload, forward, case.sizes) | _graphs(forward, case)
+        others = _attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _graphs(forward, case)
         for kink in spec.kinks:
             key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]

@@ -33,15 +33,13 @@ from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
 from trigraph.table.lazy import lazy
 
+STATISTICS_STEP, OUTPUT_STEP = 1, 2  # steps of kernel gat_forward
 FIRST_STEP, SECOND_STEP, LAST_STEP, ALL_STEPS = 1, 2, 4, 7  # steps of kernel gat_backward
 
 
 def mha_gat_n2n_fwd(call: Call) -> None:
-    """Write out_i = sum post x_j and the scores; see `trigraph.mha_gat_n2n_fwd`."""
-    attention, scores = _Attention(call), call.fields["softmax_scores"]
-    attention.softmax(scores)
-    first = _Weighted(scores[1], 1, np.int64(attention.graph.num_positions), attention.inputs.src_embedding)
-    attention.aggregate(first, NOTHING, call.fields["output_embedding"])
+    """Write out_i = sum post x_j and, if requested, the scores; see `trigraph.mha_gat_n2n_fwd`."""
+    _Attention(call).softmax(call.fields["output_embedding"], call.fields["softmax_scores"])
 
 
 def mha_gat_n2n_bwd(call: Call) -> None:
@@ -62,25 +60,9 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
     wants_inputs, g = fields.any_of(*_Inputs._fields), aligned(call.grad)
     coefficients = attention.coefficients(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
-        post = coefficients.reshape(-1)[3:]  # of the first record
-        strides = attention.num_heads * 4, np.int64(4)
-        first = _Weighted(coefficients, *strides, attention.inputs.src_embedding)
-        second = _Weighted(post, *strides, attention.dots.src_embedding)
-        attention.aggregate(first, second, fields["grad_output_embedding"])
+        attention.aggregate(coefficients, fields["grad_output_embedding"])
     if wants_inputs:
         attention.inputs_gradients(g, coefficients)
-
-
-class _Weighted(NamedTuple):
-    """A term of a sum over in-edges: rows of an embedding times a coefficient of every position and head."""
-
-    coefficients: Any
-    position_stride: int  # distance between the coefficients of consecutive positions
-    head_stride: np.int64
-    embedding: Any  # by source; None: no term
-
-
-NOTHING = _Weighted(None, 0, np.int64(0), None)
 
 
 class _Inputs(NamedTuple):
@@ -170,33 +152,49 @@ class _Attention:
     def post(self) -> tuple[Any, Any, Any]:
         """Kernel arguments for `Softmax`: saved values of post, or the statistics of every row."""
         count = np.int64(self.graph.num_positions)
-        return (None, self.softmax(None), count) if self.given_scores is None else (self.given_scores[1], None, count)
+        return (None, self.softmax(), count) if self.given_scores is None else (self.given_scores[1], None, count)
 
-    def softmax(self, scores: Any) -> Any:
-        """Write pre and post of every position; without `scores`, return the largest score and sum of each row."""
-        rows, heads, count, lanes = self.rows, self.num_heads, np.int64(self.graph.num_positions), Lanes.of(1, 1)
-        stats = None if rows.long is None and scores is not None else self.empty(self.graph.num_dst_nodes, 2 * heads)
-        overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
-        args = (*self.scores_by(self.projections), *self.activation, *rows.cut, count, lanes.position_bits)
-        grid = (cover(rows.num_pieces * heads, lanes.groups),)
-        self._launch("gat_scores", (), grid, (*args, None, scores, stats, overflow))
+    def softmax(self, out: Any = None, scores: Any = None) -> Any:
+        """Write the sums of post x_j, and pre and post of every position, each if given.
+
+        Return the largest score and the sum of exponentials of each row; None if `out` is given and no row is long.
+        """
+        graph, heads, rows, count = self.graph, self.num_heads, self.rows, np.int64(self.graph.num_positions)
+        stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
+        stats_overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
+        overflow = None if out is None else self._overflow(rows, out.shape[1])
+        lanes = HeadLanes.of(heads, self.dim_head, self.elements)
+        scores_by, x = self.scores_by(self.projections), (self.inputs.src_embedding, self.dim_head)
+        given = (*x, *scores_by, *self.activation, *rows.cut, *lanes, count)
+        args = (*given, stats, stats_overflow, scores, out, overflow)
+        tiles = cover(heads, 1 << lanes.head_bits) if self.concat_heads else 1
+        chunks = 1 if out is None else cover(self.dim_head, self.elements << lanes.column_bits)
+
+        def launch(steps: int, begin: int, end: int) -> None:
+            grid, pieces = (cover(end - begin, lanes.groups) * tiles * chunks,), (np.int64(begin), np.int64(end))
+            options = self.wide, self.concat_heads
+            self._launch("gat_forward", options, grid, (steps, *pieces, *args), real=self.storage)
+
+        launch(STATISTICS_STEP if out is None else STATISTICS_STEP | OUTPUT_STEP, 0, rows.num_rows)
         if rows.long is not None:
+            launch(STATISTICS_STEP, rows.num_rows, rows.num_pieces)
             grid, long_rows = rows.long_blocks(heads)
-            self._launch("gat_join", (), grid, (overflow, *long_rows, heads, stats), (32, 8))
-        if rows.long is not None and scores is not None:
-            grid = (cover(rows.num_parts * heads, lanes.groups),)
-            self._launch("gat_scores", (), grid, (*args, stats, scores, None, None))
+            self._launch("gat_join", (), grid, (stats_overflow, *long_rows, heads, stats), (32, 8))
+        if rows.long is not None and out is not None:
+            launch(OUTPUT_STEP, rows.num_rows, rows.num_pieces)
+            self._finish(rows, overflow, out)
         return stats
 
-    # ---- sums of embeddings
+    # ---- derivatives
 
-    def aggregate(self, first: _Weighted, second: _Weighted, out: Any) -> None:
-        """out_i = sum of coefficient x_j over both terms and the in-edges."""
+    def aggregate(self, coefficients: Any, out: Any) -> None:
+        """Write outdot_i = sum postdot x_j + post xdot_j, of the records of `coefficients`."""
         rows, width = self.rows, out.shape[1]
         lanes, overflow = Lanes.of(width, self.elements), self._overflow(rows, width)
         numbers = (self.num_heads, self.dim_head, *lanes.bits)
-        args = (*first, *second, *rows.cut, self.graph.indices, *numbers, out, overflow)
-        options, grid = (self.wide, second.embedding is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
+        terms = coefficients, self.inputs.src_embedding, self.dots.src_embedding
+        args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
+        options, grid = (self.wide, self.concat_heads), lanes.grid(rows.num_pieces, width)
         self._launch("gat_aggregate", options, grid, args, real=self.storage)
         self._finish(rows, overflow, out)
 
@@ -209,8 +207,6 @@ class _Attention:
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(out.shape[1])
             self._launch("gat_finish", (), grid, (overflow, *long_rows, out.shape[1], out), (32, 8), self.storage)
-
-    # ---- derivatives
 
     def coefficients(self, g: Any) -> Any:
         """Return the records of kernel gat_backward, (P, H, 2) or, for second order, (P, H, 4); g may be None.

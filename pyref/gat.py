@@ -128,6 +128,7 @@ def mha_gat_n2n_fwd(
     activation="LeakyReLU",
     negative_slope=0.2,
     edge_embedding=None,
+    return_softmax_scores=False,
 ):
     """out_i = sum post x_j."""
     i, n = destinations(graph), graph.num_dst_nodes
@@ -135,7 +136,8 @@ def mha_gat_n2n_fwd(
     pre = act(score(split_weights(attention_weights, x), x), activation, negative_slope)
     post = softmax(pre, i, n)
     out = scatter(i, post[:, :, None] * x[0], n)
-    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), np.ascontiguousarray([pre.T, post.T]))
+    scores = np.ascontiguousarray([pre.T, post.T]) if return_softmax_scores else None
+    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), scores)
 
 
 def mha_gat_n2n_bwd(

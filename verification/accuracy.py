@@ -91,10 +91,11 @@ def check_accuracy(
 
 
 def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Ask for one field at a time, and leave out one cotangent, or all but one, at a time.
+    """Ask for some fields at a time, and leave out one cotangent, or all but one, at a time.
 
-    If one field is asked for, it must have the same bits as in a call for all fields, and the others must be None; the
-    error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the judge, which
+    Derivatives are asked for one field, and the forward for its outputs without each auxiliary output that it returns
+    only on request. These fields must have the same bits as in a call for all, and the others must be None; the error
+    is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the judge, which
     takes None as zero.
     """
     case = judged.case
@@ -102,23 +103,34 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     for absent in _absent(case, op):
         checks += check_accuracy(subject, judged, op, absent)
     checks += _given_back(subject, judged, op)
-    if not op.selective:
+    requests = _requests(case, op)
+    if not requests:
         return checks
     every = attempt(subject, op, case.arguments(op))
-    for field in case.returned(op):
-        alone = attempt(subject, op, case.arguments(op), (field.name,))
-        wrong = [f.name for f in op.fields if not _same_subset(alone.fields, every.fields, f.name, field.name)]
+    for name, choice, wrt, fields in requests:
+        some = attempt(subject, op, case.arguments(op) | choice, wrt)
+        wrong = [f.name for f in op.fields if not _same_subset(some.fields, every.fields, f.name, fields)]
         note = f"differ: {', '.join(wrong)}" if wrong else ""
-        check = judged.check(subject, op.name, "repeat", field.name, float(len(wrong)), 0.0, [alone], note)
-        checks.append(replace(check, case=f"{case.name}, {field.name} alone"))
+        check = judged.check(subject, op.name, "repeat", fields[0], float(len(wrong)), 0.0, [some], note)
+        checks.append(replace(check, case=f"{case.name}, {name}"))
     return checks
+
+
+def _requests(case: Case, op: Operator) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
+    """Return calls for some of the fields: a description, the attribute and `wrt` that request them, their names."""
+    returned = [f.name for f in case.returned(op)]
+    if op.selective:
+        return [(f"{name} alone", {}, (name,), (name,)) for name in returned]
+    requests = op.definition.requests if op.order == 0 else ()
+    sizes = [(name, {**case.sizes, name: 0}) for name in requests]
+    return [(f"{n}=False", {n: False}, None, tuple(f.name for f in op.returned(case.values, s))) for n, s in sizes]
 
 
 def count_subsets(case: Case, op: Operator) -> int:
     """Return the number of checks of `check_subsets`."""
     fields = len(case.returned(op))
     back = len(_there(case, op))
-    return fields * (len(_absent(case, op)) + back + (back > 1) + op.selective)
+    return fields * (len(_absent(case, op)) + back + (back > 1)) + len(_requests(case, op))
 
 
 def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
@@ -145,8 +157,8 @@ def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 
 
-def _same_subset(alone: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: str) -> bool:
-    got, reference = alone.get(name, ""), every.get(name)
-    if name != asked:
+def _same_subset(some: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: tuple[str, ...]) -> bool:
+    got, reference = some.get(name, ""), every.get(name)
+    if name not in asked:
         return got is None
     return isinstance(got, np.ndarray) and isinstance(reference, np.ndarray) and digest(got) == digest(reference)

@@ -157,7 +157,7 @@ def kink_violations(
     violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
     wide = {a.name: np.asarray(values[a.name], np.float64) for a in present}
-    fixed = {name: v for name, v in values.items() if name not in wide}
+    fixed = {name: v for name, v in values.items() if name not in wide and name not in definition.requests}
     for kink in definition.kinks:
         function = getattr(pyref, kink.function)
         value = function(**wide, **fixed)
@@ -225,6 +225,7 @@ def assemble(
     if op.graph is not None:
         sizes |= op.graph.find_sizes(graphs)
     attributes = {a.name: setting.get(a.name, sizes[a.name] if a.size else a.default) for a in definition.attributes}
+    attributes |= dict.fromkeys(definition.requests, True)
     inputs = {a.name: a for a in definition.inputs if setting.get(a.name, a) is not None}
     absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
     sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}

@@ -46,7 +46,8 @@ def _call(
     """Return the fields of an operator of any order; None for those not asked for."""
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
-    others = {n: v for n, v in values.items() if n in fwd.parameters and n not in inputs}
+    left_out = {*inputs, *spec.requests}
+    others = {n: v for n, v in values.items() if n in fwd.parameters and n not in left_out}
     auxiliary: dict[str, Any] = {}
 
     def forward(*tensors: Any) -> tuple[Any, ...]:

@@ -260,7 +260,7 @@ def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     }
     scores = np.stack([z["out_pre_softmax"], z["out_post_softmax"]])
     out = {"output_embedding": z["out_embedding"], "softmax_scores": scores}
-    yield Vector(name, "mha_gat_n2n_fwd", values, out)
+    yield Vector(name, "mha_gat_n2n_fwd", values | {"return_softmax_scores": True}, out)
     back = {"grad_output_embedding": z["ct_out"], **values}
     expected = {n: z[f"grad_{n}"] for n in names}
     yield Vector(name, "mha_gat_n2n_bwd", {**back, "softmax_scores": None}, expected)

@@ -1,10 +1,10 @@
 """A user's function as a subject: the checks of a panel for one operator that is implemented elsewhere.
 
-The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; never `wrt`, and no
-cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a mapping from
-field to array; auxiliary outputs may be left out. It raises NotImplementedError for requests that it does not support
-(`NotOffered`). If a check also needs the operator's derivative, or the operator that it is the derivative of,
-fortran-reference computes it.
+The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; not those that choose
+fields, and no cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a
+mapping from field to array; auxiliary outputs may be left out, or None. It raises NotImplementedError for requests that
+it does not support (`NotOffered`). If a check also needs the operator's derivative, or the operator that it is the
+derivative of, fortran-reference computes it.
 """
 
 import importlib
@@ -79,6 +79,7 @@ def fields_of(
         mapping = {needed[0]: result}
     else:
         raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
+    mapping = {name: value for name, value in mapping.items() if value is not None or name in needed}
     LEFT_OUT.update(name for name in names if name not in mapping)
     return mapping
 
@@ -87,6 +88,7 @@ def _own(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call the user's function with copies of the arguments; return these, and the fields."""
+    values = {name: value for name, value in values.items() if name not in op.definition.requests}
     given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     try:
         returned = function(**given)

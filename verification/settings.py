@@ -18,7 +18,8 @@ ABSENT, GIVEN = "None", "given"
 
 def _choices(definition: Definition) -> dict[str, dict[str, Any]]:
     """Values, by their texts, of every argument that a restriction may name; "given" stands for no particular value."""
-    attributes = {a.name: {str(value): value for value in a.choices} for a in definition.attributes if a.choices}
+    choices = (a for a in definition.attributes if a.choices and not a.requests)
+    attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
     return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
 
 

@@ -19,10 +19,38 @@ template <class T, class I> struct Scores {
     const I* edge_ids;
     int num_heads;
 
-    __device__ T raw(I p, I i, int h) const {
-        T sum = src != nullptr ? src[(long long)(indices[p]) * num_heads + h] : T(0);
+    __device__ T raw(I p, I i, int h) const { return raw(p, i, src != nullptr ? indices[p] : I(0), h); }
+    __device__ T raw(I p, I i, I j, int h) const {
+        T sum = src != nullptr ? src[(long long)(j) * num_heads + h] : T(0);
         sum += dst != nullptr ? dst[(long long)(i) * num_heads + h] : T(0);
         return edge != nullptr ? sum + edge[(long long)(edge_ids == nullptr ? p : edge_ids[p]) * num_heads + h] : sum;
+    }
+};
+
+// Lanes of gat_forward and gat_backward: along the columns of a head, then heads, then positions.
+struct HeadLanes {
+    int column_bits;
+    int head_bits;
+    int position_bits;
+
+    __device__ Lanes of_head() const { return {column_bits, 0}; }
+    __device__ Lanes of_heads() const { return {column_bits, head_bits}; }
+    __device__ Lanes all() const { return {column_bits + head_bits, position_bits}; }
+    __device__ int head() const { return threadIdx.x >> column_bits & ((1 << head_bits) - 1); }
+    // For quantities without columns, all lanes of a head process its positions in turn.
+    __device__ int slots() const { return 1 << (column_bits + position_bits); }
+    __device__ int slot() const { return of_head().column() + (all().position() << column_bits); }
+    template <class T> __device__ T max_over_slots(T largest) const {
+        for (int bit = 0; bit < column_bits + head_bits + position_bits; bit++) {
+            if (bit < column_bits || bit >= column_bits + head_bits) {
+                const T other = __shfl_xor_sync(0xffffffffu, largest, 1 << bit);
+                largest = other > largest ? other : largest;
+            }
+        }
+        return largest;
+    }
+    template <class T> __device__ T sum_over_slots(T sum) const {
+        return sum_over_positions(all(), sum_over_columns(of_head(), sum));
     }
 };
 
@@ -110,54 +138,6 @@ gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S
     }
 }
 
-// pre and post of every position, unless `scores` is null. stats[row] is (2, num_heads), the largest score and the sum
-// of exp(pre - largest), needed for long rows or without scores; post and stats refer to a piece and are final for
-// whole rows. A separate launch computes post for the parts of long rows from the `joined` stats.
-template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_scores(const Scores<T, I> nodes, const Activation<T> act, const Cut<I> cut, long long num_positions,
-           int position_bits, const T* joined, T* scores, T* stats, T* __restrict__ overflow) {
-    const Lanes lanes{0, position_bits};
-    const int num_heads = nodes.num_heads;
-    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group(), s = i / num_heads;
-    const int h = int(i - s * num_heads);
-    const Piece<I> piece = cut.piece(s + (joined == nullptr ? 0 : cut.num_rows));
-    T* const pre = scores == nullptr ? nullptr : scores + h * num_positions + piece.begin;
-    const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
-    T largest = lowest;
-    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        const T value = act.value(nodes.raw(piece.begin + I(e), piece.row, h));
-        if (scores != nullptr) {
-            pre[e] = value;
-        }
-        largest = value > largest ? value : largest;
-    }
-    for (int bit = 0; bit < position_bits; bit++) {
-        const T other = __shfl_xor_sync(0xffffffffu, largest, 1 << bit);
-        largest = other > largest ? other : largest;
-    }
-    T shift = largest == lowest ? T(0) : largest;  // so that exp(-inf) is 0 even if all terms are
-    Sum<T> sum;
-    int k = 0;
-    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        const T value = scores != nullptr ? pre[e] : act.value(nodes.raw(piece.begin + I(e), piece.row, h));
-        sum.add(exp(value - shift), k++);
-    }
-    T total = sum_over_positions(lanes, sum.value());
-    if (joined != nullptr) {
-        shift = joined[(long long)(piece.row) * 2 * num_heads + h];
-        total = joined[((long long)(piece.row) * 2 + 1) * num_heads + h];
-    }
-    for (int e = lanes.position(); e < piece.size && scores != nullptr; e += lanes.positions()) {
-        pre[num_heads * num_positions + e] = exp(pre[e] - shift) / total;
-    }
-    if (stats != nullptr && s < cut.num_pieces && lanes.position() == 0) {
-        T* const target = cut.target(s, 2 * num_heads, stats, overflow) + h;
-        target[0] = largest;
-        target[num_heads] = total;
-    }
-}
-
 // stats of every long row from those of its parts; a block processes 32 heads.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
@@ -194,80 +174,110 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long l
 
 // ---- output ---------------------------------------------------------------------------------------------------------
 
-// Rows of an embedding times a coefficient of every position p and head h, coefficients[p * position_stride + h *
-// head_stride].
-template <class S> struct Weighted {
-    const Compute<S>* coefficients;
-    int position_stride;
-    long long head_stride;
-    const S* embedding;
-};
+// Steps of gat_forward: the largest score and the sum of exp(pre - largest) of a piece, for each head; then scores and
+// output, which need them of the whole row. Parts of long rows need separate launches.
+constexpr int statistics_step = 1, output_step = 2;
 
-template <class S, class I, bool second, bool concat>
-constexpr int aggregate_blocks_per_sm = sizeof(S) == 2 ? 3 + concat + !second
-                                        : !second      ? (concat ? row_blocks_per_sm : few_row_blocks_per_sm<S, I>)
-                                                       : 5;
+template <class S, class I, bool concat>
+constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>, I> : 4) - int(sizeof(S) == 2);
 
-// out[row] = sum over its positions of the first term, a coefficient times row src of an embedding, and if `second` of
-// the second term; heads are concatenated if `concat`, else averaged.
-template <class S, class I, bool wide, bool second, bool concat>
-__global__ void __launch_bounds__(128, aggregate_blocks_per_sm<S, I, second, concat>)
-gat_aggregate(const Weighted<S> first_term, const Weighted<S> second_term, const Cut<I> cut,
-              const I* __restrict__ indices, int num_heads, int dim_head, const Lanes lanes, S* __restrict__ out,
-              Compute<S>* __restrict__ overflow) {
+// For the pieces `begin` .. `end` - 1: out[row] = sum post x over its positions, heads concatenated if `concat`, else
+// averaged; scores, pre and post of every position; stats[row], (2, num_heads), the largest score and the sum, with the
+// rows of parts in `stats_overflow`. Without `out`, there are no chunks of columns.
+template <class S, class I, bool wide, bool concat>
+__global__ void __launch_bounds__(128, forward_blocks_per_sm<S, I, concat>)
+gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, int dim_head,
+            const Scores<Compute<S>, I> nodes, const Activation<Compute<S>> act, const Cut<I> cut,
+            const HeadLanes lanes, long long num_positions, Compute<S>* stats, Compute<S>* stats_overflow,
+            Compute<S>* __restrict__ scores, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
-    const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
-    const Place<n> place(lanes, width);
-    const Piece<I> piece = cut.piece(place.piece);
-    const bool inside = place.column < width;
-    const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
-    Sum<T> sum[n];
-    each_position<Source<I>>(
-        lanes, piece.size, inside, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
-        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int k) {
-            Pack<T, n> terms[unroll] = {};
+    const int num_heads = nodes.num_heads, width = concat ? num_heads * dim_head : dim_head;
+    const unsigned tiles = (num_heads + (1 << lanes.head_bits) - 1) >> lanes.head_bits;
+    const unsigned chunks = out == nullptr ? 1 : (dim_head + (n << lanes.column_bits) - 1) / (n << lanes.column_bits);
+    const unsigned block = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
+    const int column = n * ((chunk << lanes.column_bits) + lanes.of_head().column());
+    const long long s = begin + (long long)(concat ? block / tiles : block) * lanes.all().groups() + lanes.all().group();
+    const Piece<I> piece = s < end ? cut.piece(s) : Piece<I>{};
+    const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
+    Sum<T> means[n];
 #pragma unroll 1
-            for (int h = 0; h < heads; h++) {
-#pragma unroll
-                for (int pair = 0; pair < (second ? 2 : 1); pair++) {
-                    const Weighted<S>& of = pair == 0 ? first_term : second_term;
-                    const T* const c = of.coefficients + piece.begin * (long long)(of.position_stride) +
-                                       (first + h) * of.head_stride;
-                    T factor[unroll];
-                    Pack<S, n> values[unroll];
-#pragma unroll
-                    for (int u = 0; u < unroll; u++) {
-                        factor[u] = there[u] ? c[e[u] * of.position_stride] : T(0);
-                    }
-                    load_rows(of.embedding + place.column + h * dim_head, stride, items, there, values);
-#pragma unroll
-                    for (int u = 0; u < unroll; u++) {
-#pragma unroll
-                        for (int r = 0; r < n; r++) {
-                            const T term = factor[u] * Storage<S>::value(values[u].at[r]);
-                            if constexpr (concat && !second) {
-                                sum[r].add(term, k + u);
-                            } else {
-                                terms[u].at[r] += term;
-                            }
-                        }
-                    }
-                }
+    for (unsigned tile = concat ? block % tiles : 0; tile < (concat ? block % tiles + 1 : tiles); tile++) {
+        const int h = int(tile << lanes.head_bits) + lanes.head(), size = h < num_heads ? piece.size : 0;
+        const auto pre = [&](int e) { return act.value(nodes.raw(piece.begin + I(e), piece.row, h)); };
+        T shift = T(0), total = T(0);
+        if (steps & statistics_step) {
+            T largest = lowest;
+            for (int e = lanes.slot(); e < size; e += lanes.slots()) {
+                const T value = pre(e);
+                largest = value > largest ? value : largest;
             }
-            if constexpr (!concat || second) {
+            largest = lanes.max_over_slots(largest);
+            shift = largest == lowest ? T(0) : largest;  // so that exp(-inf) is 0 even if all terms are
+            Sum<T> sum;
+            int k = 0;
+            for (int e = lanes.slot(); e < size; e += lanes.slots(), k++) {
+                sum.add(exp(pre(e) - shift), k);
+            }
+            total = lanes.sum_over_slots(sum.value());
+            if (stats != nullptr && h < num_heads && s < end && chunk == 0 && lanes.slot() == 0) {
+                T* const target = cut.target(s, 2 * num_heads, stats, stats_overflow) + h;
+                target[0] = largest;
+                target[num_heads] = total;
+            }
+        } else if (size > 0) {
+            const T* const of_row = stats + (long long)(piece.row) * 2 * num_heads + h;
+            shift = of_row[0];
+            total = of_row[num_heads];
+        }
+        if (!(steps & output_step)) {
+            continue;
+        }
+        for (int e = lanes.slot(); e < size && scores != nullptr && chunk == 0; e += lanes.slots()) {
+            T* const target = scores + h * num_positions + piece.begin + e;
+            target[0] = pre(e);
+            target[num_heads * num_positions] = exp(target[0] - shift) / total;
+        }
+        const bool inside = h < num_heads && column < dim_head;
+        Sum<T> sum[n];
+        each_position<Source<I>>(
+            lanes.all(), piece.size, inside, [&](int e) { return Source<I>{nodes.indices[piece.begin + I(e)]}; },
+            [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int k) {
+                Pack<S, n> values[unroll];
+                load_rows(x + h * dim_head + column, num_heads * dim_head, items, there, values);
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
+                    T post = T(0);
+                    if (there[u]) {
+                        const T raw = nodes.raw(piece.begin + I(e[u]), piece.row, items[u].row, h);
+                        post = exp(act.value(raw) - shift) / total;
+                    }
 #pragma unroll
                     for (int r = 0; r < n; r++) {
-                        sum[r].add(terms[u].at[r], k + u);
+                        sum[r].add(post * Storage<S>::value(values[u].at[r]), k + u);
                     }
                 }
+            });
+        const Pack<T, n> result = sums_over_positions(lanes.all(), sum);
+        if constexpr (concat) {
+            if (inside && s < end && lanes.all().position() == 0) {
+                store_columns<S, I, n>(cut, s, width, h * dim_head + column, result, out, overflow);
             }
-        });
-    Pack<T, n> total = sums_over_positions(lanes, sum, T(heads));
-    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
-        store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
+        } else {
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                means[r].add(sum_over_positions(lanes.of_heads(), result.at[r]), tile);
+            }
+        }
+    }
+    if (!concat && (steps & output_step) && s < end && column < dim_head && lanes.head() == 0 &&
+        lanes.all().position() == 0) {
+        Pack<T, n> mean;
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            mean.at[r] = means[r].value() / T(num_heads);
+        }
+        store_columns<S, I, n>(cut, s, width, column, mean, out, overflow);
     }
 }
 
@@ -276,25 +286,8 @@ gat_aggregate(const Weighted<S> first_term, const Weighted<S> second_term, const
 // The softmax: post of every position, (num_heads, num_positions), or if null the statistics to compute it.
 template <class T> struct Softmax {
     const T* post;
-    const T* stats;  // see gat_scores
+    const T* stats;  // see gat_forward
     long long num_positions;
-};
-
-// Lanes of gat_backward: along the columns of a head, then heads, then positions.
-struct HeadLanes {
-    int column_bits;
-    int head_bits;
-    int position_bits;
-
-    __device__ Lanes of_head() const { return {column_bits, 0}; }
-    __device__ Lanes all() const { return {column_bits + head_bits, position_bits}; }
-    __device__ int head() const { return threadIdx.x >> column_bits & ((1 << head_bits) - 1); }
-    // For quantities without columns, all lanes of a head process its positions in turn.
-    __device__ int slots() const { return 1 << (column_bits + position_bits); }
-    __device__ int slot() const { return of_head().column() + (all().position() << column_bits); }
-    template <class T> __device__ T sum_over_slots(T sum) const {
-        return sum_over_positions(all(), sum_over_columns(of_head(), sum));
-    }
 };
 
 // The gradient of the destination's embedding, a C_1 + a_2 C_2 with the sums C over a row's positions of the cotangents
@@ -517,6 +510,68 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
         if (lanes.all().position() == 0) {
             store_columns<S, I, n>(cut, s, num_heads * dim_head, h * dim_head + c, total, own.out, own.overflow);
         }
+    }
+}
+
+template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S) == 2 ? 3 + concat : 5;
+
+// Second order of the output, out[row] = sum postdot x + post x_2 over its positions, of the records in `coefficients`
+// (see InEdges); x_2 may be null. Heads are concatenated if `concat`, else averaged.
+template <class S, class I, bool wide, bool concat>
+__global__ void __launch_bounds__(128, aggregate_blocks_per_sm<S, concat>)
+gat_aggregate(const Compute<S>* __restrict__ coefficients, const S* __restrict__ x, const S* __restrict__ x_2,
+              const Cut<I> cut, const I* __restrict__ indices, int num_heads, int dim_head, const Lanes lanes,
+              S* __restrict__ out, Compute<S>* __restrict__ overflow) {
+    using T = Compute<S>;
+    using Records = InEdges<T, I, true>;
+    constexpr int n = pack_elements<S, wide>;
+    const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
+    const Place<n> place(lanes, width);
+    const Piece<I> piece = cut.piece(place.piece);
+    const bool inside = place.column < width;
+    const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
+    Sum<T> sum[n];
+    each_position<Source<I>>(
+        lanes, piece.size, inside, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
+        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int k) {
+            Pack<T, n> terms[unroll] = {};
+#pragma unroll 1
+            for (int h = 0; h < heads; h++) {
+#pragma unroll
+                for (int pair = 0; pair < 2; pair++) {
+                    const S* const embedding = pair == 0 ? x : x_2;
+                    if (embedding == nullptr) {
+                        continue;
+                    }
+                    const T* const c = coefficients + (piece.begin * (long long)(num_heads) + first + h) *
+                                       Records::per_edge + (pair == 0 ? 0 : Records::post);
+                    T factor[unroll];
+                    Pack<S, n> values[unroll];
+#pragma unroll
+                    for (int u = 0; u < unroll; u++) {
+                        factor[u] = there[u] ? c[e[u] * num_heads * Records::per_edge] : T(0);
+                    }
+                    load_rows(embedding + place.column + h * dim_head, stride, items, there, values);
+#pragma unroll
+                    for (int u = 0; u < unroll; u++) {
+#pragma unroll
+                        for (int r = 0; r < n; r++) {
+                            terms[u].at[r] += factor[u] * Storage<S>::value(values[u].at[r]);
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < unroll; u++) {
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    sum[r].add(terms[u].at[r], k + u);
+                }
+            }
+        });
+    Pack<T, n> total = sums_over_positions(lanes, sum, T(heads));
+    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
+        store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
     }
 }
 

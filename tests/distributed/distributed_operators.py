@@ -80,7 +80,7 @@ class Comparison:
         if known:
             self.compare(op, given)
             fwd = OPERATORS[f"{op.definition.name}_fwd"]
-            result = getattr(trigraph, fwd.name)(**{n: v for n, v in given.items() if n in fwd.names})
+            result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
             given |= {n: getattr(result, n) for n in known}
         self.compare(op, given)
         for field in self.case.returned(op) if op.selective else ():

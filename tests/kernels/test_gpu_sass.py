@@ -28,7 +28,7 @@ GATHER = {
         "weighted_dots<float, int, true, false>",
     ),
     "gat": (
-        "gat_aggregate<float, int, true, false, true>",
+        "gat_forward<float, int, true, true>",
         "gat_backward<float, int, true, false>",
         "gat_to_rows<float, int, true, false>",
     ),

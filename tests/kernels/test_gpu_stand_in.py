@@ -159,7 +159,7 @@ def calls(graph):
 MOST = {
     "agg_weighted_n2n_fwd": (1, 1),
     "agg_weighted_n2n_bwd": (2, 2),
-    "mha_gat_n2n_fwd": (3, 3),
+    "mha_gat_n2n_fwd": (2, 2),
     "mha_gat_n2n_bwd": (6, 7),
     "gno_message_fwd": (3, 5),
     "gno_message_bwd": (12, 44),

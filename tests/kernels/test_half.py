@@ -25,7 +25,8 @@ def stored(op, dtype, **more):
     back = [a.name for a in op.arguments if a.given_back]
     if back:
         fwd = OPERATORS[f"{op.definition.name}_fwd"]
-        found = FUNCTIONS[fwd.name](**{n: values[n] for n in fwd.parameters}, panel="gpu-host")
+        given = values | dict.fromkeys(op.definition.requests, True)
+        found = FUNCTIONS[fwd.name](**{n: given[n] for n in fwd.parameters}, panel="gpu-host")
         values |= {n: getattr(found, n) for n in back}
     return values
 

@@ -298,7 +298,8 @@ def test_choices(op, attribute):
     setting = next((s for s in op.definition.settings if name in s), {})
     results = set()
     for choice in attribute.choices:
-        good = draw(op, setting={**setting, name: choice}, num_edges=60)  # so many that some are left out
+        # So many edges that some are left out.
+        good = draw(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
         expected = call(op, good)
         results.add(str(expected))
         for same in (np.array(choice), np.array(choice)[()]) if choice is not None else ():

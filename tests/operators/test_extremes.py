@@ -61,7 +61,7 @@ def test_infinite_scores_give_what_ieee_gives(panel, infinite, activation):
     src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
     dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
     options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-    found = run("mha_gat_n2n_fwd", panel, src, dst, weights, graph, **options)
+    found = run("mha_gat_n2n_fwd", panel, src, dst, weights, graph, return_softmax_scores=True, **options)
     with np.errstate(all="ignore"):
         pre = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
         post = np.concatenate([softmax(pre[:3]), softmax(pre[3:5]), softmax(pre[5:])])
@@ -108,9 +108,8 @@ def test_tanh_is_within_two_epsilon(level, dtype):
     before = trigraph.get_cpu_level()
     trigraph.set_cpu_level(level)
     try:
-        found = trigraph.mha_gat_n2n_fwd(
-            src, np.zeros_like(src), np.array([1, 0, 0, 0], dtype), graph, 1, activation="tanh"
-        )
+        options = {"activation": "tanh", "return_softmax_scores": True}
+        found = trigraph.mha_gat_n2n_fwd(src, np.zeros_like(src), np.array([1, 0, 0, 0], dtype), graph, 1, **options)
     finally:
         trigraph.set_cpu_level(before)
     expected = np.tanh(x.astype(np.longdouble))

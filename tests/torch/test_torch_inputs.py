@@ -142,7 +142,7 @@ def test_nothing_is_copied_on_the_way(monkeypatch):
 
 
 def test_out_is_written_and_returned():
-    arguments = attention_arguments()
+    arguments = attention_arguments() | {"return_softmax_scores": True}
     expected = tt.mha_gat_n2n(**arguments)
     out = torch.full((4, 6), torch.nan)
     result = tt.mha_gat_n2n(**arguments, out={"output_embedding": out})

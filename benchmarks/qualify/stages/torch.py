@@ -58,7 +58,7 @@ def _on(place: Device, value: Any, index: int = 0) -> Any:
 
 
 def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
-    names = OPERATORS[f"{spec.name}_fwd"].parameters
+    names = [n for n in OPERATORS[f"{spec.name}_fwd"].parameters if n not in spec.requests]
     function, panel = getattr(trigraph.torch, spec.name), place.panel if place.rehearsal else None
     return function(**{n: values[n] for n in names}, panel=panel, **more)
 
@@ -99,7 +99,7 @@ def _derivatives(place: Device, notes: Notes) -> None:
             found = _derived(place, spec, _on(place, values, index))
             for order, fields in found.items():
                 op = OPERATORS[f"{spec.name}_{order}"]
-                given = {n: values.get(n) for n in op.parameters if n != "wrt"}
+                given = {n: values.get(n) for n in op.parameters if n not in spec.requests}
                 wrong = _unlike(fields, called(op, place.moved(given), place.panel), place)
                 notes.add(f"{op.name}, device {index}", not wrong, wrong)
 

@@ -84,7 +84,8 @@ class _Derivative(torch.autograd.Function):
             device = ctx.saved_tensors[0].device
             pairs = zip(cotangents, ctx.outputs, strict=True)
             cotangents = tuple(torch.zeros_like(like, device=device) if t is None else t for t, like in pairs)
-        gradients = _Derivative.apply(spec, order + 1, ctx.others, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        others = {n: value for n, value in ctx.others.items() if n not in spec.requests}
+        gradients = _Derivative.apply(spec, order + 1, others, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return (None, None, None, None, *gradients)
 
 

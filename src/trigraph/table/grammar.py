@@ -92,6 +92,7 @@ class Attribute:
     choices: tuple[str | bool | None, ...] = ()
     requires: tuple[tuple[str, str], ...] = ()  # choice, and the method of the graph that raises if it cannot serve it
     real: bool = False  # whether it is a number (a finite float >= 0) rather than a size
+    requests: bool = False  # whether it requests an auxiliary output of the forward; derivatives do not take it
 
     @property
     def required(self) -> bool:
@@ -171,6 +172,11 @@ class Definition:
         return (*symbols, *(a.name for a in self.attributes if a.size))
 
     @lazy
+    def requests(self) -> tuple[str, ...]:
+        """Names of the attributes that request auxiliary outputs of the forward; its derivatives do not take them."""
+        return tuple(a.name for a in self.attributes if a.requests)
+
+    @lazy
     def optional(self) -> tuple[str, ...]:
         """Names of inputs and graph objects that may be None."""
         graphs = GRAPHS[self.graph].optional if self.graph else ()
@@ -210,7 +216,7 @@ class Operator:
     @lazy
     def attributes(self) -> tuple[Attribute, ...]:
         """Attributes in signature order."""
-        return self.definition.attributes
+        return tuple(a for a in self.definition.attributes if self.order == 0 or not a.requests)
 
     @lazy
     def arguments(self) -> tuple[Argument, ...]:
@@ -296,7 +302,9 @@ class Operator:
         graphs = tuple(a.name for a in self.graph.arguments) if self.graph else ()
         arrays = tuple(a.name for a in self.arguments if not a.keyword)
         keywords = tuple(a.name for a in self.arguments if a.keyword)
-        return (*arrays, *graphs, *(a.name for a in self.attributes), *keywords)
+        requests = self.definition.requests if self.order == 0 else ()
+        attributes = tuple(a.name for a in self.attributes if a.name not in requests)
+        return (*arrays, *graphs, *attributes, *keywords, *requests)
 
     @lazy
     def binding_order(self) -> tuple[Argument, ...]:

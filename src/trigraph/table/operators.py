@@ -247,7 +247,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         auxiliary=(
             Array(
-                "softmax_scores", "2 num_heads num_positions", "Scores before and after the softmax, by CSC position."
+                "softmax_scores",
+                "2 num_heads num_positions",
+                "Scores before and after the softmax, by CSC position; None unless return_softmax_scores is True.",
+                when="return_softmax_scores",
             ),
         ),
         given_back=("softmax_scores",),
@@ -257,6 +260,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("concat_heads", "Concatenate the heads (True), or average them.", True, (False, True)),
             Attribute("activation", "Activation function of the scores.", "LeakyReLU", ACTIVATIONS),
             Attribute("negative_slope", "Slope of LeakyReLU below zero.", 0.2, real=True),
+            Attribute("return_softmax_scores", "Return softmax_scores too.", False, (False, True), requests=True),
         ),
         graph="csc",
         kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),

@@ -94,20 +94,17 @@ def docstring(op: Operator) -> str:
     part = "Part of the vector" if op.restriction else "Vector"
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
     lines += ["Formula::", "", *_indented(op.formula), "", "Parameters", "----------"]
-    for a in op.arguments:
-        if not a.keyword:
-            lines += _described(a.name, _kind(a), _doc(a))
+    found = {a.name: _described(a.name, _kind(a), _doc(a)) for a in op.arguments}
     if op.graph:
         for graph in op.graph.arguments:
             kind = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
-            lines += _described(graph.name, kind, graph.doc)
+            found[graph.name] = _described(graph.name, kind, graph.doc)
     for attribute in op.attributes:
         kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
-        lines += _described(attribute.name, ("float" if attribute.real else kind) + default, attribute.doc)
-    for a in op.arguments:
-        if a.keyword:
-            lines += _described(a.name, _kind(a), _doc(a))
+        kind = ("float" if attribute.real else kind) + default
+        found[attribute.name] = _described(attribute.name, kind, attribute.doc)
+    lines += [line for name in op.parameters for line in found[name]]
     if op.selective:
         text = "Fields to compute (default: all); the others are None and are not computed."
         lines += _described("wrt", "str or iterable of str, optional", text)

@@ -97,7 +97,8 @@ def mha_gat_n2n_fwd(
     name, given = "mha_gat_n2n_fwd", dict(locals())
     given["graph"] = _csc(name, graph)
     outputs = {"output_embedding": "output_embedding", "softmax_scores": "softmax_scores"}
-    write(name, outputs, _ATTENTION, given, stream_id, **_attributes(name, params))
+    attributes = _attributes(name, params) | {"return_softmax_scores": True}
+    write(name, outputs, _ATTENTION, given, stream_id, **attributes)
 
 
 def mha_gat_n2n_bwd(
