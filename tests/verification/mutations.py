@@ -92,6 +92,9 @@ GAT = {
     "fortran/fast/gat_steps.inc": {"heads summed, not averaged": "b%post(:, :b%n) = b%post(:, :b%n)⟦/z%num_heads → ⟧"},
     "gpu/kernels/gat.cu": {
         "second order without the mean": "act.slope(d.raw, d.share * ⟦(d.grad_post() - mean_post) → d.grad_post()⟧) +",
+        "heads after those of the first lanes are left out": "(concat ? block % tiles + 1 : ⟦tiles → 1⟧)",
+        "columns after those of the first lanes": "n * (⟦(chunk << lanes.column_bits) → 0⟧ + lanes.of_head().column())",
+        "largest score of a lane, not of a row": "⟦largest = lanes.max_over_slots(largest); → ⟧",
     },
     "fortran/fast/gat_kernels.inc": {
         "the last chunk of a sum replaces it": "            total = ⟦total + s → s⟧\n",
