@@ -163,9 +163,10 @@ class Sandbox:
         from trigraph.fortran.levels import available, get_cpu_level
 
         shutil.rmtree(self._site, ignore_errors=True)
+        self._installed = Path(trigraph.__file__).parent
         # A .pyc file counts as new while its source has the same second and size: mutations come faster than that.
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(trigraph.__file__).parent, self._site / "trigraph", ignore=ignored)
+        shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()
         for level in available():
             if level != self._level:  # its bits would differ from those of a changed one
@@ -260,7 +261,10 @@ class Sandbox:
         installed.write_text(text)
 
     def outcome(self, panel: str, file: str, text: str, families: Sequence[str]) -> Outcome:
-        """Verify families in order with another text of one source, until one fails; the source is then as before."""
+        """Verify families in order with another text of one source, until one fails.
+
+        The source, and the libraries that were built from it, are then as before.
+        """
         right = (ROOT / file).read_text()
         self.write(file, text)
         seconds = 0.0
@@ -272,4 +276,6 @@ class Sandbox:
                     break
         finally:
             self.write(file, right)
+            for library in (library for family in families for library in self._libraries(panel, family)):
+                shutil.copy(self._installed / library, self._site / "trigraph" / library)
         return Outcome(found.status, found.why, seconds)
