@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.table import Table
 
 from trigraph.benchmarks.run import DISTURBED, Result
 from trigraph.panels import PANELS
+from trigraph.verification.console import table_of
 
 
 def _digits(value: float | None) -> str:
@@ -14,15 +14,6 @@ def _digits(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
-    for header in columns:
-        table.add_column(header, no_wrap=True)
-    for header in numbers:
-        table.add_column(header, justify="right", no_wrap=True)
-    return table
 
 
 def _caption(result: Result) -> str:
@@ -38,7 +29,7 @@ def workload_table(result: Result) -> Table:
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
     title = f"{result.workload.name}: {result.workload.summary}"
-    table = _table(title, _caption(result), ("contender",), numbers)
+    table = table_of(("contender",), numbers, title, _caption(result))
     for name, m in result.measured.items():
         if m.seconds:
             low, mid, high = (_digits(scale * t) for t in m.quartiles)
@@ -56,7 +47,7 @@ def ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
     caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
     numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy")
-    table = _table(f"Measured peak rates: {measured}", caption, ("workload", "panel"), numbers)
+    table = table_of(("workload", "panel"), numbers, f"Measured peak rates: {measured}", caption)
     for result in results:
         for panel in (n for n in result.measured if n in PANELS and result.measured[n].seconds):
             rates = (result.rate(panel), tops[result.dtype]), (result.byte_rate(panel), tops["copy"])

@@ -15,8 +15,11 @@ from trigraph.verification.record import Check
 from trigraph.verification.summary import number, summarise
 
 
-def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+def table_of(
+    words: Iterable[str], numbers: Iterable[str], title: str | None = None, caption: str | None = None
+) -> Table:
+    """Return a table without rows, from the headers of columns of words and of numbers."""
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for header in words:
         table.add_column(header, overflow="fold")
     for header in numbers:
@@ -33,7 +36,7 @@ other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/
 
 def print_summary(console: Console, checks: Sequence[Check]) -> None:
     """Print a row for each panel and dtype under each operator, within 80 columns."""
-    table = _table(("operator, panel", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
+    table = table_of(("operator, panel", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
     for operator, rows in groupby(summarise(checks), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
         for row in rows:
@@ -72,7 +75,7 @@ def print_withheld(console: Console, checks: Sequence[Check]) -> None:
 
 
 def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
-    table = _table(("operator", "panel", "dtype", "kind", "case", "field"), ("error then", "now"), title)
+    table = table_of(("operator", "panel", "dtype", "kind", "case", "field"), ("error then", "now"), title)
     for then, now in changes:
         texts = (escape(t) for t in (now.operator, now.panel, now.dtype, now.kind, now.case, now.field))
         table.add_row(*texts, number(then.error), number(now.error))

@@ -151,9 +151,7 @@ class Rehearsal(Device):
         """Return the argument."""
         return value
 
-    def hosted(self, value: Any) -> Any:
-        """Return the argument."""
-        return value
+    hosted = moved
 
     def synchronize(self) -> None:
         """Wait for nothing."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from trigraph.benchmarks.gemnet import numbered
 from trigraph.verification import golden
 
 VECTORS = ("gemnet_triplet", "gemnet_quadruplet_49", "gemnet_edge_to_atom")
@@ -17,20 +18,15 @@ def vectors(name):
         return dict(archive)
 
 
-def numbered(outer):
-    """Number of each member among those of its row, in order of appearance."""
-    return np.array([np.count_nonzero(outer[:k] == o) for k, o in enumerate(outer)], outer.dtype)
-
-
 class Padded:
     """A case in any order of triplets, with edges and atoms that have none."""
 
     def __init__(self, dtype=np.float64, index=np.int64, seed=0):
         rng = np.random.default_rng(seed)
         self.outer = rng.integers(1, EDGES, 23).astype(index)
-        self.inner = numbered(self.outer)
+        self.inner = numbered(self.outer).astype(index)
         self.atom = rng.integers(0, ATOMS - 1, EDGES).astype(index)
-        self.number = numbered(self.atom)
+        self.number = numbered(self.atom).astype(index)
         shapes = {
             "weight": (RADIAL, SPHERICAL, INTERM),
             "radial": (INTERM, RADIAL),

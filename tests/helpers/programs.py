@@ -1,6 +1,8 @@
 """Programs that tests run in processes of their own."""
 
 import subprocess
+import time
+from pathlib import Path
 
 
 def run(*command, status=0, timeout=600, **keywords):
@@ -9,3 +11,19 @@ def run(*command, status=0, timeout=600, **keywords):
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **keywords)
     assert done.returncode == status, f"{words} has status {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def running(pid):
+    """Whether a process is there and has not ended; one that was killed and that nobody waits for is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(there, seconds=60):
+    """Wait for a condition; a test fails where it does not come."""
+    deadline = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

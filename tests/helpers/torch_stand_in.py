@@ -7,6 +7,8 @@ is one device, and the order between streams is seen only where CuPy's stand-in 
 """
 
 import sys
+from types import SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 
 import cupy_stand_in
@@ -18,26 +20,10 @@ from trigraph.torch import arrays, graphs
 DEVICE = torch.device("cuda", 0)
 
 
-class Stream:
+class Stream(NamedTuple):
     """A stream of torch, by its handle."""
 
-    def __init__(self, handle=0):
-        self.cuda_stream = handle
-
-    def __eq__(self, other):
-        return self.cuda_stream == other.cuda_stream
-
-    def __hash__(self):
-        return self.cuda_stream
-
-
-class State:
-    """The current stream, and what was asked of torch: streams by address, and bytes of each allocation."""
-
-    def __init__(self):
-        self.stream = Stream()
-        self.recorded = []
-        self.allocated = []
+    cuda_stream: int = 0
 
 
 def _on_cpu(function):
@@ -51,8 +37,11 @@ def _on_cpu(function):
 
 
 def install(monkeypatch, cache):
-    """Install both stand-ins; return CuPy's module and what is known of torch."""
-    cupy, state = cupy_stand_in.install(monkeypatch, cache), State()
+    """Install both stand-ins; return CuPy's module, and of torch the current stream, and what was asked of it.
+
+    That are the streams that were recorded, by address, and the sizes of each allocation.
+    """
+    cupy, state = cupy_stand_in.install(monkeypatch, cache), SimpleNamespace(stream=Stream(), recorded=[], allocated=[])
     arrays._stream_of_cupy.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
@@ -71,13 +60,9 @@ def install(monkeypatch, cache):
         return mock.patch.object(state, "stream", chosen or state.stream)
 
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", viewed)
-    for name, value in (
-        ("is_initialized", True),
-        ("is_available", True),
-        ("is_bf16_supported", True),
-        ("device_count", 1),
-    ):
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    for name in ("is_initialized", "is_available", "is_bf16_supported"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: state.stream)
     monkeypatch.setattr(torch.cuda, "stream", stream)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)

@@ -187,6 +187,7 @@ def test_an_upper_bound():
 # Builds of the fast path: which one runs, how another is chosen, and that v3 and v4 agree in every bit.
 
 AVAILABLE = levels.available()
+LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
 
 
 @pytest.fixture(autouse=True)
@@ -194,10 +195,6 @@ def restore():
     before = trigraph.get_cpu_level()
     yield
     trigraph.set_cpu_level(before)
-
-
-def in_a_child(code, status=0, **environment):
-    return run(sys.executable, "-c", code, env=os.environ | environment, status=status)
 
 
 def test_the_highest_level_of_the_processor_is_the_default():
@@ -208,8 +205,7 @@ def test_the_highest_level_of_the_processor_is_the_default():
     everything = tuple(f"v{n}" for n in range(2, level + 1)) if level else ("base",)
     assert AVAILABLE in (everything, everything[level > 2 :])  # wheels alone have v2 where the processor has more
     if levels.ENVIRONMENT not in os.environ:
-        code = "import trigraph; print(trigraph.get_cpu_level())"
-        assert in_a_child(code).stdout.strip() == AVAILABLE[-1]
+        assert printed(LEVEL) == [AVAILABLE[-1]]
 
 
 @pytest.mark.parametrize("level", AVAILABLE)
@@ -223,16 +219,14 @@ def test_a_level_is_chosen_in_python(level):
 
 @pytest.mark.parametrize("level", AVAILABLE)
 def test_a_level_is_chosen_by_the_environment(level):
-    code = "import trigraph; print(trigraph.get_cpu_level())"
-    assert in_a_child(code, **{levels.ENVIRONMENT: level}).stdout.strip() == level
+    assert printed(LEVEL, **{levels.ENVIRONMENT: level}) == [level]
 
 
 def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
     raises(ValueError, expected, trigraph.set_cpu_level, "v9")
     raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
-    code = "import trigraph; trigraph.get_cpu_level()"
-    found = in_a_child(code, status=1, **{levels.ENVIRONMENT: "v9"})
+    found = run(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
     assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in found.stderr
 
 

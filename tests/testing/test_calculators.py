@@ -58,7 +58,8 @@ def dimenet():
 
 def test_emt():
     """It cuts off where its functions have not quite vanished; a function of its own cannot be pickled."""
-    result = run(EMT)
+    right = {"jacobian", "renumbering", "wrapping", "repetition", "far atoms", "company", "history", "drift"}
+    result = run(EMT, kinds=set(KINDS) - right)  # of which test_mistakes asks, too
     assert failed(result) == {"cutoff", "scale"}
     (jump,) = [c for c in result.failures if c.kind == "cutoff"]
     assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)
@@ -70,8 +71,8 @@ def test_emt():
 
 def test_lennard_jones():
     kinds = ("forces", "net force", "line", "cutoff", "scale")
-    assert not failed(run(lennard_jones(smooth=True), kinds=kinds))
-    result = run(lennard_jones(smooth=False), kinds=kinds)
+    assert not failed(run(lennard_jones(smooth=True), CLUSTER, kinds=kinds))
+    result = run(lennard_jones(smooth=False), CLUSTER, kinds=kinds)
     assert failed(result) == {"cutoff", "scale"}
     notes = [c.note for c in result.failures]
     assert re.match(r"a kink: forces jump by 0\.00\d+ eV/Å, energy does not, at 5\.000000 Å$", notes[0])
@@ -207,6 +208,22 @@ def friction(self, atoms, results):
     results["forces"] = 0.9 * results["forces"]
 
 
+def of_angle(self, atoms, results):
+    """Add the angle of three atoms, whose gradient has another sign on the other side of a line."""
+    if len(atoms) == 3:
+        u, v = atoms.get_distances(0, [1, 2], vector=True)
+        normal = np.cross(u, v)
+        results["energy"] += 1e-3 * np.arctan2(np.linalg.norm(normal), u @ v)
+        results["forces"] = results["forces"] + 1e-3 * np.sign(normal) * [0, 0, 1]
+
+
+def single(self, atoms, results):
+    """Compute in float32, as far as positions and results are concerned."""
+    other = atoms.copy()
+    other.positions = atoms.positions.astype(np.float32)
+    results |= {name: np.float32(self.inner.get_property(name, other)) for name in results}
+
+
 def knows_its_copies(self, atoms, results):
     results["energy"] += 1e-12 * (vars(self).setdefault("first", id(self)) != id(self))
 
@@ -254,6 +271,7 @@ def test_neighbours_that_are_kept_too_long():
         (anisotropic, "rotation", CLUSTER, "energy differs"),
         (handed, "reflection", CLUSTER, "energy differs"),
         (per_atom, "company", CLUSTER, "energy differs"),
+        (of_angle, "line", CLUSTER, "a kink: forces jump by 0.001 eV/Å, energy does not, at 180°"),
         (fails_alone, "lone atom", CRYSTAL, "IndexError: list of neighbours is empty"),
         (sideways, "two atoms", CRYSTAL, "forces differ"),
         (friction, "two atoms", CRYSTAL, "differences of the energy give"),
@@ -280,49 +298,9 @@ def test_copies():
         assert not failed(run(lambda: Wrong(None, lennard_jones()), kinds=(kind,)))
 
 
-class Angular(Calculator):
-    """Bonds and angles of a molecule, by torch: E = sum (r - 1)^2 w + sum g(cos) w w', without a cell."""
-
-    implemented_properties = ("energy", "free_energy", "forces")
-
-    def __init__(self, detached=False, of_angle=False, dtype=torch.float64):
-        super().__init__()
-        self.detached, self.of_angle, self.dtype = detached, of_angle, dtype
-
-    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
-        super().calculate(atoms, properties, system_changes)
-        positions = torch.tensor(self.atoms.positions, dtype=self.dtype, requires_grad=True)
-        number = len(positions)
-        i, j = torch.triu_indices(number, number, 1)
-        near = lambda r: torch.exp(-r * r / 4)  # noqa: E731
-        r = (positions[i] - positions[j]).norm(dim=1)
-        energy = (near(r) * (r - 1) ** 2).sum()
-        triples = [(c, a, b) for c in range(number) for a in range(number) for b in range(a) if c not in (a, b)]
-        if triples:
-            c, a, b = torch.tensor(triples).T
-            u, v = positions[a] - positions[c], positions[b] - positions[c]
-            cos = torch.nn.functional.cosine_similarity(u, v)
-            value = torch.atan2(torch.linalg.cross(u, v).norm(dim=1), (u * v).sum(1)) if self.of_angle else cos
-            value = value.detach() if self.detached else value
-            energy = energy + (near(u.norm(dim=1)) * near(v.norm(dim=1)) * (value + 0.3) ** 2).sum()
-        (gradient,) = torch.autograd.grad(energy, positions)
-        self.results = {"energy": energy.item(), "free_energy": energy.item(), "forces": -gradient.numpy()}
-
-
-def test_angles():
-    """An angular part that is detached is found by differences; a function of the angle has a kink on the line."""
-    water, kinds = molecule("H2O"), ("forces", "line", "stress")
-    assert not failed(run(Angular, water, kinds=kinds))
-    assert failed(run(lambda: Angular(detached=True), water, kinds=kinds)) >= {"forces"}
-    result = run(lambda: Angular(of_angle=True), water, kinds=kinds)
-    assert failed(result) == {"line"}
-    assert "results are not finite, at 180°" in str(result) or "a kink" in str(result)
-
-
 def test_float32():
     """Comparisons allow for the rounding that the calculator shows; differences say that they cannot tell."""
-    kinds = set(KINDS) - {"lone atom"}
-    result = run(lambda: Angular(dtype=torch.float32), molecule("H2O"), kinds=kinds)
+    result = run(lambda: Wrong(single), CLUSTER, kinds=set(KINDS) - {"lone atom", "cutoff", "scale"})
     assert failed(result) == {"forces"}
     assert all("inconclusive" in c.note for c in result.failures)
 
@@ -374,11 +352,11 @@ def test_a_calculator_that_hangs():
             time.sleep(1000)
 
     skip = only("net force", "lone atom")
-    found = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=5, raises=False)
+    found = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=2, raises=False)
     assert [(c.kind, c.case, c.note) for c in found.checks] == [
-        ("call", "Cu4", "it takes longer than 5 s"),
+        ("call", "Cu4", "it takes longer than 2 s"),
         ("net force", "Cu5", ""),
-        ("lone atom", "Cu5", "it takes longer than 5 s"),
+        ("lone atom", "Cu5", "it takes longer than 2 s"),
     ]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cupy_stand_in import asarray
-from programs import run
+from programs import run, running, wait_until
 
 from trigraph import environment
 from trigraph.benchmarks.measure import relative_error
@@ -54,17 +54,6 @@ sys.exit(status)
 """
 
 
-@pytest.fixture
-def tools(tmp_path, monkeypatch):
-    """Put a stand-in for the sanitizer on the PATH."""
-    folder = tmp_path / "tools"
-    folder.mkdir()
-    (folder / "compute-sanitizer").write_text(SANITIZER)
-    (folder / "compute-sanitizer").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
     """Let child processes import the stages of this folder."""
@@ -75,10 +64,12 @@ def made_up(name, share):
     return driver.Stage(name, share, "qualify_stages")
 
 
-@pytest.mark.usefixtures("tools")
-def test_rehearsal(tmp_path):
+def test_rehearsal(tmp_path, monkeypatch):
     """Every stage, in processes of their own, with the stand-ins; the page says what it is."""
-    out = tmp_path / "out"
+    out, program = tmp_path / "out", tmp_path / "compute-sanitizer"
+    program.write_text(SANITIZER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(out), "--deadline", "400"])
     record = json.loads((out / "record.json").read_text())
     found = {stage["stage"]: stage for stage in record["stages"]}
@@ -120,7 +111,7 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     }
     assert all(part["lines"][0]["name"] == "before" for name, part in parts.items() if name != "tool")
     assert "illegal memory access" in parts["raises"]["note"]
-    assert gone(parts["hangs"]["lines"][1]["child"])
+    wait_until(lambda: not running(parts["hangs"]["lines"][1]["child"]), 10)
     assert (ends["passed"], refuses["passed"]) == (False, False)
     assert json.loads((tmp_path / "record.json").read_text()) == json.loads(json.dumps(record))
     assert summary.write(tmp_path, record)["verdict"] == "failed"
@@ -128,16 +119,6 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     for told in ("two is not three", "ends, tool: the tool is not there", "ended by SIGSEGV", "ended with status 3"):
         assert told in text
     assert "no CUDA device" in text
-
-
-def gone(process):
-    """Whether a process that was killed ends; one that nobody waits for is a zombie."""
-    status, begun = Path(f"/proc/{process}/stat"), time.monotonic()
-    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-        if time.monotonic() > begun + 10:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
@@ -155,7 +136,7 @@ def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
         driver.qualify(Rehearsal(), tmp_path, 60, [made_up("ends", 1.0)])
     presses.join()
     assert time.monotonic() - begun < 30
-    assert gone(children[0])
+    wait_until(lambda: not running(children[0]), 10)
 
 
 def test_a_deadline_that_is_too_short(tmp_path):

@@ -1,12 +1,14 @@
 """PyTorch Geometric's programs on ours: the bodies of the tests of its GATConv and DimeNet++, and `convert`."""
 
 import copy
+import functools
 import pickle
 
 import pytest
 import torch
 from pyg_dimenet import SIZES, TOLERANCE, patch
 from raising import raising
+from test_torch_nn import close as layers_close
 
 from trigraph.torch import convert, nn
 
@@ -21,14 +23,7 @@ from trigraph.compat import pyg as both  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch's, about PyG's matrices
 
-EPS = 64 * 2**-53  # sums of some ten terms of order 1 in float64, in another order
-
-
-def close(got, expected, eps=EPS):
-    assert got.shape == expected.shape
-    assert got.dtype == expected.dtype
-    scale = max(1.0, float(expected.detach().abs().max())) if expected.numel() else 1.0
-    assert bool(((got - expected).abs() <= eps * scale).all())
+close = functools.partial(layers_close, eps=64 * 2**-53)  # sums of some ten terms of order 1, in another order
 
 
 @pytest.fixture(autouse=True)

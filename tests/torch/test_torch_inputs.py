@@ -299,11 +299,6 @@ def test_tensors_that_are_negated_when_they_are_read():
     assert torch.equal(interact([of(b) for b in basis], of(m), *lists), interact(basis, m, *lists))
 
 
-def test_the_module_is_found_lazily():
-    assert "torch" in dir(trigraph)
-    assert trigraph.torch is tt
-
-
 @pytest.mark.parametrize("name", ["src_embedding", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
     """As frameworks do that keep parameters in parts: the tensor has its shape still, and no memory."""

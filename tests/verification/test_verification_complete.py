@@ -1,15 +1,14 @@
 """No run ends green with fewer checks than planned, whatever the function under test does to it."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from programs import running, wait_until
 
 from trigraph.cli import main
 from trigraph.verification import units
@@ -98,14 +97,6 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
     assert "ended with status 0" in result.stderr
 
 
-def running(pid):
-    """Whether a process is there and has not ended."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
     """Also where the function never returns, and where the main process has no time to say goodbye."""
@@ -126,13 +117,6 @@ def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
             os.kill(int(pid), signal.SIGKILL)
         process.kill()
         process.communicate()
-
-
-def wait_until(there):
-    deadline = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def made_up(count, checks):

@@ -85,7 +85,10 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
 
 def _unlike(mine: Fields, right: Fields, place: Device) -> str:
     """Return the names of fields of torch that have other bits than those of the panel, or are elsewhere."""
-    found = {n: tensor.detach().cpu().numpy() for n, tensor in mine.items() if tensor is not None}
+    import torch
+
+    there = {n: tensor.detach().cpu() for n, tensor in mine.items() if tensor is not None}
+    found = {n: (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy() for n, t in there.items()}
     return unlike(place, found, {n: right[n] for n in found})
 
 
@@ -110,7 +113,7 @@ def _half(place: Device, notes: Notes) -> None:
 
     op = OPERATORS["mha_gat_n2n_fwd"]
     values = arguments_of(op)
-    half = {n: v.astype(half_dtype("bfloat16")) for n, v in values.items() if n.startswith("embedding_")}
+    half = {a.name: values[a.name].astype(half_dtype("bfloat16")) for a in op.given(values) if a.half}
     right = called(op, place.moved({**values, **half}), place.panel)
     found = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
     wrong = _unlike({"output_embedding": found}, right, place)

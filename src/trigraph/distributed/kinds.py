@@ -103,11 +103,9 @@ class CSCKind(Kind):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Entities that several blocks may read."""
         return ("num_src_nodes",) if self.one_to_one else ("num_src_nodes", "num_edges")
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        """Return by symbol what the rows of a table read."""
         dst = owners.blocks[table[:, 1]]
         return {
             "num_positions": _entities(table, {0: dst}),
@@ -116,7 +114,6 @@ class CSCKind(Kind):
         }
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the rows of a table."""
         dst = np.searchsorted(ids["num_dst_nodes"], table[:, 1])
         offsets = np.searchsorted(dst, np.arange(ids["num_dst_nodes"].size + 1)).astype(self.dtype)
         src = np.searchsorted(ids["num_src_nodes"], table[:, 2]).astype(self.dtype)
@@ -137,15 +134,12 @@ class EdgesKind(Kind):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Entities that several blocks may read."""
         return ("num_edges",)
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        """Return by symbol what the rows of a table read."""
         return {"num_edges": _entities(table, {0: owners.blocks[table[:, 1]]})}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the rows of a table."""
         nodes, edges = unique(table[:, 1], table[:, 2]), ids["num_edges"]
         src, dst = (np.searchsorted(nodes, table[:, c]).astype(self.dtype) for c in (1, 2))
         if not self.given_reverse:
@@ -168,11 +162,9 @@ class SegmentsKind(Kind):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Entities that several blocks may read."""
         return ("num_inputs",) if self.inputs else ()
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        """Return by symbol what the rows of a table read."""
         own = owners.blocks[table[:, 2]]
         there = np.flatnonzero(table[:, 0] >= 0)
         triplets = Entities(table[there, 0], own[there], there)
@@ -182,7 +174,6 @@ class SegmentsKind(Kind):
         return {"num_edges": _entities(table, {1: own}), "num_triplets": triplets, "num_inputs": inputs}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the rows of a table."""
         triplets, edges = table[table[:, 0] >= 0], ids["num_edges"]
         alone = table[table[:, 0] < 0]
         outputs = alone[np.argsort(alone[:, 1]), 2]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.testing.calculator_checks import FAR, Checks, alone, oblique, symbol
-from trigraph.testing.calculator_results import Rounding, moved, rounding_of
+from trigraph.testing.calculator_results import Rounding, moved, rounding_of, strained
 from trigraph.testing.scans import LAST_BITS, Jump, refine, scan
 from trigraph.verification.record import Check
 from trigraph.verification.tolerances import HALVED
@@ -15,6 +15,7 @@ from trigraph.verification.tolerances import HALVED
 PAIR_POINTS, SCALE_POINTS = 100, 40
 PAIR_PLACES, SCALE_PLACES = 4, 2  # places of a scan that are refined
 SCALES = 0.95, 1.3
+EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # the strain that makes all distances longer
 RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the scan ends at the largest if the interaction does not vanish
 CROSSINGS = 2  # pairs of a structure that are scaled to the cutoff
 BESIDE = 1e-3  # half width of the window around the cutoff, over the distance or scale
@@ -95,7 +96,7 @@ class Paths(Checks):
         noise = self._noise(self.rounding, self.atoms)
 
         def scaled(factor: float) -> np.ndarray:
-            return self._channels(_scaled(self.atoms, factor))
+            return self._channels(strained(self.atoms, (factor - 1) * EVERYWHERE))
 
         jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
         for scale in self._crossings():
@@ -119,7 +120,7 @@ class Paths(Checks):
 
         text = f"at scale {factor:.6f}"
         if self.reached:
-            distances = neighbor_list("d", _scaled(self.atoms, factor), 1.01 * self.reached)
+            distances = neighbor_list("d", strained(self.atoms, (factor - 1) * EVERYWHERE), 1.01 * self.reached)
             near = distances[np.argmin(abs(distances - self.reached))] if len(distances) else math.inf
             text += f" (two atoms {near:.5f} Å apart)" * bool(abs(near - self.reached) < 1e-5)
         return text
@@ -222,14 +223,6 @@ def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise:
     if found is None or any(abs(found.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
         return jumps
     return sorted([*jumps, found], key=lambda jump: jump.at)
-
-
-def _scaled(atoms: Any, factor: float) -> Any:
-    """Return atoms with all distances multiplied."""
-    found = atoms.copy()
-    found.set_cell(factor * np.array(atoms.cell), scale_atoms=False)
-    found.positions = factor * atoms.positions
-    return found
 
 
 def _reached(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:

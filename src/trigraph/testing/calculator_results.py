@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.testing.problem import CallFailed
 from trigraph.testing.scans import LAST_BITS
 from trigraph.verification.tolerances import MARGIN
 
@@ -17,10 +18,6 @@ UNITS = {"energy": "eV/atom", "forces": "eV/Å", "stress": "eV/Å^3"}
 SPACINGS = (2.0**-44, 2.0**-20)
 DIRECTIONS = 2
 REMEMBERED = 4096  # results
-
-
-class CalculatorFailed(Exception):
-    """A calculator returned a wrong type or shape, as the message describes."""
 
 
 @dataclass
@@ -43,14 +40,14 @@ class Subject:
         """Return a new calculator."""
         found = self.factory()
         if not hasattr(found, "get_potential_energy"):
-            raise CalculatorFailed(f"the factory returned a {type(found).__name__}; expected an ASE calculator")
+            raise CallFailed(f"the factory returned a {type(found).__name__}; expected an ASE calculator")
         return found
 
     def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
         """Return a quantity of `UNITS` for atoms.
 
         NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
-        quantity, and CalculatorFailed if the result has the wrong shape.
+        quantity, and CallFailed if the result has the wrong shape.
         """
         if calculator is None:
             key = b"|".join(np.asarray(a).tobytes() for a in (atoms.numbers, atoms.positions, atoms.cell, atoms.pbc))
@@ -84,7 +81,7 @@ def _asked(calculator: Any, what: str, atoms: Any) -> Any:
     found = np.array(getattr(calculator, f"get_{what}")(atoms), np.float64)
     expected = (len(atoms), 3) if what == "forces" else (6,)
     if found.shape != expected:
-        raise CalculatorFailed(f"{what} have shape {found.shape}; expected {expected}")
+        raise CallFailed(f"{what} have shape {found.shape}; expected {expected}")
     return found
 
 

@@ -11,7 +11,7 @@ from trigraph.testing.calculator_checks import NotOffered
 from trigraph.testing.calculator_paths import Paths
 from trigraph.testing.calculator_results import Subject
 from trigraph.testing.result import CalculatorError, Result
-from trigraph.testing.running import CALL, Plan, check_timeout, run
+from trigraph.testing.running import CALL, Plan, check_options, run
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import message_of
 
@@ -125,10 +125,7 @@ def result_of(
     labels = list(names) or [str(atoms.symbols) for atoms in structures]
     if len(labels) != len(structures):
         raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
-    check_timeout("check_calculator", timeout)
-    skip = dict(skip or {})
-    if unknown := set(skip) - set(KINDS):
-        raise ValueError(f"check_calculator: skip names {', '.join(sorted(unknown))}; expected {', '.join(KINDS)}")
+    skip = check_options("check_calculator", timeout, skip, KINDS)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
     return Result(name, run(make, timeout, fresh)[1], skip, "structure", "Checks of", seed)
@@ -155,7 +152,6 @@ class _Plan(Plan):
         return self.checks[number * len(self.checks) // len(self.steps)]
 
     def make(self, number: int) -> Iterator[Check]:
-        """Run the checks of a step."""
         checks, kind = self._checks(number), self.steps[number][1]
         try:
             yield from getattr(checks, kind.replace(" ", "_"))()
@@ -164,5 +160,4 @@ class _Plan(Plan):
             yield checks.check("not offered", kind, 1.0, 0.0, note)
 
     def lost(self, number: int, text: str) -> Check:
-        """Return a failed check for a step that raised."""
         return self._checks(number).check(self.steps[number][1], "", math.inf, 0.0, text)

@@ -11,7 +11,7 @@ from trigraph.testing.checks import KINDS, Checks
 from trigraph.testing.frameworks import Framework, Function, Jax, NumPy, Torch
 from trigraph.testing.problem import Problem
 from trigraph.testing.result import DerivativeError, Result
-from trigraph.testing.running import CALL, Plan, check_timeout, run
+from trigraph.testing.running import CALL, Plan, check_options, run
 from trigraph.verification.record import Check
 
 
@@ -111,12 +111,7 @@ def check_derivatives(
         raise ValueError(f"check_derivatives: order is {order!r}; expected 1 or 2")
     if not isinstance(inputs, (tuple, list)):
         raise TypeError(f"check_derivatives: inputs is a {type(inputs).__name__}; expected a tuple of arrays")
-    if not isinstance(skip or {}, Mapping):
-        raise TypeError(f"check_derivatives: skip is a {type(skip).__name__}; expected a mapping of kinds to reasons")
-    skip = dict(skip or {})
-    check_timeout("check_derivatives", timeout)
-    if unknown := set(skip) - set(KINDS):
-        raise ValueError(f"check_derivatives: skip names {', '.join(sorted(unknown))}; expected {', '.join(KINDS)}")
+    skip = check_options("check_derivatives", timeout, skip, KINDS)
     name = getattr(function, "__name__", type(function).__name__)
     plan, checks = run(partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed), timeout)
     result = Result(name, checks, skipped=plan.skip, seed=seed)
@@ -162,7 +157,6 @@ class _Plan(Plan):
         return Checks(self.problem, self.name)
 
     def make(self, number: int) -> Iterable[Check]:
-        """Run the checks of a step."""
         order, kind = self.steps[number]
         checks = self.checks
         if kind == CALL:
@@ -170,7 +164,6 @@ class _Plan(Plan):
         return checks.differences(int(order)) if kind == "differences" else getattr(checks, kind)()
 
     def lost(self, number: int, text: str) -> Check:
-        """Return a failed check for a step that raised."""
         order, kind = self.steps[number]
         name = self.problem.framework.name
         return Check(self.name, name, "float64", kind, order, "", math.inf, 0.0, note=text)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from trigraph.testing.result import Result
-from trigraph.testing.running import Plan, check_timeout, run
+from trigraph.testing.running import Plan, check_options, run
 from trigraph.verification.record import Check
 from trigraph.verification.units import missing, spoil_new_memory
 
@@ -93,7 +93,7 @@ def verify(
     from trigraph.verification.differentiated import differentiated
     from trigraph.verification.implementation import adapt
 
-    check_timeout("verify", timeout)
+    check_options("verify", timeout)
     if not callable(function):
         raise TypeError(f"verify: function is a {type(function).__name__}; expected a callable")
     name = getattr(function, "__name__", type(function).__name__)
@@ -123,9 +123,7 @@ class _Plan(Plan):
         spoil_new_memory()
 
     def make(self, number: int) -> Iterable[Check]:
-        """Run the checks of a unit."""
         return self.units[number].execute()
 
     def lost(self, number: int, text: str) -> Check:
-        """Return a failed check for a unit that raised."""
         return missing("", "", "float64", self.units[number].label, math.inf, text)

@@ -15,7 +15,7 @@ Arrays = list[np.ndarray]
 
 
 class CallFailed(Exception):
-    """The function or a derivative returned a wrong type or shape, as the message describes."""
+    """A function, a derivative or a calculator returned a wrong type or shape, as the message describes."""
 
 
 @dataclass

@@ -42,10 +42,16 @@ class Plan(ABC):
 P = TypeVar("P", bound=Plan)
 
 
-def check_timeout(who: str, timeout: float | None) -> None:
-    """Raise ValueError unless a timeout is positive or None."""
+def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()) -> dict[str, str]:
+    """Return the skipped kinds of check and the reasons; raise if one is not of `kinds` or a timeout not positive."""
     if timeout is not None and not timeout > 0:
         raise ValueError(f"{who}: timeout is {timeout!r}; expected seconds above 0, or None")
+    if not isinstance(skip or {}, Mapping):
+        raise TypeError(f"{who}: skip is a {type(skip).__name__}; expected a mapping of kinds to reasons")
+    skip = dict(skip or {})
+    if unknown := set(skip) - set(kinds):
+        raise ValueError(f"{who}: skip names {', '.join(sorted(unknown))}; expected {', '.join(kinds)}")
+    return skip
 
 
 def _next(plan: Plan, number: int, lost: bool) -> int:
@@ -68,7 +74,7 @@ def _made(plan: Plan, number: int) -> Iterator[Message]:
 
         problem = observe(collect).problem
         if problem:
-            found.append(plan.lost(number, problem.removeprefix("CallFailed: ").removeprefix("CalculatorFailed: ")))
+            found.append(plan.lost(number, problem.removeprefix("CallFailed: ")))
         yield found
         number = _next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 
