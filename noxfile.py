@@ -29,7 +29,7 @@ os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 def requirements(needed: list[str]) -> list[str]:
     """Return what the package needs to run, and those needed of what its tests need."""
     project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
-    tests = project["optional-dependencies"]["test"]
+    tests = (r for extra in ("testing", "test") for r in project["optional-dependencies"][extra])
     return [*project["dependencies"], *(r for r in tests if re.match(r"[\w-]+", r)[0] in needed)]
 
 
@@ -65,7 +65,7 @@ def check(session: nox.Session, needs: list[str]) -> None:
 
 def check_torch(session: nox.Session, torch: str) -> None:
     """Test what is for torch, with one release of it."""
-    install(session, [*requirements([*NEEDED, "torch_geometric"]), torch])
+    install(session, [*requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
     test(session, ["torch"])
 
 

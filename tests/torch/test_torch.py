@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from compiled_programs import compiled_whole
 from table_calls import draw, fields
 
 torch = pytest.importorskip("torch")
@@ -129,6 +130,7 @@ def test_operators_pass_torchs_checks(spec, monkeypatch):
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
 
 
+@compiled_whole
 def test_each_function_is_compiled_for_itself():
     """Torch's compiler counts compilations by code object, and gives up on one after eight of them."""
     functions = [getattr(tt, spec.name) for spec in DEFINITIONS]
