@@ -305,13 +305,14 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     """
     if not COMPILED:
         return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
-    disabled: list[Callable[P, R]] = []
+    disabled: Callable[P, R] | None = None
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_dynamo_compiling() and not disabled:
-            disabled.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
-        return (disabled[0] if disabled else function)(*args, **kwargs)
+        nonlocal disabled
+        if torch.compiler.is_dynamo_compiling() and disabled is None:
+            disabled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return (disabled or function)(*args, **kwargs)
 
     return with_own_code(call)
 
