@@ -174,16 +174,18 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long l
 
 // ---- output ---------------------------------------------------------------------------------------------------------
 
-// Steps of gat_forward: the largest score and the sum of exp(pre - largest) of a piece, for each head; then scores and
-// output, which need them of the whole row. Parts of long rows need separate launches.
+// Steps of gat_forward: the statistics of a piece for each head, that is its largest score and the sum of exp(pre -
+// largest); then scores and output, which need the statistics of the whole row. A group of lanes performs both for a
+// whole row. For parts of long rows they are separate launches, and gat_join combines the statistics in between.
 constexpr int statistics_step = 1, output_step = 2;
 
 template <class S, class I, bool concat>
 constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>, I> : 4) - int(sizeof(S) == 2);
 
-// For the pieces `begin` .. `end` - 1: out[row] = sum post x over its positions, heads concatenated if `concat`, else
-// averaged; scores, pre and post of every position; stats[row], (2, num_heads), the largest score and the sum, with the
-// rows of parts in `stats_overflow`. Without `out`, there are no chunks of columns.
+// Processes the pieces `begin` .. `end` - 1. out[row] is the sum of post x over the positions of the row, with heads
+// concatenated if `concat`, else averaged. scores are pre and post of every position. stats[row], (2, num_heads), are
+// the statistics of the row; those of parts are rows of `stats_overflow`. Heads wider than a group's columns are
+// divided into chunks of columns, one for each block; if `out` is null, all blocks process whole heads.
 template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(128, forward_blocks_per_sm<S, I, concat>)
 gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, int dim_head,
@@ -197,7 +199,8 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
     const unsigned chunks = out == nullptr ? 1 : (dim_head + (n << lanes.column_bits) - 1) / (n << lanes.column_bits);
     const unsigned block = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
     const int column = n * ((chunk << lanes.column_bits) + lanes.of_head().column());
-    const long long s = begin + (long long)(concat ? block / tiles : block) * lanes.all().groups() + lanes.all().group();
+    const long long group = (long long)(concat ? block / tiles : block) * lanes.all().groups() + lanes.all().group();
+    const long long s = begin + group;
     const Piece<I> piece = s < end ? cut.piece(s) : Piece<I>{};
     const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
     Sum<T> means[n];

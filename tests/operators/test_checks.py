@@ -298,7 +298,7 @@ def test_choices(op, attribute):
     setting = next((s for s in op.definition.settings if name in s), {})
     results = set()
     for choice in attribute.choices:
-        # So many edges that some are left out.
+        # With 60 edges, each value of `exclude` leaves out some triplets.
         good = draw(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
         expected = call(op, good)
         results.add(str(expected))
