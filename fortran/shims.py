@@ -35,7 +35,7 @@ class ShimSet(NamedTuple):
     # Numbers of which one real number of an input, or of an output, is made, as a shape: (2,) for a pair, () for one.
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
-    scaled: bool = False  # whether value and scale are computed, by the instances for real(qp) and for type(scaled)
+    scaled: bool = False  # whether value and scale are computed, by the instance for type(scaled)
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
     graph: tuple[str, ...] = ("forward",)  # attributes of a kind of graph, each a list of arrays, that every order gets
     derivative_graph: tuple[str, ...] = ()  # further ones that only derivatives get
@@ -124,10 +124,9 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
     text = wrapped(f"subroutine {name}", [*arguments, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if shims.scaled:
-        text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
-        text += "    use trigraph_pairs, only: join, scale_input, split\n"
-    called = [f"{procedure}_{k}{ending}" for k in (("qp", "sc") if shims.scaled else (own,))]
-    text += f"    use trigraph_{op.family}{shims.procedures}, only: {', '.join(called)}\n"
+        text += "    use trigraph_scaled, only: scaled\n    use trigraph_pairs, only: join, split\n"
+    called = f"{procedure}_{'sc' if shims.scaled else own}{ending}"
+    text += f"    use trigraph_{op.family}{shims.procedures}, only: {called}\n"
     text += "    implicit none\n    !f2py threadsafe\n"
     text += TEAM if shims.threads else ""
     text += "    integer(c_int), intent(out) :: status\n"
@@ -141,43 +140,33 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
             declared, shape = (whole, ()) if a in integers else (kind, parts)
             text += f"    {declared}, intent({intent}) :: {a}({', '.join([f'n_{a}', *map(str, shape)])})\n"
     if shims.scaled:
-        return text + judge_body(called, whole, order) + f"end subroutine {name}\n\n"
+        return text + judge_body(called, order) + f"end subroutine {name}\n\n"
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     text += f"    {UNSET}\n"
-    text += wrapped(f"call {called[0]}", [*order.passed(), "status"])
+    text += wrapped(f"call {called}", [*order.passed(), "status"])
     text += "    call trigraph_release_team()\n" if shims.threads else ""
     return text + f"end subroutine {name}\n\n"
 
 
-def judge_body(called: list[str], whole: str, order: Order) -> str:
-    """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled).
-
-    Integers, declared `whole`, are those of real128; what the scale's instance decided in float64 is dropped.
-    """
-    inputs, wants, outputs, integers = order.inputs, order.wants, order.outputs, order.integers
-    text, calls = "", ""
-    text += "".join(f"    {whole}, allocatable :: sc_{a}(:)\n" for a in outputs if a in integers)
-    for kind, declared, procedure in zip(("qp", "sc"), ("real(qp)", "type(scaled)"), called, strict=True):
-        text += "".join(
-            f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs if a not in integers
-        )
-        own = [a for a in outputs if kind == "sc" or a not in integers]
-        for a in inputs + own:
-            calls += f"    allocate ({kind}_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
-        calls += "".join(f"    call {'join' if kind == 'qp' else 'scale_input'}({a}, {kind}_{a})\n" for a in inputs)
-        renamed = order._replace(
-            inputs=[f"{kind}_{a}" for a in inputs], outputs=[f"{kind}_{a}" if a in own else a for a in outputs]
-        )
-        calls += f"    {UNSET}\n"
-        calls += wrapped(f"call {procedure}", [*renamed.passed(), "status"])
-        calls += "    if (status /= 0) return\n"
-    for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
-        if a in integers:
-            continue
-        split = f"    call split(qp_{a}, sc_{a}, {a})\n"
-        calls += f"    if ({want} /= 0) then\n    {split}    end if\n" if want else split
-    return text + calls
+def judge_body(procedure: str, order: Order) -> str:
+    """Return declarations and calls of a judge shim, whose real numbers become type(scaled): value and scale."""
+    inputs, wants, outputs = order.inputs, order.wants, [a for a in order.outputs if a not in order.integers]
+    text = "".join(f"    type(scaled), allocatable :: sc_{a}(:)\n" for a in inputs + outputs)
+    for a in inputs + outputs:
+        text += f"    allocate (sc_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
+    text += "".join(f"    call join({a}, sc_{a})\n" for a in inputs)
+    scaled = order._replace(
+        inputs=[f"sc_{a}" for a in inputs], outputs=[f"sc_{a}" if a in outputs else a for a in order.outputs]
+    )
+    text += f"    {UNSET}\n"
+    text += wrapped(f"call {procedure}", [*scaled.passed(), "status"])
+    text += "    if (status /= 0) return\n"
+    for a, want in zip(order.outputs, wants or [""] * len(order.outputs), strict=True):
+        if a in outputs:
+            split = f"    call split(sc_{a}, {a})\n"
+            text += f"    if ({want} /= 0) then\n    {split}    end if\n" if want else split
+    return text
 
 
 def source(name: str) -> str:
@@ -273,8 +262,8 @@ SHIM_SETS = {
         given_back=True,
         extra=(LIMIT_BLOCKS,),
     ),
-    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale). The
-    # scale comes from the same source instantiated for type(scaled).
+    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale), both
+    # by the source instantiated for type(scaled).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 

@@ -8,18 +8,21 @@
 !! panel may have expanded. The scale of a quotient or a function also contains the propagated errors of its arguments.
 !! These count once, not in every term of the other factor: use `times` for the product of such results.
 !!
-!! Both numbers have the judge's precision. In float64 the difference of sigmoid(x) from 1 is 0 for x > 37, which would make
-!! the scale of its products 0, although a correct result may be 1e-17.
+!! The value has the judge's precision, since in float64 the difference of sigmoid(x) from 1 is 0 for x > 37, which would make
+!! the scale of its products 0, although a correct result may be 1e-17. A scale has positive terms only and needs fewer digits,
+!! but the exponents of real128: on x86 it is a number of 80 bits, with which the processor computes; real128 is software.
 module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
     private
-    public :: scaled, input, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), operator(>=)
+    public :: scaled, mp, input, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), operator(>=)
     public :: times, sqrt, sin, cos, exp, tanh, exponent, scale
+
+    integer, parameter :: mp = selected_real_kind(p=18, r=range(1.0_qp))
 
     type :: scaled
         real(qp) :: v       !< value
-        real(qp) :: s       !< sum of |terms|
+        real(mp) :: s       !< sum of |terms|
     end type scaled
 
     interface assignment(=)
@@ -70,11 +73,17 @@ module trigraph_scaled
 
 contains
 
+    elemental function size_of(value) result(magnitude)
+        real(qp), intent(in) :: value
+        real(mp) :: magnitude
+        magnitude = real(abs(value), mp)
+    end function size_of
+
     !> An input of an operator: one term.
     elemental function input(value) result(x)
         real(qp), intent(in) :: value
         type(scaled) :: x
-        x = scaled(value, abs(value))
+        x = scaled(value, size_of(value))
     end function input
 
     elemental subroutine assign_integer(x, n)
@@ -135,8 +144,11 @@ contains
     elemental function times_scaled(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
-        real(qp), parameter :: errors = 8 * real(epsilon(1.0_sp), qp)
-        z = scaled(x%v * y%v, abs(x%v) * y%s + x%s * abs(y%v) - abs(x%v * y%v) + errors * x%s * y%s)
+        real(mp), parameter :: errors = 8 * real(epsilon(1.0_sp), mp)
+        real(mp) :: a, b
+        a = size_of(x%v)
+        b = size_of(y%v)
+        z = scaled(x%v * y%v, a * y%s + x%s * b - a * b + errors * x%s * y%s)
     end function times_scaled
 
     elemental function times_sp(x, y) result(z)
@@ -161,7 +173,9 @@ contains
     elemental function divide(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
-        z = scaled(x%v / y%v, x%s / abs(y%v) + abs(x%v) * y%s / y%v**2)
+        real(mp) :: d
+        d = size_of(y%v)
+        z = scaled(x%v / y%v, x%s / d + size_of(x%v) * y%s / d**2)
     end function divide
 
     elemental function divide_integer(x, n) result(z)
@@ -194,31 +208,36 @@ contains
     elemental function sqrt_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
-        z = scaled(sqrt(x%v), sqrt(x%v) + x%s / (2 * sqrt(x%v)))
+        z%v = sqrt(x%v)
+        z%s = size_of(z%v) + x%s / (2 * size_of(z%v))
     end function sqrt_scaled
 
     elemental function sin_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
-        z = scaled(sin(x%v), abs(sin(x%v)) + abs(cos(x%v)) * x%s)
+        z%v = sin(x%v)
+        z%s = size_of(z%v) + size_of(cos(x%v)) * x%s
     end function sin_scaled
 
     elemental function cos_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
-        z = scaled(cos(x%v), abs(cos(x%v)) + abs(sin(x%v)) * x%s)
+        z%v = cos(x%v)
+        z%s = size_of(z%v) + size_of(sin(x%v)) * x%s
     end function cos_scaled
 
     elemental function exp_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
-        z = scaled(exp(x%v), exp(x%v) + exp(x%v) * x%s)
+        z%v = exp(x%v)
+        z%s = size_of(z%v) + size_of(z%v) * x%s
     end function exp_scaled
 
     elemental function tanh_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
-        z = scaled(tanh(x%v), abs(tanh(x%v)) + (1 - tanh(x%v)**2) * x%s)
+        z%v = tanh(x%v)
+        z%s = size_of(z%v) + size_of(1 - z%v**2) * x%s
     end function tanh_scaled
 
     elemental function exponent_scaled(x) result(n)

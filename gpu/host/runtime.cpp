@@ -93,6 +93,9 @@ unsigned num_returned = 0;
 unsigned num_at_barrier = 0;
 std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
 
+// Equal texts mostly have one address.
+bool same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
+
 // Null when there is none. The exact size, so that a sanitizer sees the end.
 void* allocate(size_t bytes) {
     void* memory = nullptr;
@@ -384,7 +387,7 @@ void barrier(Site site) {
     }
     for (unsigned other = 0; other < launch.num_threads; other++) {
         const Thread& thread = threads[other];
-        if (&thread != current && (thread.site.line != site.line || strcmp(thread.site.file, site.file) != 0)) {
+        if (&thread != current && (thread.site.line != site.line || !same(thread.site.file, site.file))) {
             fail("reached __syncthreads at %s while %s waits at another one, %s", site_text(site).c_str(),
                  describe(other).c_str(), site_text(thread.site).c_str());
         }
@@ -407,7 +410,7 @@ Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
     for (unsigned open = warp.open; open != 0; open &= open - 1) {
         Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
         if (pending.call.mask == mask) {
-            if (strcmp(pending.call.name, name) != 0) {
+            if (!same(pending.call.name, name)) {
                 fail("reached %s at %s while other lanes of its mask 0x%08x wait at %s", name, site_text(site).c_str(),
                      mask, pending.call.name);
             }
