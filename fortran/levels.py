@@ -1,8 +1,8 @@
 """Which build of the fast path runs: there is one for each level of the processor's instruction set.
 
 On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512); elsewhere there is
-one build, ``base``. A wheel has all levels; a build from source has v3 and v4, unless its processor lacks v3 or meson's
-option ``cpu_levels`` is ``all``. v3 and v4 give equal bits; v2, which has no fused multiply-add, rounds differently.
+one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, and v3 beside
+v4, unless meson's option ``cpu_levels`` is ``all``, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which has no fused multiply-add, rounds differently.
 """
 
 import contextlib
