@@ -2,7 +2,8 @@
 
 On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512); elsewhere there is
 one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, and v3 beside
-v4, unless meson's option ``cpu_levels`` is ``all``, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which has no fused multiply-add, rounds differently.
+v4, unless meson's option ``cpu_levels`` is ``all``, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2,
+which has no fused multiply-add, rounds differently.
 """
 
 import contextlib

@@ -262,8 +262,8 @@ SHIM_SETS = {
         given_back=True,
         extra=(LIMIT_BLOCKS,),
     ),
-    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale), both
-    # by the source instantiated for type(scaled).
+    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale),
+    # both by the source instantiated for type(scaled).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 

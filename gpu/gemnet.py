@@ -1,7 +1,7 @@
 """GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays and NumPy arrays (gpu-host).
 
-Lists are not padded. Kernels process units of triplets or edges (see units.py) with the small matrices of an edge in
-shared memory; only the last matrix product is over blocks of units. With R = rad_W1::
+Lists are not padded. Kernels process units of triplets or edges (see units.py), a warp each, with the small matrices of
+an edge in registers; only the last matrix product is over blocks of units. With R = rad_W1::
 
     B_e[s, c] = sum over t of e of sph[t, s] m[t, c]    P[i, c] = sum over the unit's e and s of R_e[i, s] B_e[s, c]
     m_ca = sum over the output's units of P W^T
@@ -27,12 +27,13 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.products import Tile
-from trigraph.gpu.sums import ROWS, Total
-from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
+from trigraph.gpu.sums import ROWS, Total, cover
+from trigraph.gpu.units import Pair, RegisterTile, Units, add_products, given, members, product
 from trigraph.table.lazy import lazy
 
-MOST_IN_ORDER = 16 * 256  # most triplets that kernels/gemnet.cu adds without a tree
+MOST_IN_ORDER = 256  # most triplets of an edge that kernels/gemnet.cu adds without a tree
+INTERM = 32  # rows of P that a warp computes
+WARP = 32
 
 
 def _flat(array: Any) -> Any:
@@ -151,10 +152,13 @@ class _Embedding:
 
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
         """Launch gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
-        both = [*pairs, (None, None)][:2]
+        if not given(pairs):
+            out.fill(0)
+            return
+        both = [*given(pairs), (None, None)][:2]
         place = *self.units.pieces.cut, self.units.order, np.int64(first)
-        threads = Tile.of(SIDE, shape[0]).threads
-        self.units.launch("gemnet_embed", count, threads, (*both[0], *both[1], *place, *shape, out))
+        tile = RegisterTile.of(shape[1], shape[0], out.dtype)
+        self.units.launch("gemnet_embed", tile, count, (*both[0], *both[1], *place, *shape, out))
 
     def _outer(self, first: int, count: int, sph_basis: Any) -> Any:
         """Launch gemnet_outer; return None without a basis."""
@@ -163,7 +167,7 @@ class _Embedding:
         out = self.kernels.empty(count, self.interm * self.spherical)
         place = *self.units.pieces.cut, self.units.order, np.int64(first)
         args = (self.grad, sph_basis, *place, self.interm, self.spherical, out)
-        self.units.launch("gemnet_outer", count, Tile.of(self.interm, self.spherical).threads, args)
+        self.units.launch("gemnet_outer", RegisterTile.of(self.spherical, self.interm, out.dtype), count, args)
         return out
 
 
@@ -190,6 +194,7 @@ class _Bilinear:
         self.triplets, self.atoms, self.idx_in = (call.values[name] for name in ("triplets", "atoms", "idx_in"))
         self.sizes = tuple(call.sizes[name] for name in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
+        self.tile = RegisterTile.of(*self.sizes[1:], self.inputs.weight.dtype)
         # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 
@@ -225,25 +230,24 @@ class _Bilinear:
     def _products(self, first: int, count: int, dot: bool) -> Any:
         """P of a block of units, or its derivative."""
         interm, _, emb_in = self.sizes
-        p, tile = self.kernels.empty(count, interm * emb_in), Tile.of(interm, emb_in)
+        tiles = cover(interm, INTERM) * cover(emb_in, WARP * self.tile.cols)
+        p = self.kernels.empty(count, interm * emb_in)
         radial = (self.inputs.rad_W1, self.dots.rad_W1) if dot else (None, self.inputs.rad_W1)
-        args = (*radial, *self._arrays(dot), np.int64(first), *self.sizes, *tile, p)
-        self.units.launch("gemnet_products", count * tile.tiles(interm, emb_in), tile.threads, args, self._spare)
+        args = (*radial, *self._arrays(dot), np.int64(first), *self.sizes, p)
+        self.units.launch("gemnet_products", self.tile, count * tiles, args, self._levels)
         return p
 
     def _gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
         """Write the gradients of rad_W1, of sph and, by triplet, of m."""
-        interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.second else (None, self.inputs.weight)
         q = [None if w is None else self.kernels.matmul(g, w) for w in weights]
         arrays = (*self._arrays(True), np.int64(first), *self.sizes)
-        threads = Tile.of(max(interm, spherical), emb_in).threads
         if to_radial is not None:
             args = (*q, *arrays, self.per_edge, to_radial)
-            self.units.launch("gemnet_radial", count, threads, args, self._spare)
+            self.units.launch("gemnet_radial", self.tile, count, args, self._levels)
         if self.fields.any_of("sph", "m"):
             args = (*q, self.inputs.rad_W1, self.dots.rad_W1, *arrays, self.fields["sph"], to_m)
-            self.units.launch("gemnet_triplets", count, threads, args)
+            self.units.launch("gemnet_triplets", self.tile, count, args)
 
     def _arrays(self, dot: bool) -> tuple[Any, ...]:
         """Kernel arguments: basis and values with their derivatives and indices."""
@@ -252,7 +256,7 @@ class _Bilinear:
         return (self.inputs.sph, sph_dot, self.inputs.m, m_dot, *self.units.outputs, self.units.order, inputs)
 
     @lazy
-    def _spare(self) -> int:
-        """Bytes of two tiles if an edge that is not cut has more triplets than a kernel adds in order."""
+    def _levels(self) -> int:
+        """Bytes of the tree's three levels if an edge that is not cut has more triplets than a kernel adds in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
-        return 2 * SIDE * (SIDE + 4) * self.inputs.weight.itemsize if long else 0
+        return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

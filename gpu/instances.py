@@ -108,12 +108,14 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("sum_rows", FLOATS),
         *expand("product_rows", FLOATS),
         *expand("multiply", FLOATS, ("16", "32", "64")),
-        *expand("gemnet_products", FLOATS, INDICES),
-        *expand("gemnet_radial", FLOATS, INDICES),
-        *expand("gemnet_triplets", FLOATS, INDICES),
         *expand("gemnet_select", FLOATS, INDICES),
-        *expand("gemnet_embed", FLOATS, INDICES),
-        *expand("gemnet_outer", FLOATS, INDICES),
+        # Rows and columns of a lane, for wide matrices and for deep ones.
+        *(
+            instance(f"gemnet_{kernel}", (real, index, rows, cols))
+            for kernel in ("products", "radial", "triplets", "embed", "outer")
+            for real, rows, cols in (("float", "8", "2"), ("float", "16", "1"), ("double", "8", "1"))
+            for index in INDICES
+        ),
     ),
     "gno": (
         *SUMS,

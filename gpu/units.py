@@ -5,16 +5,28 @@ summed into atoms, it is an atom with its edges or a piece of one, and each edge
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
 from trigraph.graphs import PART_SIZE
 
-SIDE = 32  # rows and columns of a tile of kernels/products.cuh
-
 Pair = tuple[Any, Any]
+
+
+class RegisterTile(NamedTuple):
+    """Rows and columns of a matrix that a lane has in registers (see kernels/gemnet.cu)."""
+
+    rows: int
+    cols: int
+
+    @classmethod
+    def of(cls, depth: int, width: int, dtype: Any) -> "RegisterTile":
+        """Return the tile for matrices of `depth` rows and `width` columns."""
+        if dtype.itemsize == 8:
+            return cls(8, 1)
+        return cls(16, 1) if width <= 32 and depth > 8 else cls(8, 2)
 
 
 def given(pairs: Sequence[Pair]) -> list[Pair]:
@@ -81,12 +93,14 @@ class Units:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
 
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
-        self.launch("gemnet_select", cover(self.count, 4), 128, (values, *self.outputs, by_row, out.shape[1], out))
-
-    def launch(self, kernel: str, blocks: int, threads: int, args: Sequence[Any], shared_mem: int = 0) -> None:
-        """Launch a kernel for the dtypes of values and indices."""
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
-        self.kernels.launch(kernel, types, (blocks,), (threads,), args, shared_mem)
+        args = (values, *self.outputs, by_row, out.shape[1], out)
+        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (128,), args)
+
+    def launch(self, kernel: str, tile: RegisterTile, blocks: int, args: Sequence[Any], shared_mem: int = 0) -> None:
+        """Launch a kernel, whose blocks are warps, for the dtypes of values and indices."""
+        types = (self.kernels.dtype, self.pieces.offsets.dtype, *tile)
+        self.kernels.launch(kernel, types, (blocks,), (32,), args, shared_mem)
 
 
 def _order(segments: Any) -> Any:

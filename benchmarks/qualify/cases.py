@@ -122,6 +122,7 @@ CASES: dict[str, dict[str, Small]] = {
         "hub": _gemnet("float32", [3, 0, 0, 300, 128, 0, 1], 3, 3, 2, 5, 20),
         "many": _gemnet("float64", MANY, 4, 2, 1, 2, 1),
         "wide": _gemnet("float32", [3, 0, 20, 35], 2, 34, 49, 35, 2),
+        "deep": _gemnet("float32", [5, 20], 1, 3, 18, 17, 5),
         "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
         "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
     },

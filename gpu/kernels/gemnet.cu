@@ -3,8 +3,11 @@
 // the formulas and launches the kernels.
 //
 // A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, with triplet_offsets, of the edges
-// of an atom, each with all its triplets. Kernels have a block of threads for each unit; units, and arrays over units,
-// start at number `first`. Null pointers omit a term or an output.
+// of an atom, each with all its triplets. Kernels have a warp for each unit; units, and arrays over units, start at
+// number `first`. Null pointers omit a term or an output.
+//
+// A lane has `cols` columns of m, c, c + 32, ..., and keeps, for these, `rows` rows of B or of its gradient D in
+// registers. The other factor of a product is the same for all lanes; `step` of its rows are in shared memory at once.
 #include "matrices.cuh"
 
 struct Sizes {
@@ -38,10 +41,7 @@ template <class I> struct Rows {
     const I* inputs;
 
     __device__ long long triplet(long long position) const { return order == nullptr ? position : order[position]; }
-    __device__ long long input(long long position) const {
-        const long long t = triplet(position);
-        return inputs == nullptr ? t : inputs[t];
-    }
+    __device__ long long input_of(long long t) const { return inputs == nullptr ? t : inputs[t]; }
 };
 
 // A basis and its values, with derivatives along the cotangents.
@@ -54,249 +54,344 @@ template <class T> struct Pairs {
     __device__ bool varied() const { return sph_dot != nullptr || m_dot != nullptr; }
 };
 
-constexpr int tile_elements = product_side * product_stride;
+constexpr int step = 16;              // rows in shared memory
 constexpr int triplets_at_a_time = 256;
-constexpr int run_bits = 4;  // of the tree below: 16 sums at a level
+constexpr int interm_at_a_time = 32;  // rows of P
 
-// A tree of sums of triplets_at_a_time triplets, to avoid long chains of additions: 16 of them in `to`, 16 of these in
-// the first tile of `spare`, the rest in the second. Up to 16 sums need no `spare`.
-template <class T> struct TripletSum {
-    T* to;
-    T* spare;
-    int count;  // total number of sums
+// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+constexpr int unit_blocks_per_sm = 16;
+constexpr int radial_blocks_per_sm = 12;
 
-    __device__ T* level(int l, int at) const { return (l == 0 ? to : spare + (l - 1) * tile_elements) + at; }
+// ---- products with columns in lanes ---------------------------------------------------------------------------------
 
-    // Adds sum number k at an element of the tile.
-    __device__ void add(int k, int at, T sum) const {
-        for (int l = 0; l < 3; l++) {
-            const int number = k >> run_bits * l;
-            const int in_run = l == 2 || count <= 1 << run_bits ? number : number % (1 << run_bits);
-            T* const target = level(l, at);
-            sum = in_run == 0 ? sum : *target + sum;
-            *target = sum;
-            if (in_run != (1 << run_bits) - 1 || l == 2 || count <= 1 << run_bits) {
-                return;
-            }
+// The lane's columns of a row of `width` elements, zeros beyond the last.
+template <class T, int cols> __device__ void load_columns(const T* row, int c, int width, T (&to)[cols]) {
+#pragma unroll
+    for (int z = 0; z < cols; z++) {
+        to[z] = c + 32 * z < width ? row[c + 32 * z] : T(0);
+    }
+}
+
+// What a warp shares: rows of a factor, and for each of them a number, which leads to the row of the other factor.
+template <class T, int rows> struct Stage {
+    T* left;            // step * rows elements, aligned to 16 bytes
+    long long* number;  // step elements
+
+    // left[x, y] = from(x, y) for y < num_y, else 0, and number[x] = number_of(x), for x < num_x <= step.
+    template <class From, class NumberOf>
+    __device__ void load(int num_x, int num_y, const From& from, const NumberOf& number_of) const {
+        __syncwarp();
+        for (int i = threadIdx.x; i < num_x * rows; i += 32) {
+            left[i] = i % rows < num_y ? from(i / rows, i % rows) : T(0);
         }
+        if (int(threadIdx.x) < num_x) {
+            number[threadIdx.x] = number_of(int(threadIdx.x));
+        }
+        __syncwarp();
     }
 
-    // Writes the sum of all three levels to element `at` of `to`.
-    __device__ void finish(int at) const {
-        if (count > 1 << run_bits) {
-            T sum = count % (1 << run_bits) != 0 ? to[at] : T(0);
-            sum = (count >> run_bits) % (1 << run_bits) != 0 ? *level(1, at) + sum : sum;
-            to[at] = count >> 2 * run_bits != 0 ? *level(2, at) + sum : sum;
+    // sum[y][z] += left[x, y] right[number[x] + c + 32 z] for x, x + 1, ..., x + count - 1, which are loaded together.
+    template <int count, int cols>
+    __device__ void add(int x, const T* right, int c, int width, T (&sum)[rows][cols]) const {
+        T r[count][cols];
+#pragma unroll
+        for (int u = 0; u < count; u++) {
+            load_columns(right + number[x + u], c, width, r[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < count; u++) {
+            T l[rows];
+            read(left + (x + u) * rows, l);
+            add_outer(l, r[u], sum);
         }
     }
 };
 
-// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_dot m + sph m_dot. `spare`
-// has two tiles if an edge has more than 16 * triplets_at_a_time triplets.
-template <class T, class I>
-__device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T>& pairs, bool dot, const Rows<I>& rows,
-                             const Piece<I>& edge, int s0, int c0, T* factors, T* to, T* spare) {
-    const int num_s = min(tile.rows(), sizes.spherical - s0), num_c = min(tile.cols(), sizes.emb_in - c0);
-    const TripletSum<T> total{to, spare, (edge.size + triplets_at_a_time - 1) / triplets_at_a_time};
+// Writes the lane's columns of a row or, if `add`, adds them to what is there.
+template <class T, int cols>
+__device__ void store_columns(T* row, int c, int width, bool add, const T (&from)[cols]) {
+#pragma unroll
+    for (int z = 0; z < cols; z++) {
+        if (c + 32 * z < width) {
+            row[c + 32 * z] = add ? row[c + 32 * z] + from[z] : from[z];
+        }
+    }
+}
+
+// sum[y][z] += sum over x < num_x of left(x, y) right[offset(x) + c + 32 z] for y < num_y; a row of `right` has `width`
+// elements. Rows of `sum` from num_y on, and columns beyond the last, are undefined: they may be products of zero and
+// infinity. The sums of `step` terms are rounded separately, to avoid long chains of additions.
+template <class T, int rows, int cols, class Left, class Offset>
+__device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, const Left& left, const Offset& offset,
+                            const T* right, int c, int width, T (&sum)[rows][cols]) {
+    for (int x0 = 0; x0 < num_x; x0 += step) {
+        const int here = min(step, num_x - x0);
+        stage.load(
+            here, num_y, [&](int x, int y) { return left(x0 + x, y); }, [&](int x) { return offset(x0 + x); });
+        T part[rows][cols] = {};
+        int x = 0;
+#pragma unroll 1
+        for (; x + unroll <= here; x += unroll) {
+            stage.template add<unroll>(x, right, c, width, part);
+        }
+#pragma unroll 1
+        for (; x < here; x++) {
+            stage.template add<1>(x, right, c, width, part);
+        }
+        add_to(sum, part);
+    }
+}
+
+// Sets the rows from num_y on, and the columns from `width` on, to zero.
+template <class T, int rows, int cols>
+__device__ void clear_beyond(int num_y, int c, int width, T (&sum)[rows][cols]) {
+#pragma unroll
+    for (int y = 0; y < rows; y++) {
+#pragma unroll
+        for (int z = 0; z < cols; z++) {
+            sum[y][z] = y < num_y && c + 32 * z < width ? sum[y][z] : T(0);
+        }
+    }
+}
+
+// values[z] += sum over y of column[y] matrix[y][z].
+template <class T, int rows, int cols>
+__device__ void add_to_columns(const T* column, const T (&matrix)[rows][cols], T (&values)[cols]) {
+    T factor[rows];
+    read(column, factor);
+#pragma unroll
+    for (int y = 0; y < rows; y++) {
+#pragma unroll
+        for (int z = 0; z < cols; z++) {
+            values[z] += factor[y] * matrix[y][z];
+        }
+    }
+}
+
+// values[y] += sum over the lane's columns z of matrix[y][z] row[z].
+template <class T, int rows, int cols>
+__device__ void add_to_rows(const T (&matrix)[rows][cols], const T (&row)[cols], T (&values)[rows]) {
+#pragma unroll
+    for (int y = 0; y < rows; y++) {
+#pragma unroll
+        for (int z = 0; z < cols; z++) {
+            values[y] += matrix[y][z] * row[z];
+        }
+    }
+}
+
+// The sum of values[lane % rows] over the lanes of the warp. Lanes exchange half of what they have, then a quarter.
+template <class T, int rows> __device__ T sum_over_lanes(T (&values)[rows]) {
+#pragma unroll
+    for (int half = rows / 2; half > 0; half /= 2) {
+        const bool upper = threadIdx.x & half;
+#pragma unroll
+        for (int k = 0; k < half; k++) {
+            const T kept = upper ? values[k + half] : values[k], given = upper ? values[k] : values[k + half];
+            values[k] = kept + __shfl_xor_sync(0xffffffffu, given, half);
+        }
+    }
+    T sum = values[0];
+#pragma unroll
+    for (int bit = rows; bit < 32; bit *= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+    }
+    return sum;
+}
+
+// ---- B and P --------------------------------------------------------------------------------------------------------
+
+// A tree of sums of triplets_at_a_time triplets, to avoid long chains of additions: 16 of them in the first level, 16
+// of these in the second, the rest in the third. A level has the rows and columns of every lane, in shared memory.
+template <class T, int rows, int cols> struct TripletSum {
+    T* levels;  // null if no edge has so many triplets
+    int count;  // total number of sums
+
+    __device__ T* at(int level, int y, int z) const {
+        return levels + ((level * rows + y) * cols + z) * 32 + threadIdx.x;
+    }
+
+    // Adds sum number k.
+    __device__ void add(int k, const T (&sum)[rows][cols]) const {
+#pragma unroll
+        for (int y = 0; y < rows; y++) {
+#pragma unroll
+            for (int z = 0; z < cols; z++) {
+                T term = sum[y][z];
+                bool full = true;  // the level below
+                for (int level = 0; level < 3 && full; level++) {
+                    const int number = k >> 4 * level, in_level = level == 2 ? number : number % 16;
+                    T* const target = at(level, y, z);
+                    term = in_level == 0 ? term : *target + term;
+                    *target = term;
+                    full = in_level == 15;
+                }
+            }
+        }
+    }
+
+    __device__ void finish(T (&sum)[rows][cols]) const {
+#pragma unroll
+        for (int y = 0; y < rows; y++) {
+#pragma unroll
+            for (int z = 0; z < cols; z++) {
+                sum[y][z] = count % 16 != 0 ? *at(0, y, z) : T(0);
+                sum[y][z] = count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z];
+                sum[y][z] = count / 256 != 0 ? *at(2, y, z) + sum[y][z] : sum[y][z];
+            }
+        }
+    }
+};
+
+// sum[y][z] = sum over the edge's triplets of sph[t, s0 + y] m[t, c + 32 z] or, with `dot`, of sph_dot m + sph m_dot;
+// zero beyond the last row and column. `levels` is used if the edge has more than triplets_at_a_time triplets.
+template <class T, class I, int rows, int cols>
+__device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, const Pairs<T>& pairs, bool dot,
+                             const Rows<I>& order, const Piece<I>& edge, int s0, int c, T* levels,
+                             T (&sum)[rows][cols]) {
+    const TripletSum<T, rows, cols> total{levels, (edge.size + triplets_at_a_time - 1) / triplets_at_a_time};
+    const int num_s = sizes.spherical - s0;
     for (int k = 0; k < total.count; k++) {
         const long long begin = edge.begin + k * triplets_at_a_time;
         const int num_t = min(triplets_at_a_time, edge.size - k * triplets_at_a_time);
-        Product<T> product(tile, factors);
+        clear_beyond(0, c, 0, sum);
         for (int pair = 0; pair < (dot ? 2 : 1); pair++) {
             const T* const sph = dot && pair == 0 ? pairs.sph_dot : pairs.sph;
             const T* const m = pair == 1 ? pairs.m_dot : pairs.m;
             if (sph != nullptr && m != nullptr) {
-                product.add(
-                    num_s, num_c, num_t, false, false,
-                    [&](int x, int y) { return sph[rows.triplet(begin + x) * sizes.spherical + s0 + y]; },
-                    [&](int x, int z) { return m[rows.input(begin + x) * sizes.emb_in + c0 + z]; });
+                add_product(
+                    stage, num_t, num_s,
+                    [&](int x, int y) { return sph[order.triplet(begin + x) * sizes.spherical + s0 + y]; },
+                    [&](int x) { return order.input_of(order.triplet(begin + x)) * sizes.emb_in; }, m, c,
+                    sizes.emb_in, sum);
             }
         }
-        product.reduce();
-        product.each(num_s, num_c, [&](int y, int z, T sum) { total.add(k, y * product_stride + z, sum); });
-        if (k == total.count - 1) {
-            product.each(num_s, num_c, [&](int y, int z, T) { total.finish(y * product_stride + z); });
+        if (total.count > 1) {
+            total.add(k, sum);
         }
     }
-    __syncthreads();
+    if (total.count > 1) {
+        total.finish(sum);
+    }
+    clear_beyond(num_s, c, sizes.emb_in, sum);
 }
 
-// As product_blocks_per_sm, for a kernel with totals in registers.
-template <class T> constexpr int total_blocks_per_sm = sizeof(T) == 4 ? 5 : 3;
-
-// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, with the derivative B_dot of B. A block computes a tile
-// of p; the tile of B has the same columns.
-template <class T, class I>
-__global__ void __launch_bounds__(128, total_blocks_per_sm<T>)
+// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, with the derivative B_dot of B. A warp computes
+// interm_at_a_time rows of p for the columns of its lanes: sums of 16 edges in shared memory, the sum of these in p.
+template <class T, class I, int rows, int cols>
+__global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
                 const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
                 const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
-                int spherical, int emb_in, int row_bits, int col_bits, T* __restrict__ p) {
-    __shared__ __align__(16) T factors[product_elements];
-    __shared__ T b[tile_elements];
-    extern __shared__ double spare[];
+                int spherical, int emb_in, T* p) {
+    __shared__ __align__(16) T left[step * rows];
+    __shared__ long long number[step];
+    __shared__ T sums[interm_at_a_time * cols * 32];
+    extern __shared__ double levels[];
+    const Stage<T, rows> stage{left, number};
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
-    const Rows<I> rows{triplet_order, inputs};
-    const Tile tile{row_bits, col_bits}, tile_b = Tile::of(spherical, emb_in);
-    const unsigned col_tiles = (emb_in + tile.cols() - 1) / tile.cols();
-    const unsigned tiles = col_tiles * ((interm + tile.rows() - 1) / tile.rows());
-    const int i0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), c0 = int(blockIdx.x % col_tiles) * tile.cols();
-    const int num_i = min(tile.rows(), interm - i0), num_c = min(tile.cols(), emb_in - c0);
+    const Rows<I> order{triplet_order, inputs};
+    const unsigned col_tiles = (emb_in + 32 * cols - 1) / (32 * cols);
+    const unsigned tiles = col_tiles * ((interm + interm_at_a_time - 1) / interm_at_a_time);
+    const int i0 = int(blockIdx.x % tiles / col_tiles) * interm_at_a_time, num_i = min(interm_at_a_time, interm - i0);
+    const int c = int(blockIdx.x % col_tiles) * 32 * cols + int(threadIdx.x);
     const long long s = blockIdx.x / tiles;
     const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
-    Product<T> product(tile, factors), total(tile, factors);
-    for (int j = 0; j < unit.edges(); j++) {
-        const Piece<I> edge = unit.edge(j);
-        for (int dot = r_dot == nullptr; dot < (r != nullptr && pairs.varied() ? 2 : 1) && edge.size > 0; dot++) {
-            const T* const radial = (dot ? r : r_dot) + ((long long)(edge.row) * interm + i0) * spherical;
-            for (int s0 = 0; s0 < spherical; s0 += tile_b.rows()) {
-                sum_triplets(tile_b, sizes, pairs, dot, rows, edge, s0, c0, factors, b, reinterpret_cast<T*>(spare));
-                product.add(
-                    num_i, num_c, min(tile_b.rows(), spherical - s0), true, false,
-                    [&](int x, int y) { return radial[y * spherical + s0 + x]; },
-                    [&](int x, int z) { return b[x * product_stride + z]; });
+    T* const own = sums + threadIdx.x;  // the sum of row i, column z is at 32 * (i * cols + z)
+    for (int j0 = 0; j0 == 0 || j0 < unit.edges(); j0 += 16) {
+        for (int i = 0; i < num_i * cols; i++) {
+            own[32 * i] = T(0);
+        }
+        for (int j = j0; j < min(j0 + 16, unit.edges()); j++) {
+            const Piece<I> edge = unit.edge(j);
+            for (int dot = r_dot == nullptr; dot < (r != nullptr && pairs.varied() ? 2 : 1) && edge.size > 0; dot++) {
+                const T* const radial = (dot ? r : r_dot) + ((long long)(edge.row) * interm + i0) * spherical;
+                for (int s0 = 0; s0 < spherical; s0 += rows) {
+                    T b[rows][cols];
+                    sum_triplets(stage, sizes, pairs, dot, order, edge, s0, c, reinterpret_cast<T*>(levels), b);
+                    for (int i = 0; i < num_i; i += step) {
+                        const int here = min(step, num_i - i);
+                        stage.load(
+                            here, spherical - s0, [&](int x, int y) { return radial[(i + x) * spherical + s0 + y]; },
+                            [](int) { return 0; });
+                        for (int x = 0; x < here; x++) {
+                            T sum[cols] = {};
+                            add_to_columns(stage.left + x * rows, b, sum);
+#pragma unroll
+                            for (int z = 0; z < cols; z++) {
+                                own[32 * ((i + x) * cols + z)] += sum[z];
+                            }
+                        }
+                    }
+                }
             }
         }
-        if (j % 16 == 15) {
-            product.move_to(total.sum);
+        for (int i = 0; i < num_i; i++) {
+            T sum[cols];
+#pragma unroll
+            for (int z = 0; z < cols; z++) {
+                sum[z] = own[32 * (i * cols + z)];
+            }
+            store_columns(p + (s * interm + i0 + i) * emb_in, c, emb_in, j0 > 0, sum);
         }
     }
-    product.move_to(total.sum);
-    total.reduce();
-    T* const target = p + (s * interm + i0) * emb_in + c0;
-    total.each(num_i, num_c, [&](int y, int z, T sum) { target[(long long)(y) * emb_in + z] = sum; });
 }
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-// target[i, s0 + z] (+)= sum over c of the tile of q_dot[i, c] B[z, c] + q[i, c] B_dot[z, c]; the first tile is not
-// added.
-template <class T>
-__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_dot, const T* q, int s0, int c0,
-                                T* factors, const T* b, const T* b_dot, T* target) {
-    const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
-    const Tile tile = Tile::of(sizes.interm, min(tile_b.rows(), sizes.spherical));
-    for (int i0 = 0; i0 < sizes.interm; i0 += tile.rows()) {
-        const int num_i = min(tile.rows(), sizes.interm - i0);
-        Product<T> product(tile, factors);
-        for (int dot = 0; dot < 2; dot++) {
-            const T* const outer = dot ? q : q_dot;
-            const T* const sums = dot ? b_dot : b;
-            if (outer != nullptr) {
-                product.add(
-                    num_i, num_s, num_c, true, true,
-                    [&](int x, int y) { return outer[(long long)(i0 + y) * sizes.emb_in + c0 + x]; },
-                    [&](int x, int z) { return sums[z * product_stride + x]; });
-            }
-        }
-        product.reduce();
-        product.each(num_i, num_s, [&](int y, int z, T sum) {
-            T* const to = target + (long long)(i0 + y) * sizes.spherical + s0 + z;
-            *to = c0 == 0 ? sum : *to + sum;
-        });
-    }
-}
-
-// to[y, z] = sum over i of r[i, s0 + y] q[i, c0 + z] for one or two pairs of r and q; the second may be null.
-template <class T>
-__device__ void spread_outputs(const Tile& tile, const Sizes& sizes, const T* r, const T* q, const T* r_1, const T* q_1,
-                               int s0, int c0, T* factors, T* to) {
-    const int num_s = min(tile.rows(), sizes.spherical - s0), num_c = min(tile.cols(), sizes.emb_in - c0);
-    Product<T> product(tile, factors);
-    for (int pair = 0; pair < 2; pair++) {
-        const T* const radial = pair == 0 ? r : r_1;
-        const T* const outputs = pair == 0 ? q : q_1;
-        if (radial != nullptr && outputs != nullptr) {
-            product.add(
-                num_s, num_c, sizes.interm, false, false,
-                [&](int x, int y) { return radial[(long long)(x) * sizes.spherical + s0 + y]; },
-                [&](int x, int z) { return outputs[(long long)(x) * sizes.emb_in + c0 + z]; });
-        }
-    }
-    product.reduce();
-    product.each(num_s, num_c, [&](int y, int z, T sum) { to[y * product_stride + z] = sum; });
-    __syncthreads();
-}
-
-// With tiles d_dot and d of the gradients of B and B_dot, for the edge's triplets t:
-// grad_m[t, c0 + z] (+)= sum over s of sph d_dot + sph_dot d; grad_sph[t, s0 + z] (+)= sum over c of m d_dot + m_dot d.
-template <class T, class I>
-__device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const Pairs<T>& pairs, const Rows<I>& rows,
-                                  const Piece<I>& edge, int s0, int c0, T* factors, const T* d_dot, const T* d,
-                                  T* grad_sph, T* grad_m) {
-    const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
-    for (int k = 0; k < 2; k++) {
-        T* const out = k == 0 ? grad_m : grad_sph;
-        const int num_z = k == 0 ? num_c : num_s, depth = k == 0 ? num_s : num_c;
-        const int width = k == 0 ? sizes.emb_in : sizes.spherical, width_x = k == 0 ? sizes.spherical : sizes.emb_in;
-        const int z0 = k == 0 ? c0 : s0, x0 = k == 0 ? s0 : c0;
-        const int d_x = k == 0 ? product_stride : 1, d_z = k == 0 ? 1 : product_stride;
-        const Tile tile = Tile::of(product_side, num_z);
-        for (int t0 = 0; out != nullptr && t0 < edge.size; t0 += tile.rows()) {
-            const long long begin = edge.begin + t0;
-            const int num_t = min(tile.rows(), edge.size - t0);
-            Product<T> product(tile, factors);
-            for (int dot = 0; dot < 2; dot++) {
-                const T* const values = k == 0 ? (dot ? pairs.sph_dot : pairs.sph) : (dot ? pairs.m_dot : pairs.m);
-                const T* const factor = dot ? d : d_dot;
-                if (values != nullptr) {
-                    product.add(
-                        num_t, num_z, depth, true, d_x == 1,
-                        [&](int x, int y) {
-                            const long long row = k == 0 ? rows.triplet(begin + y) : rows.input(begin + y);
-                            return values[row * width_x + x0 + x];
-                        },
-                        [&](int x, int z) { return factor[x * d_x + z * d_z]; });
-                }
-            }
-            product.reduce();
-            product.each(num_t, num_z, [&](int y, int z, T sum) {
-                T* const to = out + rows.triplet(begin + y) * width + z0 + z;
-                *to = x0 == 0 ? sum : *to + sum;
-            });
-        }
-    }
-}
-
 // The gradient of rad_W1 for the unit's edges, q_dot B^T + q B_dot^T with q of the unit's output and its derivative
 // q_dot; a row for each unit if `by_unit`, else for each edge.
-template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
+template <class T, class I, int rows, int cols>
+__global__ void __launch_bounds__(32, radial_blocks_per_sm)
 gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph,
               const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
               const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
               const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
-              int spherical, int emb_in, int by_unit, T* __restrict__ out) {
-    __shared__ __align__(16) T factors[product_elements];
-    __shared__ T b[tile_elements];
-    __shared__ T b_dot[tile_elements];
-    extern __shared__ double spare[];
+              int spherical, int emb_in, int by_unit, T* out) {
+    __shared__ __align__(16) T left[step * rows];
+    __shared__ long long number[step];
+    extern __shared__ double levels[];
+    const Stage<T, rows> stage{left, number};
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
-    const Rows<I> rows{triplet_order, inputs};
-    const Tile tile = Tile::of(spherical, emb_in);
+    const Rows<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
     const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
-    T* const beyond = reinterpret_cast<T*>(spare);
     const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
+    const int lane = int(threadIdx.x);
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
         T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
-        for (int i = threadIdx.x; edge.size == 0 && i < size; i += blockDim.x) {
+        const bool any = edge.size > 0 && (outer != nullptr || outer_dot != nullptr);
+        for (int i = lane; !any && i < size; i += 32) {
             target[i] = T(0);
         }
-        for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
-            for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
-                if (outer_dot != nullptr) {
-                    sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b, beyond);
+        for (int c0 = 0; any && c0 < emb_in; c0 += 32 * cols) {
+            const int c = c0 + lane;
+            for (int s0 = 0; s0 < spherical; s0 += rows) {
+                bool add = c0 > 0;
+                for (int dot = 0; dot < 2; dot++) {
+                    const T* const outputs = dot ? outer : outer_dot;
+                    if (outputs == nullptr) {
+                        continue;
+                    }
+                    T b[rows][cols];
+                    sum_triplets(stage, sizes, pairs, dot, order, edge, s0, c, reinterpret_cast<T*>(levels), b);
+                    for (int i = 0; i < interm; i++) {
+                        T values[rows] = {}, of_row[cols];
+                        load_columns(outputs + (long long)(i) * emb_in, c, emb_in, of_row);
+                        add_to_rows(b, of_row, values);
+                        const T sum = sum_over_lanes(values);
+                        if (lane < min(rows, spherical - s0)) {
+                            T* const to = target + (long long)(i) * spherical + s0 + lane;
+                            *to = add ? *to + sum : sum;
+                        }
+                    }
+                    add = true;
                 }
-                if (outer != nullptr) {
-                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_dot, beyond);
-                }
-                radial_gradient(tile, sizes, outer_dot, outer, s0, c0, factors, b, b_dot, target);
             }
         }
     }
@@ -304,36 +399,79 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
 
 // The gradients of sph and m for the unit's triplets: with d_dot = r^T q_dot + r_dot^T q and d = r^T q of each edge,
 // grad_sph = d_dot m + d m_dot and grad_m = d_dot sph + d sph_dot, which has a row for each triplet.
-template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
+template <class T, class I, int rows, int cols>
+__global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r,
                 const T* __restrict__ r_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
                 const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
                 const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
-                int spherical, int emb_in, T* __restrict__ grad_sph, T* __restrict__ grad_m) {
-    __shared__ __align__(16) T factors[product_elements];
-    __shared__ T d_dot[product_side * product_stride];
-    __shared__ T d[product_side * product_stride];
-    const Sizes sizes{interm, spherical, emb_in};
+                int spherical, int emb_in, T* grad_sph, T* grad_m) {
+    __shared__ __align__(16) T left[step * rows];
+    __shared__ __align__(16) T left_dot[step * rows];
+    __shared__ long long number[step];
+    const Stage<T, rows> stage{left, number}, stage_dot{left_dot, number};
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
-    const Rows<I> rows{triplet_order, inputs};
-    const Tile tile = Tile::of(spherical, emb_in);
+    const Rows<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
-    const T* const outer = q == nullptr ? nullptr : q + s * q_size;
-    const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
     const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
+    const int lane = int(threadIdx.x);
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
-        const T* const radial = r + edge.row * r_size;
-        const T* const radial_dot = r_dot == nullptr ? nullptr : r_dot + edge.row * r_size;
-        for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
-            for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
-                spread_outputs(tile, sizes, radial, outer_dot, radial_dot, outer, s0, c0, factors, d_dot);
-                if (pairs.varied()) {
-                    spread_outputs<T>(tile, sizes, radial, outer, nullptr, nullptr, s0, c0, factors, d);
+        for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += 32 * cols) {
+            const int c = c0 + lane;
+            for (int s0 = 0; s0 < spherical; s0 += rows) {
+                const int num_s = spherical - s0;
+                T d[rows][cols] = {}, d_dot[rows][cols] = {};
+#pragma unroll
+                for (int term = 0; term < 3; term++) {  // r^T q_dot, r_dot^T q, and r^T q, which is d
+                    const T* const radial = term == 1 ? r_dot : r;
+                    const T* const outer = term == 0 ? q_dot : q;
+                    if (radial != nullptr && outer != nullptr && (term < 2 || pairs.varied())) {
+                        add_product(
+                            stage, interm, num_s,
+                            [&](int x, int y) { return radial[edge.row * r_size + x * spherical + s0 + y]; },
+                            [&](int x) { return x * emb_in; }, outer + s * q_size, c, emb_in, term == 2 ? d : d_dot);
+                    }
                 }
-                triplet_gradients(tile, sizes, pairs, rows, edge, s0, c0, factors, d_dot, d, grad_sph, grad_m);
+                clear_beyond(num_s, c, emb_in, d);
+                clear_beyond(num_s, c, emb_in, d_dot);
+                for (int t0 = 0; t0 < edge.size; t0 += step) {
+                    const int here = min(step, edge.size - t0);
+                    const auto triplet = [&](int x) { return order.triplet(edge.begin + t0 + x); };
+                    stage.load(
+                        here, num_s, [&](int x, int y) { return sph[triplet(x) * spherical + s0 + y]; }, triplet);
+                    if (sph_dot != nullptr) {
+                        stage_dot.load(
+                            here, num_s, [&](int x, int y) { return sph_dot[triplet(x) * spherical + s0 + y]; },
+                            triplet);
+                    }
+                    for (int x = 0; x < here; x++) {
+                        const long long t = number[x];
+                        if (grad_m != nullptr) {
+                            T values[cols] = {};
+                            add_to_columns(left + x * rows, d_dot, values);
+                            if (sph_dot != nullptr) {
+                                add_to_columns(left_dot + x * rows, d, values);
+                            }
+                            store_columns(grad_m + t * emb_in, c, emb_in, s0 > 0, values);
+                        }
+                        if (grad_sph != nullptr) {
+                            T values[rows] = {}, of_row[cols];
+                            load_columns(m + order.input_of(t) * emb_in, c, emb_in, of_row);
+                            add_to_rows(d_dot, of_row, values);
+                            if (m_dot != nullptr) {
+                                load_columns(m_dot + order.input_of(t) * emb_in, c, emb_in, of_row);
+                                add_to_rows(d, of_row, values);
+                            }
+                            const T sum = sum_over_lanes(values);
+                            if (lane < min(rows, num_s)) {
+                                T* const to = grad_sph + t * spherical + s0 + lane;
+                                *to = c0 == 0 ? sum : *to + sum;
+                            }
+                        }
+                    }
+                }
             }
         }
     }
@@ -362,62 +500,75 @@ gemnet_select(const T* values, const Cut<I> cut, const I* __restrict__ triplet_o
 
 // out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides
 // of a determine its fast axis.
-template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
+template <class T, class I, int rows, int cols>
+__global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
              const T* __restrict__ a_1, const Cut<I> cut, const I* __restrict__ triplet_order, long long first,
-             int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
-    __shared__ __align__(16) T factors[product_elements];
-    const Rows<I> rows{triplet_order, nullptr};
-    const Tile tile = Tile::of(product_side, num_y);
+             int num_y, int num_x, int y_stride, int x_stride, T* out) {
+    __shared__ __align__(16) T loaded[step * rows];
+    __shared__ long long number[step];
+    const Stage<T, rows> stage{loaded, number};
+    const Rows<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
     const Piece<I> edge = cut.piece(first + s);
-    for (int t0 = 0; t0 < edge.size; t0 += tile.rows()) {
-        const int num_t = min(tile.rows(), edge.size - t0);
-        for (int y0 = 0; y0 < num_y; y0 += tile.cols()) {
-            Product<T> product(tile, factors);
-            for (int pair = 0; pair < 2; pair++) {
-                const T* const values = pair == 0 ? left : left_1;
-                const T* const matrix = pair == 0 ? a : a_1;
-                if (values != nullptr && matrix != nullptr) {
-                    const T* const block = matrix + s * num_y * num_x + (long long)(y0) * y_stride;
-                    product.add(
-                        num_t, min(tile.cols(), num_y - y0), num_x, true, x_stride == 1,
-                        [&](int x, int y) { return values[rows.triplet(edge.begin + t0 + y) * num_x + x]; },
-                        [&](int x, int z) { return block[(long long)(z) * y_stride + (long long)(x) * x_stride]; });
+    for (int c = int(threadIdx.x); c - int(threadIdx.x) < num_y; c += 32 * cols) {
+        bool add = false;
+        for (int pair = 0; pair < 2; pair++) {
+            const T* const values = pair == 0 ? left : left_1;
+            const T* const matrix = pair == 0 ? a : a_1;
+            for (int x0 = 0; values != nullptr && matrix != nullptr && x0 < num_x; x0 += rows, add = true) {
+                T factor[rows][cols];
+#pragma unroll
+                for (int y = 0; y < rows; y++) {
+#pragma unroll
+                    for (int z = 0; z < cols; z++) {
+                        const long long at = (long long)(c + 32 * z) * y_stride + (long long)(x0 + y) * x_stride;
+                        factor[y][z] = x0 + y < num_x && c + 32 * z < num_y ? matrix[s * num_y * num_x + at] : T(0);
+                    }
+                }
+                for (int t0 = 0; t0 < edge.size; t0 += step) {
+                    const int here = min(step, edge.size - t0);
+                    const auto triplet = [&](int x) { return order.triplet(edge.begin + t0 + x); };
+                    stage.load(
+                        here, num_x - x0, [&](int x, int y) { return values[triplet(x) * num_x + x0 + y]; }, triplet);
+                    for (int x = 0; x < here; x++) {
+                        T sum[cols] = {};
+                        add_to_columns(loaded + x * rows, factor, sum);
+                        store_columns(out + number[x] * num_y, c, num_y, add, sum);
+                    }
                 }
             }
-            product.reduce();
-            product.each(num_t, min(tile.cols(), num_y - y0), [&](int y, int z, T sum) {
-                out[rows.triplet(edge.begin + t0 + y) * num_y + y0 + z] = sum;
-            });
         }
     }
 }
 
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
-template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
+template <class T, class I, int rows, int cols>
+__global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const Cut<I> cut,
              const I* __restrict__ triplet_order, long long first, int num_y, int num_z, T* __restrict__ out) {
-    __shared__ __align__(16) T factors[product_elements];
-    const Rows<I> rows{triplet_order, nullptr};
-    const Tile tile = Tile::of(num_y, num_z);
+    __shared__ __align__(16) T loaded[step * rows];
+    __shared__ long long number[step];
+    const Stage<T, rows> stage{loaded, number};
+    const Rows<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
     const Piece<I> edge = cut.piece(first + s);
-    for (int y0 = 0; y0 < num_y; y0 += tile.rows()) {
-        for (int z0 = 0; z0 < num_z; z0 += tile.cols()) {
-            const T* const left_tile = left + y0;
-            const T* const right_tile = right + z0;
-            Product<T> product(tile, factors);
-            product.add(
-                min(tile.rows(), num_y - y0), min(tile.cols(), num_z - z0), edge.size, false, false,
-                [&](int x, int y) { return left_tile[rows.triplet(edge.begin + x) * num_y + y]; },
-                [&](int x, int z) { return right_tile[rows.triplet(edge.begin + x) * num_z + z]; });
-            product.reduce();
-            T* const target = out + (s * num_y + y0) * num_z + z0;
-            product.each(min(tile.rows(), num_y - y0), min(tile.cols(), num_z - z0),
-                         [&](int y, int z, T sum) { target[(long long)(y) * num_z + z] = sum; });
+    for (int c = int(threadIdx.x); c - int(threadIdx.x) < num_y; c += 32 * cols) {
+        for (int z0 = 0; z0 < num_z; z0 += rows) {
+            T sum[rows][cols] = {};
+            add_product(
+                stage, edge.size, num_z - z0,
+                [&](int x, int z) { return right[order.triplet(edge.begin + x) * num_z + z0 + z]; },
+                [&](int x) { return order.triplet(edge.begin + x) * num_y; }, left, c, num_y, sum);
+#pragma unroll
+            for (int y = 0; y < cols; y++) {
+#pragma unroll
+                for (int z = 0; z < rows; z++) {
+                    if (c + 32 * y < num_y && z0 + z < num_z) {
+                        out[(s * num_y + c + 32 * y) * num_z + z0 + z] = sum[z][y];
+                    }
+                }
+            }
         }
     }
 }

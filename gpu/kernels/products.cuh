@@ -16,19 +16,11 @@ constexpr int product_elements = 2 * product_stride * product_depth;
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 template <class T> constexpr int product_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 
-__device__ inline int bits(int number) { return number <= 1 ? 0 : 32 - __clz(number - 1); }
-
 // Lanes of a tile, as exponents of two.
 struct Tile {
     int row_bits;
     int col_bits;
 
-    // For a product of about this many rows and columns.
-    static __device__ Tile of(int rows, int cols) {
-        const int lane_bits = bits(blockDim.x), col_bits = min(bits((cols + lane_cols - 1) / lane_cols), 4);
-        const int row_bits = min(bits((rows + lane_rows - 1) / lane_rows), min(3, lane_bits - col_bits));
-        return {max(row_bits, lane_bits - col_bits - 4), col_bits};
-    }
     __device__ int rows() const { return lane_rows << row_bits; }
     __device__ int cols() const { return lane_cols << col_bits; }
     __device__ int row() const { return (threadIdx.x >> col_bits & ((1 << row_bits) - 1)) * lane_rows; }
@@ -91,36 +83,22 @@ template <class T> struct Product {
 
     __device__ Product(const Tile& tile, T* buffer) : tile(tile), buffer(buffer), sum{} {}
 
-    // total += sum; sum = 0, to avoid long chains of additions.
-    __device__ void move_to(T (&total)[lane_rows][lane_cols]) {
-#pragma unroll
-        for (int i = 0; i < lane_rows; i++) {
-#pragma unroll
-            for (int j = 0; j < lane_cols; j++) {
-                total[i][j] += sum[i][j];
-                sum[i][j] = T(0);
-            }
-        }
-    }
-
-    // sum(y, z) += sum over x < depth of left(x, y) right(x, z), y < rows and z < cols. Consecutive threads
-    // load along x if `left_x` or `right_x`. All threads must call this; values that they stored before are not yet
-    // visible.
+    // sum(y, z) += sum over x < depth of left(x, y) right(x, z), y < rows and z < cols. All threads must call this;
+    // values that they stored before are not yet visible.
     template <class Left, class Right>
-    __device__ void add(int rows, int cols, int depth, bool left_x, bool right_x, const Left& left,
-                        const Right& right) {
+    __device__ void add(int rows, int cols, int depth, const Left& left, const Right& right) {
         T* const other = buffer + product_depth * product_stride;
         for (int x0 = 0; x0 < depth; x0 += product_depth) {
             const int here = min(product_depth, depth - x0);
-            load(x0, here, rows, tile.row_bits + 2, left_x, buffer, left);
-            load(x0, here, cols, tile.col_bits + 1, right_x, other, right);
+            load(x0, here, rows, tile.row_bits + 2, buffer, left);
+            load(x0, here, cols, tile.col_bits + 1, other, right);
             __syncthreads();
             multiply(other, here);
             __syncthreads();
         }
     }
 
-    // The threads of the first slice receive the complete sums.
+    // The threads of the first slice receive the complete sums; the buffer must not be used again.
     __device__ void reduce() {
         const int slices = tile.slices(), size = tile.rows() * tile.cols();
         const int place = tile.row() * tile.cols() + tile.col();
@@ -144,7 +122,6 @@ template <class T> struct Product {
                 }
             }
         }
-        __syncthreads();
     }
 
     // Calls to(y, z, sum(y, z)) for every complete sum, each by one thread.
@@ -164,10 +141,9 @@ template <class T> struct Product {
 private:
     // to[x][y] = from(x0 + x, y), zero outside of x < depth and y < width.
     template <class From>
-    __device__ void load(int x0, int depth, int width, int y_bits, bool x_fast, T* to, const From& from) const {
+    __device__ void load(int x0, int depth, int width, int y_bits, T* to, const From& from) const {
         for (int i = threadIdx.x; i < product_depth << y_bits; i += blockDim.x) {
-            const int x = x_fast ? i % product_depth : i >> y_bits;
-            const int y = x_fast ? i / product_depth : i & ((1 << y_bits) - 1);
+            const int x = i >> y_bits, y = i & ((1 << y_bits) - 1);
             to[x * product_stride + y] = x < depth && y < width ? from(x0 + x, y) : T(0);
         }
     }
@@ -210,7 +186,7 @@ product_rows(const T* __restrict__ left, long long left_stride, int left_first, 
     const T* const right_tile = right + first * right_stride + right_first + z0;
     Product<T> product(tile, factors);
     product.add(
-        num_rows_y, num_cols_z, depth, false, false, [&](int x, int y) { return left_tile[x * left_stride + y]; },
+        num_rows_y, num_cols_z, depth, [&](int x, int y) { return left_tile[x * left_stride + y]; },
         [&](int x, int z) { return right_tile[x * right_stride + z]; });
     product.reduce();
     T* const target = products + (c * num_y + y0) * num_z + z0;

@@ -19,7 +19,7 @@ from host_kernels import HERE, library
 from host_kernels import INSTANCES as OWN
 
 from trigraph import gpu
-from trigraph.gpu import cache, dimenet, gemnet, launcher, sums, units
+from trigraph.gpu import cache, dimenet, gemnet, launcher, sums
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
 
@@ -302,8 +302,8 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
 SAME = [
     (dimenet.DEGREES, "dimenet_triplets.cuh", "DEGREES"),
     (dimenet.PAD, "dimenet_triplets.cuh", "PAD"),
-    (gemnet.MOST_IN_ORDER, "gemnet.cu", "(1 << run_bits) * triplets_at_a_time"),
-    (units.SIDE, "products.cuh", "product_side"),
+    (gemnet.MOST_IN_ORDER, "gemnet.cu", "triplets_at_a_time"),
+    (gemnet.INTERM, "gemnet.cu", "interm_at_a_time"),
     (sums.MATRIX_ROWS, "matrices.cuh", "matrix_rows"),
 ]
 

@@ -34,7 +34,9 @@ GATHER = {
     ),
 }
 TILES = ("gno_moments<float, int, 4, 3>", "gno_to_source<float, int, 2, 3>", "gno_first_layer<float, int, 2, 4>")
-INSTANCES = {**GATHER, "dimenet": (FORWARD, *BACKWARD), "gno": TILES}
+# Where a warp adds the triplets of an edge, for 64 columns and for 32.
+TRIPLETS = ("gemnet_products<float, int, 8, 2>", "gemnet_products<float, int, 16, 1>")
+INSTANCES = {**GATHER, "dimenet": (FORWARD, *BACKWARD), "gno": TILES, "gemnet": TRIPLETS}
 
 
 def disassembler():
@@ -121,6 +123,16 @@ def counts_of(listing, name, least, family="dimenet"):
 def test_gno_tiles(listing, name):
     (c,) = counts_of(listing, name, 32, "gno")
     assert c["FFMA"] >= max(0.75 * c.total(), 8 * c["LDS"]), c
+
+
+@pytest.mark.parametrize("name", TRIPLETS)
+def test_triplets_of_gemnet(listing, name):
+    """No thread waits for other warps, and four rows of m are loaded together, 64 products for each column's four."""
+    assert not any(operation.startswith("BAR") for operation in operations_of(listing("gemnet")[name]))
+    counts = counts_of(listing, name, 64, "gemnet")
+    loop = min((c for c in counts if c["LDG"]), key=Counter.total)
+    assert loop["LDG"] in (4, 8), loop
+    assert loop["FFMA"] == 64 >= 0.5 * loop.total(), loop
 
 
 @pytest.mark.slow

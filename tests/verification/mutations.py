@@ -156,8 +156,10 @@ GEMNET = {
     },
     "gpu/kernels/gemnet.cu": {
         "tiles of emb_in overwrite": "*to = ⟦c0 == 0 ? sum : *to + sum → sum⟧;",
-        "triplets beyond the first 256 of an edge are left out": "sum = in_run == 0 ? sum : ⟦*target + sum → *target⟧;",
-        "runs are not carried over": " ⟦(count >> run_bits) % (1 << run_bits) != 0 ? *level(1, at) + sum : sum → sum⟧;",
+        "lanes exchange the wrong half": "given = ⟦upper → !upper⟧ ? values[k] : values[k + half];",
+        "the columns of a lane beyond its first are left out": "to[z] = ⟦c + 32 * z < width → z == 0 && c < width⟧ ?",
+        "triplets of an edge beyond the first 256": "term = in_level == 0 ? term : ⟦*target + term → *target⟧;",
+        "levels are left out": "⟦count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
     },
     "fortran/fast/gemnet_interaction.inc": {
         "second-order term of P replaces the first": "b, z%lc, a%gg_rad(:, e), z%s, p2, z%lc, ⟦.true. → .false.⟧)",
