@@ -71,4 +71,4 @@ def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
         elif kind.widths == "one channel" and name in CHANNELS:
             size = 1
         sizes[name] = size if symbol.maximum is None else min(size, symbol.maximum)
-    return sizes | dict(kind.sizes)
+    return sizes | {name: size for name, size in kind.sizes.items() if name in sizes}
