@@ -16,6 +16,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp serves at once
+    static constexpr int MIDS = 2;                             // rows of the second weights that a warp handles at once
     static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in 16 bytes, which a thread reads at once
     // Number of edges that a thread handles at a time, and of their harmonics, limited by its registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
@@ -397,50 +398,64 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds the staged in-edges to the second weights' gradient; `added` is the number of previous calls.
+    // Adds the staged in-edges to the second weights' gradient; `added` is the number of previous calls. A warp handles MIDS
+    // rows m at a time, for which it reads the features once.
     __device__ void add_weights(I first, int count, long long added) const {
 #pragma unroll 1
-        for (int m = channels.warp; m < inputs.n_mid; m += WARPS) {
-            T sum[W] = {};
+        for (int m = channels.warp * MIDS; m < inputs.n_mid; m += WARPS * MIDS) {
+            T sum[MIDS][W] = {};
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 const I f = graph.dst_edge_index[first + k];
-                const long long row = ((long long)(f) * inputs.n_mid + m) * DEGREES;
                 if (alone(f)) {
                     continue;
                 }
-                T projected[S], projected_dot[S], here[W] = {};
-                load<S>(inputs.projected + row, projected);
-                if (second) {
-                    load<S>(inputs.projected_dot + row, projected_dot);
-                }
+                const T* const row = inputs.projected + ((long long)(f) * inputs.n_mid + m) * DEGREES;
+                T d[S][W], d_dot[S][W];
 #pragma unroll
                 for (int l = 0; l < S; l++) {
                     const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
-                    T d[W];
-                    load_channels(features + at, d);
-#pragma unroll
-                    for (int w = 0; w < W; w++) {
-                        if (l < degrees()) {
-                            here[w] += d[w] * projected[l];
-                            here[w] += second ? features_dot()[at + w] * projected_dot[l] : T(0);
-                        }
+                    load_channels(features + at, d[l]);
+                    if (second) {
+                        load_channels(features_dot() + at, d_dot[l]);
                     }
                 }
 #pragma unroll
-                for (int w = 0; w < W; w++) {
-                    sum[w] += here[w];
+                for (int i = 0; i < MIDS; i++) {
+                    const T* const here_row = row + (m + i < inputs.n_mid ? i * DEGREES : 0);
+                    T projected[S], projected_dot[S], here[W] = {};
+                    load<S>(here_row, projected);
+                    if (second) {
+                        load<S>(here_row + (inputs.projected_dot - inputs.projected), projected_dot);
+                    }
+#pragma unroll
+                    for (int l = 0; l < S; l++) {
+#pragma unroll
+                        for (int w = 0; w < W && l < degrees(); w++) {
+                            here[w] += d[l][w] * projected[l];
+                            if (second) {
+                                here[w] += d_dot[l][w] * projected_dot[l];
+                            }
+                        }
+                    }
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        sum[i][w] += here[w];
+                    }
                 }
             }
 #pragma unroll
-            for (int w = 0; w < W; w++) {
-                if (channels.inside(w)) {
-                    const long long at = ((long long)(blockIdx.x) * inputs.n_mid + m) * inputs.n_emb + channels.first + w;
-                    T part = added == 0 ? sum[w] : grads.parts[at] + sum[w];
-                    if ((added + 1) % RUN == 0) {
-                        add_run(part, grads.totals[at], added + 1 == RUN);
+            for (int i = 0; i < MIDS; i++) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    if (channels.inside(w) && m + i < inputs.n_mid) {
+                        const long long row = (long long)(blockIdx.x) * inputs.n_mid + m + i, at = row * inputs.n_emb + channels.first + w;
+                        T part = added == 0 ? sum[i][w] : grads.parts[at] + sum[i][w];
+                        if ((added + 1) % RUN == 0) {
+                            add_run(part, grads.totals[at], added + 1 == RUN);
+                        }
+                        grads.parts[at] = part;
                     }
-                    grads.parts[at] = part;
                 }
             }
         }
