@@ -115,9 +115,9 @@ class Structure:
         }
 
 
-def molecule(num_atoms: int, neighbors: Mapping[str, int], seed: int = 0) -> Structure:
+def molecule(num_atoms: int, neighbors: Mapping[str, int]) -> Structure:
     """Return random atoms, of which each graph joins the nearest pairs, `neighbors` of an atom in the mean."""
-    positions = np.random.default_rng(seed).random((num_atoms, 3))
+    positions = np.random.default_rng(0).random((num_atoms, 3))
     every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
     nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
     return Structure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
@@ -131,9 +131,9 @@ def tensors(lists: Any) -> Any:
 # ---- blocks with their basis layers ----------------------------------------------------------------------------------
 
 
-def _scale(model: torch.nn.Module, seed: int) -> None:
+def _scale(model: torch.nn.Module) -> None:
     """Give the scale factors values other than 0 (fairchem's mark of one that is not fitted) and 1."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith(".scale_factor"):
             parameter.data.copy_(0.75 + torch.rand((), generator=generator))
@@ -142,14 +142,14 @@ def _scale(model: torch.nn.Module, seed: int) -> None:
 class FairchemBlock(torch.nn.Module):
     """An interaction block of GemNet-OC with every interaction on, and the basis layers of its model."""
 
-    def __init__(self, widths: Mapping[str, int], seed: int = 0) -> None:
+    def __init__(self, widths: Mapping[str, int]) -> None:
         super().__init__()
         efficient, block, dense = fairchem_layers()
         sizes = dict(widths)
         radial, spherical = sizes.pop("num_radial"), sizes.pop("num_spherical")
         rbf, cbf, sbf = (sizes[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
+            torch.manual_seed(0)
             for name in ("qint", "aeint", "eaint", "tint", "h"):
                 setattr(self, f"mlp_rbf_{name}", dense.Dense(radial, rbf, activation=None, bias=False))
             for name in ("qint", "aeint", "eaint", "tint"):
@@ -161,7 +161,7 @@ class FairchemBlock(torch.nn.Module):
                 **sizes, activation="silu", **{f"{kind}_interaction": True for kind in kinds}
             )
         self.widths = dict(widths)
-        _scale(self, seed)
+        _scale(self)
 
     def rows(self, structure: Structure) -> dict[str, tuple[np.ndarray, int]]:
         """Return for each input an atom that each of its rows belongs to, and its width."""
@@ -240,19 +240,19 @@ class FairchemBlock(torch.nn.Module):
 class MatterGenBlock(torch.nn.Module):
     """An interaction block of MatterGen's GemNetT, and the basis layers of its model."""
 
-    def __init__(self, widths: Mapping[str, int], seed: int = 0) -> None:
+    def __init__(self, widths: Mapping[str, int]) -> None:
         super().__init__()
         efficient, block, dense = mattergen_layers()
         sizes = dict(widths)
         radial, spherical = sizes.pop("num_radial"), sizes.pop("num_spherical")
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
+            torch.manual_seed(0)
             self.mlp_rbf3 = dense.Dense(radial, sizes["emb_size_rbf"], activation=None, bias=False)
             self.mlp_cbf3 = efficient.EfficientInteractionDownProjection(spherical, radial, sizes["emb_size_cbf"])
             self.mlp_rbf_h = dense.Dense(radial, sizes["emb_size_rbf"], activation=None, bias=False)
             self.block = block.InteractionBlockTripletsOnly(**sizes, activation="swish", scale_file="none.json")
         self.widths = dict(widths)
-        _scale(self, seed)
+        _scale(self)
 
     def rows(self, structure: Structure) -> dict[str, tuple[np.ndarray, int]]:
         """Return for each input an atom that each of its rows belongs to, and its width."""
@@ -306,9 +306,9 @@ BLOCKS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 }
 
 
-def inputs(rows: Mapping[str, tuple[np.ndarray, int]], dtype: str, seed: int = 0) -> dict[str, Any]:
+def inputs(rows: Mapping[str, tuple[np.ndarray, int]], dtype: str) -> dict[str, Any]:
     """Return random inputs that require gradients."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return {
         name: torch.from_numpy(rng.standard_normal((len(atoms), width)).astype(dtype)).requires_grad_()
         for name, (atoms, width) in rows.items()

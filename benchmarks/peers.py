@@ -12,15 +12,13 @@ from trigraph.benchmarks.workloads import Case, Peer
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def torch_peers(
-    make: Callable[..., Call], about: Mapping[str, str], devices: tuple[str, ...] = ("cpu", "cuda")
-) -> dict[str, Peer]:
+def torch_peers(make: Callable[..., Call], about: Mapping[str, str]) -> dict[str, Peer]:
     """Return peers that run on torch: ``make(case, device=..., form=...)``.
 
     `about` says what each form is: "torch" or "pyg", or these followed by "-compile", which is for a CUDA device alone.
     """
     peers = {}
-    for device in devices:
+    for device in ("cpu", "cuda"):
         for form, text in about.items():
             if device == "cuda" or not form.endswith("-compile"):
                 requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)

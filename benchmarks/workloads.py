@@ -214,13 +214,13 @@ def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rn
                 target[rows] = again[rows]
 
 
-def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, seed: int = 0) -> Case:
+def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> Case:
     """Draw the inputs of a workload as the table says, clear of the kinks it names.
 
     At a kink two correct programs may differ by a whole term, since they round z differently; without that, the
     comparison of their results can be tight.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     known = workload.bound(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
     graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](known, rng) if kinds else {}

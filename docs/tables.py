@@ -178,10 +178,6 @@ def _api() -> str:
     return text
 
 
-def _api_torch() -> str:
-    return _listed("trigraph.torch", [spec.name for spec in DEFINITIONS])
-
-
 def _benchmarks() -> str:
     """Return the ratios of all records, then the records that they come from."""
 
@@ -219,7 +215,8 @@ def _mistakes(name: str) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api,
-    "api_torch": _api_torch,
+    "api_torch": partial(_listed, "trigraph.torch", [spec.name for spec in DEFINITIONS]),
+    "api_layers": lambda: _listed("trigraph.torch.nn", import_module("trigraph.torch.nn").__all__),
     "benchmarks": _benchmarks,
     "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_KINDS),
     "cases": _cases,

@@ -151,7 +151,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line described at the top of this file."""
     parser = argparse.ArgumentParser(description="Compile all kernels with NVRTC and compare them with their budgets.")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="compare with budgets.json (default)")
     mode.add_argument("--update", action="store_true", help="write budgets.json")
     mode.add_argument("--raise", dest="raised", action="store_true", help="raise the budgets that are too small")
     parser.add_argument("--nvrtc", help="a libnvrtc.so.13 to compile with (default: that of nvidia-cuda-nvrtc)")

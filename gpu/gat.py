@@ -89,10 +89,8 @@ class _Attention:
         self.concat_heads = call.values["concat_heads"]
         self.storage = self.inputs.src_embedding.dtype  # of embeddings
         self.dtype = self.inputs.attention_weights.dtype  # of scores, weights and sums
-        self.activation = (
-            ACTIVATIONS.index(call.values["activation"]),
-            self.dtype.type(call.values["negative_slope"]),
-        )
+        slope = self.dtype.type(call.values["negative_slope"])
+        self.activation = ACTIVATIONS.index(call.values["activation"]), slope
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS // self.storage.itemsize if self.wide else 1
         self.given_scores = call.values.get("softmax_scores")  # saved by the forward, for the first order
@@ -227,11 +225,8 @@ class _Attention:
         args = (*embeddings, *self.post, *scores, *rows.cut, *lanes, coefficients, *means, *self._parts(1), *targets)
 
         def launch(step: int, pieces: int) -> None:
-            options, grid = (
-                (self.wide, self.second),
-                (cover(pieces, lanes.groups) * cover(heads, 1 << lanes.head_bits),),
-            )
-            self._launch("gat_backward", options, grid, (step, *args), real=self.storage)
+            grid = (cover(pieces, lanes.groups) * cover(heads, 1 << lanes.head_bits),)
+            self._launch("gat_backward", (self.wide, self.second), grid, (step, *args), real=self.storage)
 
         launch(ALL_STEPS, rows.num_rows)
         if rows.long is not None:

@@ -1,13 +1,13 @@
 """The readable panel in NumPy: one file for each family; each function fits a page and reads like the formula."""
 
+from importlib import import_module
 from typing import Any
 
-from trigraph.pyref.dimenet import *  # noqa: F403
-from trigraph.pyref.gat import *  # noqa: F403
-from trigraph.pyref.gemnet import *  # noqa: F403
-from trigraph.pyref.gno import *  # noqa: F403
-from trigraph.pyref.weighted import *  # noqa: F403
-from trigraph.table import Operator
+from trigraph.table import DEFINITIONS, Operator
+
+for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, of its kinks
+    _functions = vars(import_module(f"trigraph.pyref.{_spec.family}"))
+    globals().update({name: f for name, f in _functions.items() if name.startswith(f"{_spec.name}_")})
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:

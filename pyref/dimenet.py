@@ -17,18 +17,6 @@ from scipy.special import spherical_jn
 from trigraph.pyref.common import results, scatter, zero_if_none
 from trigraph.table import result_type
 
-__all__ = [
-    "agg_edge_to_edge_bwd",
-    "agg_edge_to_edge_bwd2",
-    "agg_edge_to_edge_bwd2_grad",
-    "agg_edge_to_edge_bwd2_main",
-    "agg_edge_to_edge_fwd",
-    "radial_basis_bwd",
-    "radial_basis_bwd2",
-    "radial_basis_fwd",
-    "radial_basis_kinks",
-]
-
 
 @cache
 def bessel_zeros(n_spherical, n_radial):

@@ -11,8 +11,6 @@ import numpy as np
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 from trigraph.table import result_type
 
-__all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd", "mha_gat_n2n_kinks"]
-
 
 def split_heads(rows, num_heads):
     """Rows as (n, num_heads, dim_head)."""

@@ -13,21 +13,6 @@ import numpy as np
 
 from trigraph.pyref.common import results, scatter, zero_if_none
 
-__all__ = [
-    "basis_embedding_radial_bwd",
-    "basis_embedding_radial_bwd2",
-    "basis_embedding_radial_fwd",
-    "basis_embedding_spherical_bwd",
-    "basis_embedding_spherical_bwd2",
-    "basis_embedding_spherical_fwd",
-    "basis_embedding_triplets_bwd",
-    "basis_embedding_triplets_bwd2",
-    "basis_embedding_triplets_fwd",
-    "interaction_bilinear_bwd",
-    "interaction_bilinear_bwd2",
-    "interaction_bilinear_fwd",
-]
-
 
 def polarised(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
     """Second order of an operator f that is linear in each of its factors x_n; `grad` maps the gradient's name to g.

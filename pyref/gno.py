@@ -11,20 +11,6 @@ from trigraph.checks.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 
-__all__ = [
-    "gno_aggregate_bwd",
-    "gno_aggregate_bwd2",
-    "gno_aggregate_fwd",
-    "gno_kernel_bwd",
-    "gno_kernel_bwd2",
-    "gno_kernel_fwd",
-    "gno_kernel_kinks",
-    "gno_message_bwd",
-    "gno_message_bwd2",
-    "gno_message_fwd",
-    "gno_message_kinks",
-]
-
 
 def hidden_layer(coords, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""

@@ -10,8 +10,6 @@ import numpy as np
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 from trigraph.table import result_type
 
-__all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd", "agg_weighted_n2n_kinks"]
-
 
 def weights(edge_weight, embedding, graph):
     """Weight of every position, as a column."""

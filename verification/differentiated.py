@@ -13,11 +13,9 @@ import numpy as np
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
 from trigraph.terminal import plain
-from trigraph.testing.frameworks import Framework, Jax, Torch
+from trigraph.testing.frameworks import DIFFERENTIATING
 from trigraph.verification.implementation import fields_of, load
 from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of
-
-FRAMEWORKS: Mapping[str, Callable[[Callable[..., Any]], Framework]] = {"torch": Torch, "jax": Jax}
 
 
 def _device(framework: str, name: str | None) -> Any:
@@ -56,7 +54,7 @@ def _call(
         auxiliary.update({a.name: fields.get(a.name) for a in spec.auxiliary})
         return tuple(fields[a.name] for a in spec.outputs)
 
-    tools = FRAMEWORKS[framework](forward)
+    tools = DIFFERENTIATING[framework](forward)
 
     def tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
         """Return arguments as tensors, zeros for absent ones."""
@@ -106,12 +104,12 @@ def differentiated(
     order, ``"mha_gat_n2n"``, by default as the function; the device as the framework names it (default: ``"cpu"``).
     ValueError if the function cannot be loaded, or there is no such operator, framework or device.
     """
-    if framework not in FRAMEWORKS:
-        raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
+    if framework not in DIFFERENTIATING:
+        raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")
     own = load(name) if function is None else function
     target, names = definition or getattr(own, "__name__", ""), [d.name for d in DEFINITIONS]
     if target not in names:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
-    FRAMEWORKS[framework](own)  # which says what is missing
+    DIFFERENTIATING[framework](own)  # which says what is missing
     call = partial(_call, own, framework, _device(framework, device))
     return Subject(plain(name), False, call, selective=False), target

@@ -214,35 +214,27 @@ contains
     pure function graph_of(adj_ia, adj_ja, num_e) result(graph)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         integer, intent(in), optional :: num_e
-        integer(c_int), allocatable :: graph(:)
-        integer :: num_v, nnz, first, i
+        integer(c_int), allocatable :: graph(:), destinations(:)
+        integer :: num_v, nnz, i
 
         num_v = size(adj_ia) - 1
         nnz = adj_ia(num_v + 1) - 1
-        if (.not. present(num_e)) then
-            graph = [adj_ia, adj_ja(1, :nnz), adj_ja(2, :nnz)] - 1
-            return
-        end if
-        allocate (graph(2*(num_v + 1) + num_e + 1 + 5*nnz))
-        graph(:num_v + 1) = adj_ia - 1
-        graph(num_v + 2:num_v + 1 + nnz) = adj_ja(1, :nnz) - 1
-        graph(num_v + 2 + nnz:num_v + 1 + 2*nnz) = adj_ja(2, :nnz) - 1
-        first = num_v + 1 + 2*nnz
+        graph = [adj_ia, adj_ja(1, :nnz), adj_ja(2, :nnz)] - 1
+        if (.not. present(num_e)) return
+        allocate (destinations(nnz))
         do i = 1, num_v
-            graph(first + adj_ia(i):first + adj_ia(i + 1) - 1) = i - 1
+            destinations(adj_ia(i):adj_ia(i + 1) - 1) = i - 1
         end do
-        first = first + nnz
-        call sort_columns(adj_ja(1, :nnz), num_v, graph(first + 1:first + num_v + 1 + nnz))
-        first = first + num_v + 1 + nnz
-        call sort_columns(adj_ja(2, :nnz), num_e, graph(first + 1:first + num_e + 1 + nnz))
+        graph = [graph, destinations, sorted_columns(adj_ja(1, :nnz), num_v), sorted_columns(adj_ja(2, :nnz), num_e)]
     end function graph_of
 
     !> Columns sorted by keys from 1 to num_keys, stable, 0-based: where the columns of each key begin, and the columns.
-    pure subroutine sort_columns(keys, num_keys, sorted)
+    pure function sorted_columns(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
-        integer(c_int), intent(inout) :: sorted(0:)
+        integer(c_int), allocatable :: sorted(:)
         integer :: next(num_keys + 1), k, p
 
+        allocate (sorted(0:num_keys + size(keys)))
         next = 0
         do p = 1, size(keys)
             next(keys(p) + 1) = next(keys(p) + 1) + 1
@@ -255,7 +247,7 @@ contains
             sorted(num_keys + 1 + next(keys(p))) = p - 1
             next(keys(p)) = next(keys(p)) + 1
         end do
-    end subroutine sort_columns
+    end function sorted_columns
 
     pure subroutine check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         character(*), intent(in) :: name

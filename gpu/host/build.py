@@ -199,22 +199,20 @@ def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
 def host_build(
     family: str,
     variant: str = "fast",
-    folder: Path | None = None,
     source: Path | None = None,
     instances: Iterable[str] | None = None,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Return a library with the CPU version of a kernel family, compiled unless the same one lies in `folder`.
+    """Return a library with the CPU version of a kernel family, compiled unless the user's cache has it.
 
-    The variant is ``"fast"``, ``"asan"`` or ``"race"``. Libraries are kept by a hash of everything that went into them,
-    by default in the user's cache. Tests give another kernel file with its instances, or more compiler flags.
+    The variant is ``"fast"``, ``"asan"`` or ``"race"``. Libraries are kept by a hash of everything that went into them.
+    Tests give another kernel file with its instances, or more compiler flags.
     """
     if source is None:
         source = HOST.parent / "kernels" / f"{family}.cu"
     if instances is None:
         instances = runpy.run_path(str(HOST.parent / "instances.py"))["INSTANCES"][family]
-    if folder is None:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trigraph"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trigraph"
     generated, _ = generate(source, family, instances, source.parent.parent)
     digest = hashlib.sha256(repr((variant, extra_flags, os.environ.get("CXX"))).encode())
     for file in sorted(HOST.iterdir()):

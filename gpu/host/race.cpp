@@ -41,20 +41,18 @@ struct Cell {
     Stamp reads[max_reads];
 };
 
-struct Region {
+struct Range {
     uintptr_t begin;
     uintptr_t end;
+    bool contains(uintptr_t address) const { return begin <= address && address < end; }
+};
+
+struct Region : Range {
     size_t granule;        // bytes per cell
     size_t element_bytes;  // for messages
     bool is_shared;
     std::string name;
     std::vector<Cell> cells;
-};
-
-struct Range {
-    uintptr_t begin;
-    uintptr_t end;
-    bool contains(uintptr_t address) const { return begin <= address && address < end; }
 };
 
 std::vector<Region> regions;  // the launch's arrays first, then the block's shared arrays
@@ -104,7 +102,7 @@ void refine(Region& region, size_t granule) {
 
 void add_region(uintptr_t begin, size_t bytes, size_t element_bytes, bool is_shared, const std::string& name) {
     const size_t granule = granule_of(element_bytes);
-    Region region{begin, begin + bytes, granule, element_bytes, is_shared, name, {}};
+    Region region{{begin, begin + bytes}, granule, element_bytes, is_shared, name, {}};
     region.cells.resize((bytes + granule - 1) / granule);
     regions.push_back(std::move(region));
 }
@@ -202,16 +200,11 @@ void check_cell(Region& region, Cell& cell, uintptr_t address, Access access, co
 }
 
 Region* find_region(uintptr_t address) {
-    const auto holds = [&](const Region& region) { return region.begin <= address && address < region.end; };
-    if (last_hit < regions.size() && holds(regions[last_hit])) {
-        return &regions[last_hit];
+    const auto holds = [&](const Region& region) { return region.contains(address); };
+    if (last_hit >= regions.size() || !holds(regions[last_hit])) {
+        last_hit = size_t(std::find_if(regions.begin(), regions.end(), holds) - regions.begin());
     }
-    const auto found = std::find_if(regions.begin(), regions.end(), holds);
-    if (found == regions.end()) {
-        return nullptr;
-    }
-    last_hit = size_t(found - regions.begin());
-    return &*found;
+    return last_hit < regions.size() ? &regions[last_hit] : nullptr;
 }
 
 void check(const volatile void* pointer, size_t bytes, Access access, void* return_address) {

@@ -184,14 +184,11 @@ void switch_to(Fiber& fiber) {
 
 // Gives a waiting thread its turn; if that is on this very fiber, simply returns.
 void resume(unsigned rank) {
-    Fiber* const fiber = threads[rank].fiber;
-    if (fiber != running_fiber) {
-        Fiber& from = *running_fiber;
-        running_fiber = fiber;
-        set_current(rank);
-        switch_fiber(from, *fiber);
-    } else {
-        set_current(rank);
+    Fiber& from = *running_fiber;
+    running_fiber = threads[rank].fiber;
+    set_current(rank);
+    if (running_fiber != &from) {
+        switch_fiber(from, *running_fiber);
     }
 }
 

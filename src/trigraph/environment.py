@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import subprocess
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,6 @@ TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
-@dataclass(frozen=True)
-class Commit:
-    """The commit that the package was installed from; `dirty` if the checkout has other changes."""
-
-    id: str
-    dirty: bool
-
-
 def _git(folder: Path, *arguments: str) -> str | None:
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
@@ -47,15 +38,18 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def commit() -> Commit | None:
-    """Commit of the sources that were installed (PEP 610); None if they were not in a repository."""
+def commit() -> tuple[str, bool] | None:
+    """Return the commit of the sources that were installed (PEP 610), and whether the checkout had other changes.
+
+    None if they were not in a repository.
+    """
     try:
         recorded = distribution("trigraph").read_text("direct_url.json")
     except PackageNotFoundError:
         return None
     origin = json.loads(recorded) if recorded else {}
     if "vcs_info" in origin:
-        return Commit(origin["vcs_info"]["commit_id"], False)
+        return origin["vcs_info"]["commit_id"], False
     if "dir_info" not in origin:
         return None
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
@@ -64,7 +58,7 @@ def commit() -> Commit | None:
     head = _git(folder, "rev-parse", "HEAD")
     if top is None or head is None or Path(top).resolve() != folder.resolve():
         return None
-    return Commit(head, bool(_git(folder, "status", "--porcelain")))
+    return head, bool(_git(folder, "status", "--porcelain"))
 
 
 def build_info() -> dict[str, Any] | None:
@@ -178,9 +172,9 @@ def collect() -> dict[str, Any]:
     from trigraph.fortran.levels import available
     from trigraph.fortran.threads import get_num_threads
 
-    source = commit()
+    commit_id, dirty = commit() or (None, None)
     return {
-        "trigraph": {"version": version("trigraph"), "commit": source and source.id, "dirty": source and source.dirty},
+        "trigraph": {"version": version("trigraph"), "commit": commit_id, "dirty": dirty},
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(", "),
         "packages": {name: _version(name) for name in PACKAGES}

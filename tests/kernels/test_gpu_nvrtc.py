@@ -130,7 +130,7 @@ def test_command_line(monkeypatch, tmp_path, capsys):
     assert gpu_budgets.main([]) == 1
     assert "toy: toy on sm_75 has no budget" in capsys.readouterr().err
     assert gpu_budgets.main(["--update"]) == 0
-    assert gpu_budgets.main(["--check"]) == 0
+    assert gpu_budgets.main([]) == 0
     assert gpu_budgets.main(["--raise"]) == 0
     assert set(json.loads((tmp_path / "budgets.json").read_text())["toy"]["toy"]) == set(ARCHITECTURES)
     assert "cupy" not in sys.modules

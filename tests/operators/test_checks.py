@@ -390,9 +390,8 @@ def test_index_arrays_for_graph_objects(op, panel, index):
     expected = call(op, good, panel=panel)
     arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
     assert "triplets" in arrays
-    for names in ([n] for n in arrays):
-        assert_same_bits(call(op, good | {n: arrays[n] for n in names}, panel=panel), expected)
-    assert_same_bits(call(op, good | arrays, panel=panel), expected)
+    for given in (*({n: array} for n, array in arrays.items()), arrays):
+        assert_same_bits(call(op, good | given, panel=panel), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
     text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"

@@ -10,9 +10,9 @@ D, H, F_IN, F_OUT = 3, 5, 2, 4
 F = F_IN * F_OUT
 
 
-def blocks(dtype=np.float64, d=D, h=H, f=F):
+def blocks(dtype=np.float64):
     rng = np.random.default_rng(0)
-    shapes = {"U": (h, d), "b_u": (h,), "V": (f, h), "b_v": (f,)}
+    shapes = {"U": (H, D), "b_u": (H,), "V": (F, H), "b_v": (F,)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 

@@ -51,7 +51,6 @@ def test_a_forward_that_autograd_does_not_follow(forwards):
 
 
 def test_functions_of_numpy():
-    sys.path.append(str(EXAMPLES))
     import my_gno
 
     with pytest.raises(OperatorError, match="gno_kernel_bwd: "):

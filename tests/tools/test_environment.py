@@ -37,11 +37,11 @@ def repository(tmp_path):
 
 def test_commit_of_a_checkout(installed_from, repository):
     installed_from({"url": repository.as_uri(), "dir_info": {"editable": True}})
-    found = environment.commit()
-    assert len(found.id) == 40
-    assert not found.dirty
+    commit, dirty = environment.commit()
+    assert len(commit) == 40
+    assert not dirty
     (repository / "new.py").write_text("")
-    assert environment.commit() == environment.Commit(found.id, True)
+    assert environment.commit() == (commit, True)
 
 
 def test_no_commit(installed_from, repository):

@@ -33,9 +33,8 @@ def model_of(dtype=torch.float64, **sizes):
     return model.to(dtype)
 
 
-def tensors_of(atoms, dtype=torch.float64):
-    cell = torch.tensor(np.array(atoms.cell), dtype=dtype)
-    return torch.tensor(atoms.numbers), torch.tensor(atoms.positions, dtype=dtype), cell, torch.tensor(atoms.pbc)
+def tensors_of(atoms):
+    return tuple(map(torch.tensor, (atoms.numbers, atoms.positions, np.array(atoms.cell), atoms.pbc)))
 
 
 def cluster(number=14, seed=0):
@@ -46,11 +45,11 @@ def cluster(number=14, seed=0):
     return torch.tensor(rng.integers(1, 30, number)), torch.tensor(positions)
 
 
-def slab(repeat=(1, 1, 1)):
+def slab():
     atoms = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     atoms.numbers[1] = 79
     atoms.rattle(0.05, seed=3)
-    return atoms.repeat(repeat)
+    return atoms
 
 
 def close(got, expected, tolerance):

@@ -242,8 +242,8 @@ def test_weighted_without_features_of_destinations():
     close(layer((x, None), graph), layer((x, rows(6, 3)), edge_index), 0)
 
 
-def gno(in_channels=3, seed=0, **options):
-    torch.manual_seed(seed)
+def gno(in_channels=3, **options):
+    torch.manual_seed(0)
     return nn.GNOLayer(in_channels, 4, 2, **{"hidden": 5, "activation": torch.tanh, **options}).double()
 
 

@@ -80,14 +80,10 @@ def test_sums_of_either_kind(into_atoms):
     rad, sph, m = (torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
     interact, found = bilinear(case.dense, EMB_IN), []
     g = torch.from_numpy(np.random.default_rng(5).standard_normal(expected.shape))
-    for padded in (True, False):
+    for padded, inner, number in ((True, case.inner, case.number), (False, None, None)):
         embed = embedding(case.weight, padded)
         got = embed(rad, sph, **tensors({**case.lists, **atoms}))
-        numbers = (
-            (case.outer, case.inner, *sums)
-            if padded
-            else (case.outer, None, *((case.atom, None, ATOMS) if sums else ()))
-        )
+        numbers = (case.outer, inner, *((case.atom, number, ATOMS) if into_atoms else ()))
         out = interact(got, m, *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in numbers))
         close(out, expected)
         found.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, interact.weight], g))

@@ -35,9 +35,9 @@ def attention(x, weights, graph):
     return tt.mha_gat_n2n(x, x, weights, graph, 2, activation="ELU").output_embedding.tanh().square().sum()
 
 
-def attention_inputs(dtype=DTYPE):
+def attention_inputs():
     torch.manual_seed(0)
-    return tuple(torch.randn(*s, dtype=dtype, requires_grad=True) for s in ((4, 6), (12,)))
+    return tuple(torch.randn(*s, dtype=DTYPE, requires_grad=True) for s in ((4, 6), (12,)))
 
 
 def molecule():

@@ -22,9 +22,9 @@ from trigraph.verification.units import counted
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 
 
-def made_up_checks(seed=0):
+def made_up_checks():
     """Return a small run in which everything passes."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     checks = []
     for name in ("gno_kernel_fwd", "gno_kernel_bwd"):
         op = OPERATORS[name]

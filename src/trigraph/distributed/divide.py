@@ -320,12 +320,8 @@ def _members_of(
         kind = CSCKind(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
         columns = [np.arange(graph.num_positions), dst, graph.indices, rows, of_row[rows]]
         table = np.stack(columns, 1).astype(np.int64, copy=False)
-        return (
-            kind,
-            {n: getattr(graph, n) for n in names},
-            table,
-            np.flatnonzero(np.bincount(used, minlength=graph.num_edges) == 0),
-        )
+        unused = np.setdiff1d(np.arange(graph.num_edges), used, assume_unique=True)
+        return kind, {n: getattr(graph, n) for n in names}, table, unused
     edge = graph.index.astype(np.int64)
     if atoms is not None and atoms.num_members != graph.num_segments:
         raise ValueError(f"partition: atoms has {atoms.num_members} members; expected {graph.num_segments} edges")

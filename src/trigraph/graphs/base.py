@@ -10,11 +10,7 @@ import numpy as np
 from trigraph.graphs.arrays import array_kind, device_of, is_tensor, namespace_of, wait_for
 
 G = TypeVar("G", bound="Immutable")
-
-
 P = ParamSpec("P")
-
-
 R = TypeVar("R")
 
 

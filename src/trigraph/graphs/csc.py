@@ -63,18 +63,16 @@ def number_of(name: str, values: Any) -> int:
 
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
     """Row of the edge arrays for each element of `ends` (called `name` in messages), and the number of rows."""
+    rows = None if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     if edge_ids is None:
-        rows = ends.size if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
+        rows = ends.size if rows is None else rows
         if rows < ends.size:
             raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
         return frozen(namespace_of(ends).arange(ends.size, dtype=ends.dtype)), int(rows)
     edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
     if edge_ids.size != ends.size:
         raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
-    if num_edges is not None:
-        rows = count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
-    else:
-        rows = number_of("edge_ids", edge_ids)
+    rows = number_of("edge_ids", edge_ids) if rows is None else rows
     check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
     return edge_ids, rows
 

@@ -113,12 +113,8 @@ def docstring(op: Operator) -> str:
     text = "Implementation (default: fortran for NumPy arrays, gpu for CuPy arrays)."
     lines += _described("panel", "{" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
-    if op.single:
-        field = op.fields[0]
-        lines += _described(field.name, f"array, shape ({', '.join(field.dims)})", field.doc)
-    else:
-        for f in op.fields:
-            lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
+    for f in op.fields:
+        lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
     lines += [
         *_raises(op),
         "",

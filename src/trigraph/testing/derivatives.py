@@ -1,14 +1,14 @@
 """`check_derivatives`: its arguments and the order of its checks."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from trigraph.testing.checks import KINDS, Checks
-from trigraph.testing.frameworks import Framework, Function, Jax, NumPy, Torch
+from trigraph.testing.frameworks import DIFFERENTIATING, Framework, Function, NumPy
 from trigraph.testing.problem import Problem
 from trigraph.testing.result import DerivativeError, Result
 from trigraph.testing.running import CALL, Plan, check_options, run
@@ -28,10 +28,9 @@ def _framework(function: Function, framework: str, vjp: Any, order: int) -> Fram
         raise TypeError(
             f"check_derivatives: vjp is given for {framework!r}, which differentiates itself; expected None"
         )
-    kinds: dict[str, Callable[[Function], Framework]] = {"torch": Torch, "jax": Jax}
-    if framework not in kinds:
+    if framework not in DIFFERENTIATING:
         raise ValueError(f"check_derivatives: framework is {framework!r}; expected 'numpy', 'torch' or 'jax'")
-    return kinds[framework](function)
+    return DIFFERENTIATING[framework](function)
 
 
 def check_derivatives(

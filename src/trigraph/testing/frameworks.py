@@ -265,3 +265,6 @@ class Jax(Framework):
         of_inputs, of_given = pull(tuple(directions))
         of_weights = iter(of_given)
         return of_inputs, [None if g is None else next(of_weights) for g in cotangents]
+
+
+DIFFERENTIATING: dict[str, Callable[[Function], Framework]] = {"torch": Torch, "jax": Jax}
