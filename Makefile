@@ -46,7 +46,6 @@ docs: $(VENV)/installed-tests
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
-	$(BIN)/ruff check --preview --select PLC2701 --exclude tests .  # imports of private names of other libraries
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy -p trigraph
 

@@ -77,11 +77,11 @@ def package_potential(model: Potential, path: str | os.PathLike[str]) -> str:
 def _write(exported: Any, path: str, about: str) -> str:
     """Compile an exported program and write it; torch documents these names, which begin with an underscore."""
     options = {"aot_inductor.metadata": {"trigraph": about}}
-    return torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=options)  # noqa: SLF001
+    return torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=options)
 
 
 def _read(path: str) -> Any:
-    return torch._inductor.aoti_load_package(path)  # noqa: SLF001
+    return torch._inductor.aoti_load_package(path)
 
 
 def _knows(model: Potential, number: int) -> bool:

@@ -1,0 +1,67 @@
+"""The package uses public names of other libraries alone: none that begins with an underscore."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
+LIBRARIES = ("torch", "torch_geometric", "cupy", "cupy_backends", "numpy", "scipy", "ase", "matscipy", "mpi4py")
+LIBRARIES += ("torch_sim",)
+
+
+def is_private(name):
+    return name.startswith("_") and not name.endswith("__")
+
+
+def private_names(tree):
+    """Return the private names of LIBRARIES that a module imports or reads as attributes."""
+    aliases, found = {}, []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in LIBRARIES:
+                    aliases[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else ""
+                    found += [alias.name for part in alias.name.split(".") if is_private(part)]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARIES and not node.level:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                found += [f"{node.module}.{alias.name}"] * any(map(is_private, (*node.module.split("."), alias.name)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            base = node.value
+            while isinstance(base, ast.Attribute):
+                base = base.value
+            if isinstance(base, ast.Name) and base.id in aliases:
+                found.append(ast.unparse(node))
+    return found
+
+
+DOCUMENTED = {"packaged.py": {"torch._inductor"}}  # where torch documents the functions of AOTInductor
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_private_names(folder):
+    paths = (ROOT / folder).rglob("*.py")
+    found = {str(p): set(private_names(ast.parse(p.read_text()))) - DOCUMENTED.get(p.name, set()) for p in paths}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch._dynamo",
+        "from torch import _C",
+        "import torch\ntorch._C.x()",
+        "import numpy as np\nnp.core._methods",
+        "from torch.utils import data\ndata._utils.f()",
+    ],
+)
+def test_private_names_are_seen(line):
+    assert private_names(ast.parse(line))
+
+
+def test_names_of_the_package_itself_and_special_names_are_no_private_names():
+    text = "import torch\nimport trigraph\ntorch.__version__\ntrigraph._x\nself._x\ntorch.Tensor.__class__"
+    assert private_names(ast.parse(text)) == []
