@@ -76,7 +76,7 @@ CASE_KINDS = {
         equal_terms=True,
     ),
     # Only three nodes, edges and so on, because the judge is slow at such widths.
-    "wide": Kind("widths above 64, and odd", entities=3, widths="wide", sizes={"emb_in": 69}, large=True),
+    "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "integers": Kind(
         "small integers: sums are exact in every order", data="integers", every_setting=True, one_thread=True
