@@ -194,7 +194,7 @@ class _Bilinear:
         self.triplets, self.atoms, self.idx_in = (call.values[name] for name in ("triplets", "atoms", "idx_in"))
         self.sizes = tuple(call.sizes[name] for name in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
-        self.tile = RegisterTile.of(*self.sizes[1:], self.inputs.weight.dtype)
+        self.tile = RegisterTile.of(self.sizes[1], self.sizes[2], self.inputs.weight.dtype)
         # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 
