@@ -28,12 +28,11 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.sums import ROWS, Total, cover
-from trigraph.gpu.units import Pair, RegisterTile, Units, add_products, given, members, product
+from trigraph.gpu.units import WARP, Pair, RegisterTile, Units, add_products, given, members, product
 from trigraph.table.lazy import lazy
 
 MOST_IN_ORDER = 256  # most triplets of an edge that kernels/gemnet.cu adds without a tree
 INTERM = 32  # rows of P that a warp computes
-WARP = 32
 
 
 def _flat(array: Any) -> Any:
@@ -152,10 +151,11 @@ class _Embedding:
 
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
         """Launch gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
-        if not given(pairs):
+        present = given(pairs)
+        if not present:
             out.fill(0)
             return
-        both = [*given(pairs), (None, None)][:2]
+        both = [*present, (None, None)][:2]
         place = *self.units.pieces.cut, self.units.order, np.int64(first)
         tile = RegisterTile.of(shape[1], shape[0], out.dtype)
         self.units.launch("gemnet_embed", tile, count, (*both[0], *both[1], *place, *shape, out))

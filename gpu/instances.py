@@ -109,7 +109,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("product_rows", FLOATS),
         *expand("multiply", FLOATS, ("16", "32", "64")),
         *expand("gemnet_select", FLOATS, INDICES),
-        # Rows and columns of a lane, for wide matrices and for deep ones.
+        # The rows and columns that a lane has in registers (RegisterTile in units.py).
         *(
             instance(f"gemnet_{kernel}", (real, index, rows, cols))
             for kernel in ("products", "radial", "triplets", "embed", "outer")

@@ -12,6 +12,8 @@ from trigraph.gpu.products import product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
 from trigraph.graphs import PART_SIZE
 
+WARP = 32  # threads
+
 Pair = tuple[Any, Any]
 
 
@@ -100,7 +102,7 @@ class Units:
     def launch(self, kernel: str, tile: RegisterTile, blocks: int, args: Sequence[Any], shared_mem: int = 0) -> None:
         """Launch a kernel, whose blocks are warps, for the dtypes of values and indices."""
         types = (self.kernels.dtype, self.pieces.offsets.dtype, *tile)
-        self.kernels.launch(kernel, types, (blocks,), (32,), args, shared_mem)
+        self.kernels.launch(kernel, types, (blocks,), (WARP,), args, shared_mem)
 
 
 def _order(segments: Any) -> Any:

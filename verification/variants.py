@@ -65,7 +65,7 @@ def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
         elif variant.name == "no edges" and name == GRAPHS[definition.graph].members:
             size = 0
         elif symbol.minimum and kind.widths == "wide":
-            size = 69 if name == "emb_in" else 6 * symbol.typical[0] + 9  # more than two columns of each lane of a warp
+            size = 69 if name == "emb_in" else 6 * symbol.typical[0] + 9  # a warp of gemnet.cu has 64 columns
         elif symbol.minimum and kind.widths == "least":
             size = min(symbol.typical)
         elif kind.widths == "one channel" and name in CHANNELS:

@@ -181,12 +181,11 @@ inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
 #undef CUDA_HOST_SITE
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Bit casts and bit counts
+// Bit casts
 // ---------------------------------------------------------------------------------------------------------------------
 inline unsigned int __float_as_uint(float x) { return cuda_host::bit_cast<unsigned int>(x); }
 inline float __int_as_float(int x) { return cuda_host::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned int x) { return cuda_host::bit_cast<float>(x); }
-inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 
 // The device's min and max; of floating-point numbers they are fmin and fmax: a NaN loses against a number.
 constexpr int min(int a, int b) { return b < a ? b : a; }

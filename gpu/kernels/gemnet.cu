@@ -11,7 +11,6 @@
 #include "matrices.cuh"
 
 struct Sizes {
-    int interm;
     int spherical;
     int emb_in;
 };
@@ -60,7 +59,7 @@ constexpr int interm_at_a_time = 32;  // rows of P
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 constexpr int unit_blocks_per_sm = 16;
-constexpr int radial_blocks_per_sm = 12;
+constexpr int radial_blocks_per_sm = 12;  // of gemnet_radial, whose sums over lanes need more registers
 
 // ---- products with columns in lanes ---------------------------------------------------------------------------------
 
@@ -290,7 +289,7 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
     __shared__ T sums[interm_at_a_time * cols * 32];
     extern __shared__ double levels[];
     const Stage<T, rows> stage{left, number};
-    const Sizes sizes{interm, spherical, emb_in};
+    const Sizes sizes{spherical, emb_in};
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> order{triplet_order, inputs};
     const unsigned col_tiles = (emb_in + 32 * cols - 1) / (32 * cols);
@@ -354,7 +353,7 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
     __shared__ long long number[step];
     extern __shared__ double levels[];
     const Stage<T, rows> stage{left, number};
-    const Sizes sizes{interm, spherical, emb_in};
+    const Sizes sizes{spherical, emb_in};
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
