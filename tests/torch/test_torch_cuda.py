@@ -82,6 +82,19 @@ def test_streams_of_torch(device, monkeypatch):
     assert len(set(map(id, streams))) == 2  # CuPy's object of a stream is made once
 
 
+def test_streams_of_graphs_that_are_tensors(device):
+    """Of a program that gives copies of a graph's tensors: CuPy's own stream waits for nothing, as a capture demands."""
+    op, values = drawn("mha_gat_n2n_fwd")
+    expected, values = expected_of(op, values), tensors(values)
+    others = {**{n: v for n, v in values.items() if n not in op.array_names}, "panel": ""}
+    args = op.flattened([values[n] for n in op.array_names], others, True)
+    copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+    with torch.cuda.stream(Stream(7)):
+        found = op.overload(*copies)
+    assert not cupy_stand_in.state.stream.seen
+    assert found[0].numpy().tobytes() == expected[op.op.fields[0].name].tobytes()
+
+
 def test_a_graph_outlives_the_work_of_other_streams(device):
     op, values = drawn("agg_weighted_n2n_bwd")
     values = tensors(values)

@@ -164,10 +164,16 @@ class TorchOperator:
     @lazy
     def kernel(self) -> Callable[..., Any]:
         """`run` with flat arguments, opaque to torch's compiler."""
-        return uncompiled(lambda *args: self.run(*self.unflattened(args, array_of)))
+
+        def run(*args: Any) -> Any:
+            # The arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
+            with on_device(args[self.first], shares=True):
+                return self.run(*self.unflattened(args, array_of))
+
+        return uncompiled(run)
 
     def run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
-        """Compute on the tensors' device."""
+        """Compute on the tensors' device, which `on_device` has made current."""
         try:
             return self._run(arrays, others)
         except MemoryError as error:
@@ -176,16 +182,15 @@ class TorchOperator:
     def _run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         first: torch.Tensor = arrays[self.first]
         named = zip(self.array_names, arrays, strict=True)
-        with on_device(first, shares=True):
-            values = {**others, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
-            wanted, panel = values.pop("wanted", None), values.pop("panel")
-            panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
-            wrt = None if wanted is None else wanted.split(",") if wanted else ()
-            checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
-            found = self.executed(checked, panel, first, {})
-            if self.op.single:
-                return found[self.op.fields[0].name]
-            return tuple([first.new_empty(0) if t is None else t for t in found.values()])
+        values = {**others, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
+        wanted, panel = values.pop("wanted", None), values.pop("panel")
+        panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
+        wrt = None if wanted is None else wanted.split(",") if wanted else ()
+        checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
+        found = self.executed(checked, panel, first, {})
+        if self.op.single:
+            return found[self.op.fields[0].name]
+        return tuple([first.new_empty(0) if t is None else t for t in found.values()])
 
     def executed(self, checked: Any, panel: str, like: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
         """Run a call that has passed every check; return its fields by name, with the caller's tensors if `given`.
