@@ -44,6 +44,9 @@ def sparse_product(case: Case) -> Call:
     return lambda: {OUT: matrix @ x}
 
 
+CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy has the name
+
+
 def cusparse(case: Case) -> Call:
     """Multiply by cuSPARSE: rows of the dense matrices whole, CSR_ALG2, all but the product itself done once before.
 
@@ -63,7 +66,7 @@ def cusparse(case: Case) -> Call:
     out = cupy.empty((shape[0], dim), x.dtype)
     dense = [library.createDnMat(*a.shape, dim, a.data.ptr, real, library.CUSPARSE_ORDER_ROW) for a in (x, out)]
     one, zero = (np.array(value, x.dtype) for value in (1, 0))
-    plain, algorithm = library.CUSPARSE_OPERATION_NON_TRANSPOSE, library.CUSPARSE_SPMM_CSR_ALG2
+    plain, algorithm = library.CUSPARSE_OPERATION_NON_TRANSPOSE, CSR_ALG2
     handle = device.get_cusparse_handle()
     call = (handle, plain, plain, one.ctypes.data, matrix, dense[0], zero.ctypes.data, dense[1], real, algorithm)
     buffer = cupy.empty(max(library.spMM_bufferSize(*call), 1), np.int8)

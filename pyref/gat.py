@@ -238,7 +238,14 @@ def mha_gat_n2n_kinks(
     negative_slope=0.2,
     edge_embedding=None,
 ):
-    """Where graph attention is not smooth: raw = 0, (num_positions, num_heads); ELU's second derivative jumps there."""
-    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
-    raw = score(split_weights(attention_weights, x), x)
-    return raw if activation in ("ReLU", "LeakyReLU", "ELU") else np.ones_like(raw)
+    """Where graph attention is not smooth: raw = 0, (num_positions, num_heads); ELU's second derivative jumps there.
+
+    Scores are linear, so that each row of embeddings is multiplied once, however many positions have it.
+    """
+    if activation not in ("ReLU", "LeakyReLU", "ELU"):
+        return np.ones((len(graph.indices), num_heads))
+    rows = {0: (src_embedding, graph.indices), 1: (dst_embedding, destinations(graph))}
+    if edge_embedding is not None:
+        rows[2] = (edge_embedding, graph.edge_ids)
+    a = attention_weights.reshape(len(rows), num_heads, -1)
+    return sum(np.einsum("hd,nhd->nh", a[k], split_heads(x, num_heads))[index] for k, (x, index) in rows.items())

@@ -165,10 +165,10 @@ def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="wei
     Returns each message's gap to the extremum. The gap is 1 for the extremum itself, for a message that is the same
     function (same source, same row), and everywhere for sum and mean.
     """
+    if op not in ("min", "max"):
+        return np.ones((len(graph.indices), 1))
     i = destinations(graph)
     messages = weights(edge_weight, embedding, graph) * embedding[graph.indices]
-    if op not in ("min", "max"):
-        return np.ones_like(messages)
     winner = extrema(messages, graph, op)[i]
     same = graph.indices[:, None] == graph.indices[winner]
     if edge_weight is not None:
