@@ -100,7 +100,7 @@ class _Parts:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
         _stop(process)
         printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
-        if hasattr(self._module, "read"):
+        if hasattr(self._module, "read") and state != "out of time":  # what was cut off has come to no result
             lines += self._module.read(part, printed)
         if state == "crashed":
             note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
@@ -123,12 +123,12 @@ def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any =
     return {"part": part, "status": status, "seconds": seconds, "note": note, "lines": list(lines)}
 
 
-def _passed(parts: Sequence[dict[str, Any]]) -> bool | None:
-    """Whether all that was planned was done and passed; None where nothing was done."""
-    if all(part["status"] == "not run" for part in parts):
-        return None
-    lines = [line["passed"] for part in parts for line in part["lines"]]
-    return all(part["status"] == "done" for part in parts) and False not in lines
+def passed(parts: Sequence[dict[str, Any]]) -> bool | None:
+    """Whether all parts were done and passed; None if nothing failed, but a part was not run or cut off."""
+    states = {part["status"] for part in parts}
+    if "crashed" in states or any(line["passed"] is False for part in parts for line in part["lines"]):
+        return False
+    return True if states == {"done"} else None
 
 
 def qualify(
@@ -164,7 +164,7 @@ def qualify(
 
         def kept(parts: list[dict[str, Any]], entry: dict[str, Any] = entry, start: float = start) -> None:
             now = time.monotonic()
-            entry.update(passed=_passed(parts), seconds=now - start, parts=parts)
+            entry.update(passed=passed(parts), seconds=now - start, parts=parts)
             record["seconds"] = now - begun
             whole = out / "record.part"  # a reader finds the old one or the new one
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for stage in record["stages"]:
         lines = [line for part in stage["parts"] for line in part["lines"]]
         wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
-        broken = [p for p in stage["parts"] if p["status"] in ("crashed", "out of time")]
+        broken = [p for p in stage["parts"] if p["status"] == "crashed"]
         wrong += [f"{p['part']}: {p['status']}, {_ends(p['note'])}" for p in broken]
         yield {
             "name": stage["stage"],
@@ -43,10 +43,10 @@ def _ends(note: str) -> str:
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was not run, and why."""
+    """Yield what was not run or was cut off, and why."""
     for stage in record["stages"]:
         for part in stage["parts"]:
-            if part["status"] == "not run":
+            if part["status"] in ("not run", "out of time"):
                 yield f"{stage['stage']}, {part['part']}", part["note"]
             for line in part["lines"]:
                 if line["passed"] is None and line["note"] and "seconds" not in line:

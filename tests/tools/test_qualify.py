@@ -121,6 +121,23 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     assert "no CUDA device" in text
 
 
+@pytest.mark.parametrize(
+    ("status", "found", "verdict"),
+    [
+        ("done", None, True),
+        ("done", False, False),
+        ("crashed", None, False),
+        ("out of time", True, None),
+        ("out of time", False, False),
+        ("not run", None, None),
+    ],
+)
+def test_verdict_of_a_stage(status, found, verdict):
+    """A part that the deadline cuts off is neither passed nor failed; what it had found to be wrong counts."""
+    parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": found}]}]
+    assert driver.passed(parts) is verdict
+
+
 def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
     begun, notes, children = time.monotonic(), tmp_path / "parts" / "ends-hangs.jsonl", []
 

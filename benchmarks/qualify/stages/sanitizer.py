@@ -12,7 +12,7 @@ from trigraph.gpu import cache
 from trigraph.gpu.instances import INSTANCES
 
 AT_ONCE = True
-TOOLS = ("memcheck", "racecheck", "synccheck")
+TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
 NAME = "compute-sanitizer"
 QUIET = ("--report-api-errors", "no")  # CuPy asks the driver for functions that it may not have
 LINE_NUMBERS = "-lineinfo"  # so that it can name the line
