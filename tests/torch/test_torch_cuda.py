@@ -83,7 +83,7 @@ def test_streams_of_torch(device, monkeypatch):
 
 
 def test_streams_of_graphs_that_are_tensors(device):
-    """Of a program that gives copies of a graph's tensors: CuPy's own stream waits for nothing, as a capture demands."""
+    """As programs give them, copies of its own tensors: CuPy's stream waits for nothing, as a capture demands."""
     op, values = drawn("mha_gat_n2n_fwd")
     expected, values = expected_of(op, values), tensors(values)
     others = {**{n: v for n, v in values.items() if n not in op.array_names}, "panel": ""}
