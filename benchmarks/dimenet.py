@@ -28,9 +28,9 @@ SIZES = {
 RADIAL = ("num_edges", "n_radial", "n_spherical", "envelope_exponent")
 ANGULAR = ("num_edges", "num_nodes", "n_radial", "n_spherical", "n_emb", "n_mid")
 # Fields of each step.
-BACKWARD = ("rbf", "embedding", "weights")
-FORCES = ("vec", "rbf", "embedding")
-TRAINING = ("grad_out", "rbf", "embedding", "weights")
+BACKWARD = ("sbf_rad", "embedding", "weights")
+FORCES = ("vec", "sbf_rad", "embedding")
+TRAINING = ("grad_out", "sbf_rad", "embedding", "weights")
 
 
 @cache
@@ -78,16 +78,16 @@ def _torch_angles(vec: Any, outer: Any, inner: Any, n_spherical: int) -> Any:
 
 
 def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any, Any], Any]:
-    """Edge-to-edge aggregation of vec, rbf, embedding and weights over the list of triplets."""
+    """Edge-to-edge aggregation of vec, sbf_rad, embedding and weights over the list of triplets."""
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
     n_spherical, n_radial = case.sizes["n_spherical"], case.sizes["n_radial"]
     angles = _pyg_angles if form == "pyg" else _torch_angles
 
-    def aggregate(vec: Any, rbf: Any, embedding: Any, weights: Any) -> Any:
+    def aggregate(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
         W1, W2 = weights[: n_spherical * n_radial], weights[n_spherical * n_radial :]
-        basis = rbf[inner].view(-1, n_spherical, n_radial) * angles(vec, outer, inner, n_spherical).unsqueeze(-1)
+        basis = sbf_rad[inner].view(-1, n_spherical, n_radial) * angles(vec, outer, inner, n_spherical).unsqueeze(-1)
         q = (basis.view(-1, n_spherical * n_radial) @ W1) @ W2.T
         return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
 
@@ -130,7 +130,7 @@ WORKLOADS = (
     _aggregate("aggregate", "edge-to-edge aggregation, forward", FORWARD),
     _aggregate(
         "aggregate-backward",
-        "edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
+        "edge-to-edge aggregation, forward and backward to sbf_rad, embedding and weights",
         FORWARD,
         Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3)),
     ),

@@ -27,7 +27,7 @@ class Step:
     wrt: tuple[str, ...] | None = None  # fields asked for
     zero: tuple[str, ...] = ()  # cotangents passed as None
     operations: str | None = None  # floating operations where the table, which counts all fields, has too many
-    # Arguments that are results of earlier steps: ``{"rbf": "radial_basis_fwd.sbf_rad"}``.
+    # Arguments that are results of earlier steps: ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -33,10 +33,10 @@ def energy_and_forces(positions):
     arrays = (vec, basis.sbf_rad, embedding, weights, graph, N_SPHERICAL, N_RADIAL, "edge")
     energy = np.sum(readout * trigraph.agg_edge_to_edge_fwd(*arrays))
 
-    # Backwards: `vec` of the sum is the angular part, `rbf` and `embedding` go on through the distance.
-    grads = trigraph.agg_edge_to_edge_bwd(readout, *arrays, wrt=("vec", "rbf", "embedding"))
+    # Backwards: `vec` of the sum is the angular part, `sbf_rad` and `embedding` go on through the distance.
+    grads = trigraph.agg_edge_to_edge_bwd(readout, *arrays, wrt=("vec", "sbf_rad", "embedding"))
     grad_rbf = (grads.embedding * features) @ projection.T
-    radial = trigraph.radial_basis_bwd(grad_rbf, grads.rbf, length / CUTOFF, freq, N_SPHERICAL, wrt="dist")
+    radial = trigraph.radial_basis_bwd(grad_rbf, grads.sbf_rad, length / CUTOFF, freq, N_SPHERICAL, wrt="dist")
     grad_vec = grads.vec + (radial.dist / (CUTOFF * length))[:, None] * vec
     forces = np.zeros_like(positions)
     np.add.at(forces, graph.src, -grad_vec)

@@ -3,7 +3,7 @@
 With real spherical harmonics h of the edge directions, P_l(u.w) = sum over the rows r of degree l of
 weight_r h_r(u) h_r(w). So the sum over pairs of an in-edge f and an out-edge e of one node j,
 
-    out_e[c] = sum_f sum_l Y_l(u_e.u_f) F_f[l,c],    F_f[l,c] = x_f[c] sum_m W2[c,m] sum_n rbf_f[l,n] W1[l,n,m],
+    out_e[c] = sum_f sum_l Y_l(u_e.u_f) F_f[l,c],    F_f[l,c] = x_f[c] sum_m W2[c,m] sum_n sbf_rad_f[l,n] W1[l,n,m],
 
 is two sums over edges with the node's state Z[r,c] = weight_r sum_f h_r(u_f) F_f[l(r),c] between them, which a block
 keeps in shared memory; the gradients of in-edges follow likewise from B[r,c] = weight_r sum_e h_r(u_e) grad_out_e[c].
@@ -119,10 +119,11 @@ class _Triplets:
         return unit, unit_dot
 
     def _project(self) -> tuple[Any, Any]:
-        """Return W1^T rbf of each edge and degree, and its derivative."""
+        """Return W1^T sbf_rad of each edge and degree, and its derivative."""
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
-        arrays = (self.inputs.rbf, self.dots.rbf, self.inputs.weights, self.dots.weights, projected, projected_dot)
+        inputs, dots = self.inputs, self.dots
+        arrays = (inputs.sbf_rad, dots.sbf_rad, inputs.weights, dots.weights, projected, projected_dot)
         grid = (cover(self.edges, PROJECTED),)
         self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), (*arrays, *self._sizes()))
         return projected, projected_dot
@@ -156,7 +157,7 @@ class _Triplets:
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges, for the requested gradients."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
-        wanted, shape = fields.any_of("rbf", "weights"), (self.edges, self.mid, self.spherical)
+        wanted, shape = fields.any_of("sbf_rad", "weights"), (self.edges, self.mid, self.spherical)
         grad = self._empty(*shape, wanted=wanted)
         grad_dot = self._empty(*shape, wanted=wanted and self.second)
         per_block = 1 if weights is None else self._nodes_per_block()
@@ -167,9 +168,9 @@ class _Triplets:
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
         args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, self.grad, *targets, *numbers)
         self.kernels.launch("dimenet_in_edges", self._types(self.second), (blocks,), (THREADS,), args)
-        if fields.any_of("rbf"):
-            args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())
-            self._each("dimenet_rbf_gradient", fields["rbf"].size, *args)
+        if fields.any_of("sbf_rad"):
+            args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["sbf_rad"], *self._sizes())
+            self._each("dimenet_sbf_rad_gradient", fields["sbf_rad"].size, *args)
         if weights is not None:
             first = self.spherical * self.radial
             self._first_weights((grad, grad_dot, alone), weights[:first])
@@ -183,7 +184,7 @@ class _Triplets:
 
     def _first_weights(self, grads: tuple[Any, Any, Any], out: Any) -> None:
         parts = self._empty(cover(self.edges, ROWS), out.size)
-        args = (self.inputs.rbf, self.dots.rbf, *grads, parts, *self._sizes())
+        args = (self.inputs.sbf_rad, self.dots.sbf_rad, *grads, parts, *self._sizes())
         grid = (len(parts), cover(out.size, THREADS))
         self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), args)
         sum_rows(self.kernels, parts, out)
@@ -196,7 +197,7 @@ class _Triplets:
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)
         if fields.any_of("grad_out", "vec"):
             self.to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
-        if fields.any_of("vec", "rbf", "embedding", "weights"):
+        if fields.any_of("vec", "sbf_rad", "embedding", "weights"):
             self.to_in_edges(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
         if vec is not None:
             args = (unit, unit_dot, self.inputs.vec, self.dots.vec, vec, np.int64(self.edges), 2 * self.tiles)

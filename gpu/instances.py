@@ -85,7 +85,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
         *expand("dimenet_in_edges", ("float",), INDICES, BOOLS, ("7",)),
         *expand("dimenet_vec_gradient", FLOATS),
-        *expand("dimenet_rbf_gradient", FLOATS),
+        *expand("dimenet_sbf_rad_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),
         *expand("sum_rows", FLOATS),
     ),

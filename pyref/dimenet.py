@@ -3,7 +3,7 @@
 Radial basis: x = distance / cutoff, q = envelope_exponent + 1,
 env(x) = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; rbf_k = env sin(freq_k x);
 sbf_lk = env N_lk j_l(z_lk x). Aggregation: for edge e = (j->i) and every edge f = (k->j) into its source, with unit
-vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} rbf_ln(f) Y_l W1_ln,m; q_c = sum_m W2_c,m p_m;
+vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} sbf_ln(f) Y_l W1_ln,m; q_c = sum_m W2_c,m p_m;
 out_c(e) = sum over f of embedding_c(f) q_c.
 """
 
@@ -193,25 +193,25 @@ def project(r, Y, W1):
     return np.einsum("tln,tl,lnm->tm", r, Y, W1, optimize=True)
 
 
-def agg_edge_to_edge_fwd(vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"):
+def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"):
     """out_c(e) = sum over f of embedding_c(f) q_c."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, n_spherical, n_radial)
     u = directions(vec)[0]
     Y = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)[0]
-    p = project(rbf.reshape(-1, n_spherical, n_radial)[f], Y, W1)
+    p = project(sbf_rad.reshape(-1, n_spherical, n_radial)[f], Y, W1)
     return scatter(e, embedding[f] * (p @ W2.T), graph.num_edges)
 
 
 def agg_edge_to_edge_bwd(
-    grad_out, vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node", wrt=None
+    grad_out, vec, sbf_rad, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node", wrt=None
 ):
     """Chain rule through out, q, p, Y, the cosine and u = vec/|vec|."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, n_spherical, n_radial)
     u, length, n = directions(vec)
     Y, dY, _ = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
-    r = rbf.reshape(-1, n_spherical, n_radial)[f]
+    r = sbf_rad.reshape(-1, n_spherical, n_radial)[f]
     p = project(r, Y, W1)
     gq = grad_out[e] * embedding[f]
     gp = gq @ W2
@@ -229,28 +229,28 @@ def agg_edge_to_edge_bwd(
         "agg_edge_to_edge_bwd",
         wrt,
         vec=grad_vec,
-        rbf=lambda: scatter(f, Y[:, :, None] * back, graph.num_edges).reshape(rbf.shape),
+        sbf_rad=lambda: scatter(f, Y[:, :, None] * back, graph.num_edges).reshape(sbf_rad.shape),
         embedding=lambda: scatter(f, grad_out[e] * (p @ W2.T), graph.num_edges),
         weights=grad_weights,
     )
 
 
 def agg_edge_to_edge_bwd2_grad(
-    gg_rbf, gg_embedding, vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"
+    gg_sbf_rad, gg_embedding, vec, sbf_rad, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"
 ):
-    """fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding)."""
+    """fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding)."""
     rest = (weights, graph, n_spherical, n_radial, exclude)
-    return agg_edge_to_edge_fwd(vec, zero_if_none(gg_rbf, rbf), embedding, *rest) + agg_edge_to_edge_fwd(
-        vec, rbf, zero_if_none(gg_embedding, embedding), *rest
+    return agg_edge_to_edge_fwd(vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest) + agg_edge_to_edge_fwd(
+        vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest
     )
 
 
 def agg_edge_to_edge_bwd2_main(
-    gg_rbf,
+    gg_sbf_rad,
     gg_embedding,
     grad_out,
     vec,
-    rbf,
+    sbf_rad,
     embedding,
     weights,
     graph,
@@ -259,16 +259,16 @@ def agg_edge_to_edge_bwd2_main(
     exclude="node",
     wrt=None,
 ):
-    """rbf: bwd_rbf(embedding := gg); embedding: bwd_embedding(rbf := gg); weights: the sum of both bwd_weights."""
+    """sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: the sum of both."""
     rest = (weights, graph, n_spherical, n_radial, exclude)
-    by_rbf = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_rbf, rbf), embedding, *rest)
-    by_embedding = agg_edge_to_edge_bwd(grad_out, vec, rbf, zero_if_none(gg_embedding, embedding), *rest)
+    by_sbf_rad = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest)
+    by_embedding = agg_edge_to_edge_bwd(grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest)
     return results(
         "agg_edge_to_edge_bwd2_main",
         wrt,
-        rbf=lambda: by_embedding.rbf,
-        embedding=lambda: by_rbf.embedding,
-        weights=lambda: by_rbf.weights + by_embedding.weights,
+        sbf_rad=lambda: by_embedding.sbf_rad,
+        embedding=lambda: by_sbf_rad.embedding,
+        weights=lambda: by_sbf_rad.weights + by_embedding.weights,
     )
 
 
@@ -291,12 +291,12 @@ def unit_tangent_vjp(vec, vdot, gu, gudot):
 
 def agg_edge_to_edge_bwd2(
     gg_vec,
-    gg_rbf,
+    gg_sbf_rad,
     gg_embedding,
     gg_weights,
     grad_out,
     vec,
-    rbf,
+    sbf_rad,
     embedding,
     weights,
     graph,
@@ -307,7 +307,7 @@ def agg_edge_to_edge_bwd2(
 ):
     """Gradient of sum grad_out outdot. Names ending in dot are derivatives along the cotangents gg_."""
     e, f = triplets(graph, exclude)
-    vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_rbf, rbf).reshape(-1, n_spherical, n_radial)[f]
+    vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, n_spherical, n_radial)[f]
     xdot = zero_if_none(gg_embedding, embedding)[f]
     W1, W2 = split_weights(weights, n_spherical, n_radial)
     W1dot, W2dot = split_weights(zero_if_none(gg_weights, weights), n_spherical, n_radial)
@@ -316,7 +316,7 @@ def agg_edge_to_edge_bwd2(
     Y, dY, ddY = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
     Ydot = dY * cosdot
     Ydot[:, 0] = 0  # Y_0 is constant, even where cosdot is NaN
-    r, x, g = rbf.reshape(-1, n_spherical, n_radial)[f], embedding[f], grad_out[e]
+    r, x, g = sbf_rad.reshape(-1, n_spherical, n_radial)[f], embedding[f], grad_out[e]
     p = project(r, Y, W1)
     pdot = project(rdot, Y, W1) + project(r[:, 1:], Ydot[:, 1:], W1[1:]) + project(r, Y, W1dot)
     q, qdot = p @ W2.T, p @ W2dot.T + pdot @ W2.T
@@ -344,7 +344,9 @@ def agg_edge_to_edge_bwd2(
         wrt,
         grad_out=lambda: scatter(e, xdot * q + x * qdot, graph.num_edges),
         vec=grad_vec,
-        rbf=lambda: scatter(f, Y[:, :, None] * back + Ydot[:, :, None] * backdot, graph.num_edges).reshape(rbf.shape),
+        sbf_rad=lambda: scatter(f, Y[:, :, None] * back + Ydot[:, :, None] * backdot, graph.num_edges).reshape(
+            sbf_rad.shape
+        ),
         embedding=lambda: scatter(f, g * qdot, graph.num_edges),
         weights=grad_weights,
     )

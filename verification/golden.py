@@ -216,17 +216,18 @@ def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         return
     n_mid = {"n_spherical": 7, "n_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
-    names = ("vec", "rbf", "embedding", "weights")
-    values = {n: z[f"in_{n}"] for n in names} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
+    # The files have the original's name of sbf_rad.
+    names = {"vec": "vec", "sbf_rad": "rbf", "embedding": "embedding", "weights": "weights"}
+    values = {n: z[f"in_{of}"] for n, of in names.items()} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
     yield Vector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
     back = {"grad_out": z["ct_out"], **values}
-    yield Vector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{n}"] for n in names})
-    expected = {"grad_out": z["grad2_ct_out"], **{n: z[f"grad2_{n}"] for n in names}}
-    yield Vector(name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected)
-    seed = {n: z[n] for n in ("gg_rbf", "gg_embedding")}
+    yield Vector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{of}"] for n, of in names.items()})
+    expected = {"grad_out": z["grad2_ct_out"], **{n: z[f"grad2_{of}"] for n, of in names.items()}}
+    yield Vector(name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{of}"] for n, of in names.items()} | back, expected)
+    seed = {"gg_sbf_rad": z["gg_rbf"], "gg_embedding": z["gg_embedding"]}
     expected = {"grad_out": z["seed2_grad_grad_out"]}
     yield Vector(name, "agg_edge_to_edge_bwd2_grad", {**seed, **values}, expected)
-    expected = {n: z[f"seed2_grad_{n}"] for n in names[1:]}
+    expected = {n: z[f"seed2_grad_{of}"] for n, of in names.items() if n != "vec"}
     yield Vector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected)
 
 

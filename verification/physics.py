@@ -98,7 +98,7 @@ class Forward:
 
     def sum(self, s: System) -> dict[str, Any]:
         """Arguments of agg_edge_to_edge_fwd."""
-        arrays = {"vec": self.vec, "rbf": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
+        arrays = {"vec": self.vec, "sbf_rad": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
         return {**arrays, "graph": s.graph, **SUM}
 
 
@@ -128,7 +128,7 @@ def backward(call: Call, s: System, f: Forward) -> Backward:
     """Evaluate the forces from the gradient of sum(readout * out) through both operators."""
     of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.sum(s))
     grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
-    of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["rbf"], **f.basis(s))
+    of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.basis(s))
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
     other = s.graph.src != s.graph.dst  # an atom's own images move with it
@@ -161,21 +161,21 @@ def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Sec
         gg_dist=along,
         gg_freq=np.zeros_like(m.freq),
         grad_rbf=b.grad_rbf,
-        grad_sbf_rad=b.sum["rbf"],
+        grad_sbf_rad=b.sum["sbf_rad"],
         **f.basis(s),
     )
     gg_message = (of_basis["grad_rbf"] @ m.projection) * m.embedding
     of_sum = call(
         "agg_edge_to_edge_bwd2",
         gg_vec=edge,
-        gg_rbf=of_basis["grad_sbf_rad"],
+        gg_sbf_rad=of_basis["grad_sbf_rad"],
         gg_embedding=gg_message,
         gg_weights=np.zeros_like(m.weights),
         grad_out=m.readout,
         **f.sum(s),
     )
     grad_rbf = (of_sum["embedding"] * m.embedding) @ m.projection.T
-    first = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["rbf"], **f.basis(s))
+    first = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.basis(s))
     parameters = {
         "weights": of_sum["weights"],
         "freq": of_basis["freq"] + first["freq"],
@@ -298,18 +298,18 @@ def _rounding(s: System) -> tuple[float, float]:
 
     basis, out = scales("radial_basis_fwd", **f.basis(s)), scales("agg_edge_to_edge_fwd", **f.sum(s))["out"]
     of_sum = scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.sum(s))
-    dist = scales("radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["rbf"], **f.basis(s))["dist"]
+    dist = scales("radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.basis(s))["dist"]
     message = abs(m.embedding) * (abs(f.rbf) @ abs(m.projection))
     back_rbf = (abs(b.sum["embedding"]) * abs(m.embedding)) @ abs(m.projection).T
     ends = abs(s.positions[s.graph.src]) + abs(s.positions[s.graph.dst]) + abs(s.offset)
     reach = (ends + 2 * abs(TRANSLATION)).sum(1, keepdims=True)
     energy = _sum_of_products(
-        (m.readout, out), (b.sum["rbf"], basis["sbf_rad"]), (b.grad_rbf, basis["rbf"]), (b.sum["embedding"], message),
-        (b.edge, reach),
+        (m.readout, out), (b.sum["sbf_rad"], basis["sbf_rad"]), (b.grad_rbf, basis["rbf"]),
+        (b.sum["embedding"], message), (b.edge, reach),
     )  # fmt: skip
     forces = _sum_of_products(
-        (d.edge, of_sum["vec"]), (d.of_basis["grad_sbf_rad"], of_sum["rbf"]), (d.gg_message, of_sum["embedding"]),
-        (d.along, dist), (d.of_basis["grad_rbf"], back_rbf), (d.of_sum["rbf"], basis["sbf_rad"]),
+        (d.edge, of_sum["vec"]), (d.of_basis["grad_sbf_rad"], of_sum["sbf_rad"]), (d.gg_message, of_sum["embedding"]),
+        (d.along, dist), (d.of_basis["grad_rbf"], back_rbf), (d.of_sum["sbf_rad"], basis["sbf_rad"]),
         (d.grad_rbf, basis["rbf"]), (d.of_sum["embedding"], message), (d.edge, b.edge), (d.vec, reach),
     )  # fmt: skip
     return energy, forces

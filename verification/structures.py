@@ -93,7 +93,7 @@ class Structure:
             return {"dist": dist if keep is None else dist[keep], "freq": given.freq, **BASIS}
         basis = panel_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
         embedding = given.embedding * (basis.rbf @ given.projection)
-        arrays = {"vec": some.vec, "rbf": basis.sbf_rad, "embedding": embedding, "weights": given.weights}
+        arrays = {"vec": some.vec, "sbf_rad": basis.sbf_rad, "embedding": embedding, "weights": given.weights}
         return {**arrays, "graph": some.graph, **SUM}
 
     def described(self) -> str:

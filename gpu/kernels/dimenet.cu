@@ -179,24 +179,26 @@ __device__ T product_sum(const T* row, const T* column, long long at, long long 
 // Number of edges of a block of dimenet_project, and of a thread.
 constexpr int PROJECTED = 16, TOGETHER = 4;
 
-// sums[k] = sum_n rbf[e+k,l,n] weights[l,n,m] for existing edges; rbf points to [e,l] (edges `width` apart), weights to [l,:,m].
+// sums[k] = sum_n sbf_rad[e+k,l,n] weights[l,n,m] for existing edges; sbf_rad points to [e,l] (edges `width` apart), weights to
+// [l,:,m].
 template <class T>
-__device__ void project(const T* rbf, const T* weights, int terms, int width, int n_mid, int count, T (&sums)[TOGETHER]) {
+__device__ void project(const T* sbf_rad, const T* weights, int terms, int width, int n_mid, int count,
+                        T (&sums)[TOGETHER]) {
 #pragma unroll 2
     for (int n = 0; n < terms; n++) {
         const T weight = weights[(long long)(n) * n_mid];
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
-            sums[k] += rbf[(long long)(min(k, count - 1)) * width + n] * weight;
+            sums[k] += sbf_rad[(long long)(min(k, count - 1)) * width + n] * weight;
         }
     }
 }
 
-// projected[e,m,l] = norm_l sum_n rbf[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from rbf_dot and
-// weights_dot.
+// projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from sbf_rad_dot
+// and weights_dot.
 template <class T>
 __global__ void __launch_bounds__(128)
-dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ weights,
+dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ weights,
                 const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
                 int n_mid, int n_spherical, int n_radial) {
     const int columns = n_mid * DEGREES, width = n_spherical * n_radial;
@@ -207,20 +209,20 @@ dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const 
             const int count = int(min((long long)(TOGETHER), num_edges - e)), terms = l < n_spherical ? n_radial : 0;
             const long long at = e * width + l * n_radial, weight = (long long)(l) * n_radial * n_mid + m;
             const T norm = angular_norm(T(0), l);
-            T sums[TOGETHER] = {}, by_rbf[TOGETHER] = {}, by_weights[TOGETHER] = {};
-            project(rbf + at, weights + weight, terms, width, n_mid, count, sums);
-            if (projected_dot != nullptr && rbf_dot != nullptr) {
-                project(rbf_dot + at, weights + weight, terms, width, n_mid, count, by_rbf);
+            T sums[TOGETHER] = {}, by_sbf_rad[TOGETHER] = {}, by_weights[TOGETHER] = {};
+            project(sbf_rad + at, weights + weight, terms, width, n_mid, count, sums);
+            if (projected_dot != nullptr && sbf_rad_dot != nullptr) {
+                project(sbf_rad_dot + at, weights + weight, terms, width, n_mid, count, by_sbf_rad);
             }
             if (projected_dot != nullptr && weights_dot != nullptr) {
-                project(rbf + at, weights_dot + weight, terms, width, n_mid, count, by_weights);
+                project(sbf_rad + at, weights_dot + weight, terms, width, n_mid, count, by_weights);
             }
 #pragma unroll
             for (int k = 0; k < TOGETHER; k++) {
                 if (k < count) {
                     projected[(e + k) * columns + column] = norm * sums[k];
                     if (projected_dot != nullptr) {
-                        projected_dot[(e + k) * columns + column] = norm * (by_rbf[k] + by_weights[k]);
+                        projected_dot[(e + k) * columns + column] = norm * (by_sbf_rad[k] + by_weights[k]);
                     }
                 }
             }
@@ -275,13 +277,13 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
     }
 }
 
-// rbf[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero if
+// sbf_rad[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero if
 // the edge is in no triplet.
 template <class T>
 __global__ void __launch_bounds__(128)
-dimenet_rbf_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
-                     const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
-                     T* __restrict__ out, long long num_edges, int n_mid, int n_spherical, int n_radial) {
+dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
+                         const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
+                         T* __restrict__ out, long long num_edges, int n_mid, int n_spherical, int n_radial) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const int width = n_spherical * n_radial;
     if (i < num_edges * width) {
@@ -301,11 +303,11 @@ dimenet_rbf_gradient(const T* __restrict__ grad_projected, const T* __restrict__
     }
 }
 
-// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of rbf[e,l,n] grad_projected[e,m,l] + rbf_dot grad_projected_dot,
-// without edges in no triplet.
+// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of sbf_rad[e,l,n] grad_projected[e,m,l] + sbf_rad_dot
+// grad_projected_dot, without edges in no triplet.
 template <class T>
 __global__ void __launch_bounds__(128)
-dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ grad_projected,
+dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
                       const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
                       long long num_edges, int n_mid, int n_spherical, int n_radial) {
     const int i = int(blockIdx.y * blockDim.x + threadIdx.x), width = n_spherical * n_radial;
@@ -316,14 +318,14 @@ dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, 
         TreeSum<T, 4, 2> terms;
         for (int k = 0; k < count; k++) {
             const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
-            terms.add(alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at], k);
+            terms.add(alone[e] ? T(0) : sbf_rad[e * width + column] * grad_projected[at], k);
         }
         T sum = terms.value();
-        if (rbf_dot != nullptr) {
+        if (sbf_rad_dot != nullptr) {
             TreeSum<T, 4, 2> terms_dot;
             for (int k = 0; k < count; k++) {
                 const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
-                terms_dot.add(alone[e] ? T(0) : rbf_dot[e * width + column] * grad_projected_dot[at], k);
+                terms_dot.add(alone[e] ? T(0) : sbf_rad_dot[e * width + column] * grad_projected_dot[at], k);
             }
             sum += terms_dot.value();
         }

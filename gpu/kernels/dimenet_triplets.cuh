@@ -2,9 +2,9 @@
 // out-edges e = (j -> i), and a tile of channels c, with CHANNELS in each lane.
 //
 // In-edge f has the features F_f[l,c] = x_f[c] G_f[l,c], G_f[l,c] = sum_m projected_f[m,l] up[m,c], where projected_f[m,l] =
-// norm of Y_l * sum_n rbf_f[l,n] W1[l,n,m] comes from dimenet_project (padded by zeros to DEGREES) and up is W2 transposed. Names
-// ending in dot are derivatives along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up + projected
-// up_dot. Without unit_dot, terms with derivatives of directions are left out, because multiplying by zero would spread a NaN.
+// norm of Y_l * sum_n sbf_rad_f[l,n] W1[l,n,m] comes from dimenet_project (padded by zeros to DEGREES) and up is W2 transposed.
+// Names ending in dot are derivatives along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up +
+// projected up_dot. Without unit_dot, terms with derivatives of directions are left out, because multiplying by zero would spread a NaN.
 //
 // By the addition theorem a node's sum over all edges has a form linear in edges, from which the terms of left-out edges are
 // subtracted. That is accurate unless they are most of the sum or not finite: see Balance.

@@ -68,7 +68,7 @@ def directions():
                 found = distributed.agg_edge_to_edge_bwd(
                     part.take(grads, "num_edges"), *local, weights, part, 3, 2, exclude
                 )
-                for name in ("vec", "rbf", "embedding"):
+                for name in ("vec", "sbf_rad", "embedding"):
                     assert same(part, getattr(found, name), getattr(call, name), "num_edges"), name
                 assert found.weights.tobytes() == call.weights.tobytes()
 

@@ -1,5 +1,6 @@
 """CSC: its sizes, the reverse order against brute force, constructors, and nodes in another order."""
 
+import re
 import sys
 
 import networkx as nx
@@ -77,24 +78,48 @@ def test_from_edge_index():
     assert CSC.from_edge_index(np.zeros((2, 0), np.int32)).num_positions == 0
 
 
-@pytest.mark.parametrize("form", ["csr", "csc", "coo", "lil", "dok", "bsr"])
-@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
-def test_from_scipy_aggregates_as_the_product(form, kind):
+def entries(kind):
+    """A COO matrix of random entries in random order, explicit zeros and duplicates among them."""
     rng = np.random.default_rng(0)
-    shape = (6, 9)
-    matrix = kind(np.where(rng.random(shape) < 0.3, rng.random(shape), 0)).asformat(form)
-    x = rng.standard_normal(9)
-    graph = CSC.from_scipy(matrix)
-    assert (graph.num_dst_nodes, graph.num_src_nodes) == shape
-    product = trigraph.gno_aggregate_fwd(x[:, None], matrix.tocsr().data[:, None], graph, 1, 1)[:, 0]
-    np.testing.assert_allclose(product, matrix @ x, rtol=1e-14, atol=1e-14)
+    values = np.where(rng.random(40) < 0.2, 0, rng.standard_normal(40))
+    return kind((values, (rng.integers(0, 6, 40), rng.integers(0, 9, 40))), shape=(6, 9))
 
 
-def test_from_scipy_keeps_zeros_and_duplicates():
-    matrix = sparse.csr_array((np.array([1.0, 0.0, 2.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 3))
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
+@pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
+def test_from_scipy_keeps_the_order_of_data(form, kind):
+    """Edge arrays in the order of the matrix's data: sums are products."""
+    matrix = entries(kind)
+    if form in ("csr", "csc"):  # lines whose entries are in no order; SciPy would add up duplicates on the way
+        rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
+        order = np.argsort(rows, kind="stable")
+        offsets = np.searchsorted(rows[order], np.arange(matrix.shape[form == "csc"] + 1))
+        make = type(matrix.asformat(form))
+        matrix = make((matrix.data[order], columns[order], offsets), shape=matrix.shape)
+    elif form == "bsr":
+        matrix = matrix.tobsr((3, 3))
+    else:
+        matrix = matrix.asformat(form)
+    data = matrix.data if form in ("coo", "csr", "csc") else matrix.tocoo().data
     graph = CSC.from_scipy(matrix)
-    assert graph.indices.tolist() == [1, 1, 0]
-    assert graph.offsets.tolist() == [0, 2, 3]
+    assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (*matrix.shape, len(data))
+    if form in ("coo", "csr", "csc"):
+        assert len(data) == 40
+        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # which would be another order
+    x = np.random.default_rng(1).standard_normal((9, 2))
+    np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], matrix @ x, rtol=1e-14, atol=1e-14)
+    empty = CSC.from_scipy(type(matrix)((0, 3)))
+    assert (empty.num_dst_nodes, empty.num_src_nodes, empty.num_edges) == (0, 3, 0)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
+    matrix = entries(sparse.coo_array).asformat(form)
+    for at, value, text in ((1, 10**6, "offsets[2] is"), (-1, 10**6, "offsets run from 0 to 1000000")):
+        changed = matrix.copy()
+        changed.indptr[at] = value
+        with pytest.raises(ValueError, match=rf"^CSC: {re.escape(text)}"):
+            CSC.from_scipy(changed)
 
 
 def adjacency(graph, rows):

@@ -35,6 +35,7 @@ from table_errors import (
 
 from trigraph.checks import call as checks
 from trigraph.checks import shape_of
+from trigraph.graphs import EdgeGraph
 from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import SYMBOLS, names_in
 
@@ -364,6 +365,19 @@ def test_wrong_calls(op):
     raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
     if not op.selective:
         raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None)
+
+
+def test_the_sum_over_triplets_takes_the_basis_by_its_name():
+    """With one degree both results of `radial_basis` have the shape that the sum wants; only `sbf_rad` is right."""
+    basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), n_spherical=1)
+    assert basis.rbf.shape == basis.sbf_rad.shape
+    graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
+    rest = {"vec": np.eye(2, 3), "embedding": np.ones((2, 1)), "weights": np.ones((3, 1)), "graph": graph}
+    rest |= {"n_spherical": 1, "n_radial": 2, "exclude": None}
+    found = FUNCTIONS["agg_edge_to_edge_fwd"](**rest, sbf_rad=basis.sbf_rad)
+    np.testing.assert_allclose(found[::-1, 0], basis.sbf_rad.sum(axis=1) / np.sqrt(4 * np.pi), rtol=1e-14)
+    with pytest.raises(TypeError, match=r"^agg_edge_to_edge_fwd: got an unexpected keyword argument 'rbf'; expected"):
+        FUNCTIONS["agg_edge_to_edge_fwd"](**rest, rbf=basis.rbf)
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if any(a.nullable for a in p.values[0].arguments)])

@@ -246,7 +246,7 @@ def complete_graph(nodes=9):
 
 
 def drawn(rng, edges, dtype):
-    shapes = {"vec": (edges, 3), "rbf": (edges, S * R), "embedding": (edges, C), "weights": (S * R + C, M)}
+    shapes = {"vec": (edges, 3), "sbf_rad": (edges, S * R), "embedding": (edges, C), "weights": (S * R + C, M)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 
@@ -254,7 +254,7 @@ def all_orders(panel, graph, inputs, cotangents, grad_out, exclude):
     """Results of the five operators by name."""
     attributes = {"n_spherical": S, "n_radial": R, "exclude": exclude, "panel": panel}
     call = {**inputs, "graph": graph, **attributes}
-    two = {name: cotangents[name] for name in ("gg_rbf", "gg_embedding")}
+    two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
     found = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
     found["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**two, **call)
     for order, given in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", two)):
@@ -299,13 +299,13 @@ def test_only_directions_matter(panel, dtype):
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_PANEL
 def test_nan_stays_under_constant_harmonics(panel, nodes, exclude):
-    """Y_0 is constant: vec's gradients do not depend on rbf of degree 0, nor those of degree 0 on gg_vec."""
+    """Y_0 is constant: vec's gradients do not depend on sbf_rad of degree 0, nor those of degree 0 on gg_vec."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
     inputs = drawn(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in drawn(rng, graph.num_edges, np.float64).items()}
     grad_out = rng.standard_normal((graph.num_edges, C))
-    with_nan = dict(inputs, rbf=inputs["rbf"].copy())
-    with_nan["rbf"][::3, :R] = np.nan
+    with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
+    with_nan["sbf_rad"][::3, :R] = np.nan
     clean = all_orders(panel, graph, inputs, cotangents, grad_out, exclude)
     found = all_orders(panel, graph, with_nan, cotangents, grad_out, exclude)
     assert np.isnan(found["out"]).any()
@@ -315,8 +315,8 @@ def test_nan_stays_under_constant_harmonics(panel, nodes, exclude):
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
     found = all_orders(panel, graph, inputs, cotangents, grad_out, exclude)
-    assert np.isnan(found["bwd2.rbf"][:, R:]).any()
-    np.testing.assert_allclose(found["bwd2.rbf"][:, :R], clean["bwd2.rbf"][:, :R], rtol=1e-9, atol=1e-9)
+    assert np.isnan(found["bwd2.sbf_rad"][:, R:]).any()
+    np.testing.assert_allclose(found["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
 
 
 @EACH_PANEL
@@ -357,7 +357,7 @@ def test_parallel_edges_that_are_most_of_a_sum(panel, dtype):
     graph = EdgeGraph(src[by_source], dst[by_source], nodes)
     inputs = drawn(rng, graph.num_edges, dtype)
     pair = (graph.src < 2) & (graph.dst < 2)
-    inputs["embedding"][pair], inputs["rbf"][pair] = dtype(2.0**20), inputs["rbf"][0]
+    inputs["embedding"][pair], inputs["sbf_rad"][pair] = dtype(2.0**20), inputs["sbf_rad"][0]
     call = {"graph": graph, "n_spherical": S, "n_radial": R}
     right = trigraph.agg_edge_to_edge_fwd(**{n: a.astype(np.float64) for n, a in inputs.items()}, **call, panel="pyref")
     found = trigraph.agg_edge_to_edge_fwd(**inputs, **call, panel=panel)

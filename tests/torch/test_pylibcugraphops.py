@@ -226,28 +226,28 @@ def triplets():
     rng = np.random.default_rng(0)
     coo = np.array([[0, 0, 1, 1, 2, 2, 3], [1, 2, 0, 2, 0, 1, 0]])
     graph = trigraph.EdgeGraph(*coo, 4)
-    arrays = {"vec": (7, 3), "rbf": (7, 42), "embedding": (7, 5), "weights": (47, 4)}
+    arrays = {"vec": (7, 3), "sbf_rad": (7, 42), "embedding": (7, 5), "weights": (47, 4)}
     return coo, graph, {name: rng.normal(size=shape) for name, shape in arrays.items()}, rng
 
 
 def test_dimenet_in_place():
     coo, graph, a, rng = triplets()
     into, out_of = (coo, graph.dst_offsets, graph.dst_edge_index), (coo, graph.src_offsets)
-    vec, rbf, embedding, weights = a.values()
-    shapes = [rbf.shape, embedding.shape, weights.shape]
-    grad, gg_rbf, gg_embedding = (rng.normal(size=shape) for shape in ((7, 5), (7, 42), (7, 5)))
+    vec, sbf_rad, embedding, weights = a.values()
+    shapes = [sbf_rad.shape, embedding.shape, weights.shape]
+    grad, gg_sbf_rad, gg_embedding = (rng.normal(size=shape) for shape in ((7, 5), (7, 42), (7, 5)))
     found = written(dimenet.agg_edge_to_edge_fwd, [(7, 5)], *a.values(), *into, MMAOp.HighPrecision, cuda_stream=0)
     assert_equal(found, [trigraph.agg_edge_to_edge_fwd(**a, graph=graph)])
-    given = (vec, rbf, embedding, grad, weights)
+    given = (vec, sbf_rad, embedding, grad, weights)
     found = written(dimenet.agg_edge_to_edge_bwd, shapes, *given, *out_of, MMAOp.LowPrecision)
     expected = trigraph.agg_edge_to_edge_bwd(grad, **a, graph=graph)
-    assert_equal(found, (expected.rbf, expected.embedding, expected.weights))
-    given = (vec, rbf, gg_rbf, embedding, gg_embedding, weights)
+    assert_equal(found, (expected.sbf_rad, expected.embedding, expected.weights))
+    given = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, weights)
     found = written(dimenet.agg_edge_to_edge_bwd2_grad, [(7, 5)], *given, *into, MMAOp.HighPrecision)
-    assert_equal(found, [trigraph.agg_edge_to_edge_bwd2_grad(gg_rbf, gg_embedding, **a, graph=graph)])
-    given = (vec, rbf, gg_rbf, embedding, gg_embedding, grad, weights)
+    assert_equal(found, [trigraph.agg_edge_to_edge_bwd2_grad(gg_sbf_rad, gg_embedding, **a, graph=graph)])
+    given = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, grad, weights)
     found = written(dimenet.agg_edge_to_edge_bwd2_main, shapes, *given, *out_of, MMAOp.HighPrecision, cuda_stream=0)
-    assert_equal(found, trigraph.agg_edge_to_edge_bwd2_main(gg_rbf, gg_embedding, grad, **a, graph=graph))
+    assert_equal(found, trigraph.agg_edge_to_edge_bwd2_main(gg_sbf_rad, gg_embedding, grad, **a, graph=graph))
 
 
 def test_radial_basis_in_place():

@@ -58,7 +58,7 @@ DIMENET = {
     },
     "fortran/fast/dimenet.fypp": {
         "norm of the harmonics of order zero": "merge(⟦1, 2 → 2, 1⟧, mm == 0)",
-        "NaN of an edge in no triplet": "if (⟦z%want_rbf → .false.⟧) call clear_columns_${K}$(b%n_alone, b%alone, z%lr",
+        "NaN of an edge in no triplet": "if (⟦z%want_sbf_rad → .false.⟧) call clear_columns_${K}$(b%n_alone, b%alone,",
     },
     "gpu/kernels/dimenet_harmonics.cuh": {
         "weight of the harmonics of order zero": "double weight = ⟦m > 0 ? 2 : 1 → 2⟧;",
@@ -66,7 +66,7 @@ DIMENET = {
     "gpu/kernels/dimenet_in_edges.cuh": {"sign of the left-out edges": "add_pair(e, ⟦linear ? T(-1) : T → T⟧(1), edge"},
     "gpu/kernels/dimenet.cu": {
         "weights not transposed": "? down[⟦c * n_mid + m → m * n_emb + c⟧] : T(0);",
-        "NaN of an edge in no triplet": "terms.add(⟦alone[e] ? T(0) : rbf → rbf⟧[e * width + column] * grad_projected[",
+        "NaN of an edge in no triplet": "terms.add(⟦alone[e] ? T(0) : sbf_rad → sbf_rad⟧[e * width + column] * grad",
     },
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
     "gpu/kernels/dimenet_triplets.cuh": {

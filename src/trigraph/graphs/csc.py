@@ -343,8 +343,19 @@ class CSC(Immutable):
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries of ``matrix.tocsr()`` are edges, explicit zeros included, and rows of the edge arrays are in
-            the order of its ``data``. (``tocsr`` adds up duplicates of a COO matrix, and keeps those of a CSR matrix.)
+            Stored entries are edges, explicit zeros and duplicates included.
+
+        Returns
+        -------
+        CSC
+            Edge arrays have the order of ``matrix.data`` where that has one value for each entry: COO, CSR and CSC. Of
+            another format (BSR, DIA, DOK, LIL), edges and their order are those of ``matrix.tocoo().data``; SciPy
+            leaves out the zeros that a DIA matrix stores.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no such matrix, or one whose index arrays were changed to what is no matrix.
         """
         from scipy import sparse
 
@@ -352,9 +363,18 @@ class CSC(Immutable):
             raise TypeError(f"CSC: matrix is a {type(matrix).__name__}; expected a scipy.sparse matrix or array")
         if matrix.ndim != 2:
             raise ValueError(f"CSC: matrix has shape {matrix.shape}; expected (num_dst_nodes, num_src_nodes)")
-        csr = matrix.tocsr(copy=False)
-        dtype = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
-        return cls(csr.indptr.astype(dtype), csr.indices.astype(dtype), int(csr.shape[1]))
+        num_dst, num_src = (int(n) for n in matrix.shape)
+        if matrix.format in ("csr", "csc"):
+            dtype = np.promote_types(matrix.indptr.dtype, matrix.indices.dtype)
+            offsets, indices = matrix.indptr.astype(dtype), matrix.indices.astype(dtype)
+            if matrix.format == "csr":
+                return cls(offsets, indices, num_src)
+            by_column = cls(offsets, indices, num_dst)  # checked, as SciPy's conversions are not
+            columns = np.repeat(np.arange(by_column.num_dst_nodes, dtype=dtype), np.diff(offsets))
+            return cls.from_coo(columns, indices, num_src, num_dst)
+        coo = matrix.tocoo(copy=False)
+        dtype = np.promote_types(coo.row.dtype, coo.col.dtype)
+        return cls.from_coo(coo.col.astype(dtype), coo.row.astype(dtype), num_src, num_dst)
 
     @classmethod
     def from_networkx(cls, graph: Any) -> "CSC":

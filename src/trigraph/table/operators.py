@@ -153,10 +153,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="dimenet",
         summary="Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.",
         formulas=(
-            "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} rbf[e',l*R+n] Y_l W1[l*R+n,m]; "
+            "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} sbf_rad[e',l*R+n] Y_l W1[l*R+n,m]; "
             "out[e,c] = sum over e' into src(e) of embedding[e',c] q[c]",
             "the gradient of sum grad_out out, vec included (through u = vec/norm(vec))",
-            "the gradient of the derivative of sum grad_out out along (gg_vec, gg_rbf, gg_embedding, gg_weights)",
+            "the gradient of the derivative of sum grad_out out along (gg_vec, gg_sbf_rad, gg_embedding, gg_weights)",
         ),
         source=DIMENET,
         inputs=(
@@ -165,7 +165,12 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "num_edges 3",
                 "Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).",
             ),
-            Array("rbf", "num_edges n_spherical*n_radial", "Radial part of the spherical basis of each edge.", 1),
+            Array(
+                "sbf_rad",
+                "num_edges n_spherical*n_radial",
+                "Radial part of the spherical basis of each edge, the `sbf_rad` of `radial_basis`.",
+                1,
+            ),
             Array("embedding", "num_edges n_emb", "Embedding of each edge.", 1),
             Array("weights", "n_spherical*n_radial+n_emb n_mid", "Rows of W1 (S*R, M), then of W2 (C, M).", 2),
         ),
@@ -187,16 +192,16 @@ DEFINITIONS: tuple[Definition, ...] = (
         restrictions=(
             Restriction(
                 "bwd2_grad",
-                ("gg_rbf", "gg_embedding", "vec", "rbf", "embedding", "weights"),
+                ("gg_sbf_rad", "gg_embedding", "vec", "sbf_rad", "embedding", "weights"),
                 ("grad_out",),
-                "fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding), vec constant",
+                "fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding), vec constant",
             ),
             Restriction(
                 "bwd2_main",
-                ("gg_rbf", "gg_embedding", "grad_out", "vec", "rbf", "embedding", "weights"),
-                ("rbf", "embedding", "weights"),
-                "rbf: bwd_rbf(embedding := gg_embedding); embedding: bwd_embedding(rbf := gg_rbf); "
-                "weights: bwd_weights(rbf := gg_rbf) + bwd_weights(embedding := gg_embedding), vec constant",
+                ("gg_sbf_rad", "gg_embedding", "grad_out", "vec", "sbf_rad", "embedding", "weights"),
+                ("sbf_rad", "embedding", "weights"),
+                "sbf_rad: bwd_sbf_rad(embedding := gg_embedding); embedding: bwd_embedding(sbf_rad := gg_sbf_rad); "
+                "weights: bwd_weights(sbf_rad := gg_sbf_rad) + bwd_weights(embedding := gg_embedding), vec constant",
             ),
         ),
     ),

@@ -27,12 +27,12 @@ __all__ = [
 _BASIS = {"dist": "input_vector", "freq": "input_w"}
 _TRIPLETS = {
     "vec": "input_vector",
-    "rbf": "input_rbf",
+    "sbf_rad": "input_rbf",
     "embedding": "input_embedding",
     "weights": "input_weights",
     "graph": "coo_idx",
 }
-_SECOND = {"gg_rbf": "input_grad_grad_rbf", "gg_embedding": "input_grad_grad_embedding", **_TRIPLETS}
+_SECOND = {"gg_sbf_rad": "input_grad_grad_rbf", "gg_embedding": "input_grad_grad_embedding", **_TRIPLETS}
 
 
 class MMAOp(enum.Enum):
@@ -139,7 +139,7 @@ def agg_edge_to_edge_bwd(
     """Vector-Jacobian product of :func:`agg_edge_to_edge_fwd`, without that of the vectors, as the original."""
     name, given = "agg_edge_to_edge_bwd", dict(locals())
     given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
-    outputs = {"rbf": "output_grad_rbf", "embedding": "output_grad_embedding", "weights": "output_grad_weights"}
+    outputs = {"sbf_rad": "output_grad_rbf", "embedding": "output_grad_embedding", "weights": "output_grad_weights"}
     write(name, outputs, {"grad_out": "input_grad_embedding", **_TRIPLETS}, given, cuda_stream)
 
 
@@ -183,7 +183,7 @@ def agg_edge_to_edge_bwd2_main(
     name, given = "agg_edge_to_edge_bwd2_main", dict(locals())
     given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
     outputs = {
-        "rbf": "output_grad_rbf_grad_embedding",
+        "sbf_rad": "output_grad_rbf_grad_embedding",
         "embedding": "output_grad_embedding_grad_rbf",
         "weights": "output_grad_weights",
     }

@@ -242,7 +242,7 @@ class GATConv(torch.nn.Module):
             operation modifies it in place. A prepared graph requires ``add_self_loops=False``, and its edges are the
             rows of `edge_attr`; programs compiled with ``fullgraph=True`` need one. A sparse adjacency matrix (COO, CSR
             or CSC) has a row for each destination and a column for each source; values that are vectors serve as edge
-            features if `edge_attr` is not given.
+            features if `edge_attr` is not given. Edges are in the order of its values (COO: of its ``coalesce()``).
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
         size : tuple of int, optional
             Numbers of sources and destinations.
