@@ -47,6 +47,26 @@ def _share_openmp() -> None:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
+def _join_threads() -> None:
+    """End OpenMP's threads that wait for this thread's next work; the next call starts new ones.
+
+    A child process has the forking thread alone. OpenMP would believe there that the others still wait, and hang in the
+    first operation of the child that is divided among them, be it one of torch, which shares the library. The function
+    is looked up as the linker binds the fast path: what was loaded globally comes first (`_share_openmp`). A build
+    without OpenMP has none, and needs none.
+    """
+    if _chosen is not None:
+        hard = 2  # omp_pause_hard of OpenMP 5.0
+        for file in (None, _chosen.__file__):
+            with contextlib.suppress(AttributeError):
+                ctypes.CDLL(file).omp_pause_resource_all(hard)
+                return
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_join_threads)
+
+
 def _load(level: str, origin: str) -> ModuleType:
     if level not in available():
         raise ValueError(

@@ -120,6 +120,48 @@ def test_forked_children_compute_on_one_thread():
     assert printed(RESULTS + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
 
 
+@pytest.mark.parametrize("first", ["operator", "torch"])
+def test_torch_computes_in_forked_children(first):
+    """It shares OpenMP's threads with the operators, whoever started them; the parent goes on with as many as before."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    script = """
+        import ctypes, multiprocessing, os, sys
+        import numpy as np, torch, trigraph
+
+        trigraph.get_cpu_level()  # loads the fast path and what it shares with torch
+        if not hasattr(ctypes.CDLL(None), "omp_pause_resource_all"):
+            sys.exit(print("old"))
+
+        def operator():
+            return trigraph.gno_kernel_fwd(np.ones((4000, 2)), np.ones(2*64 + 64 + 64 + 1), f_in=1, f_out=1).sum()
+
+        def exponentials():
+            return torch.ones(10**6).exp().double().sum().item()
+
+        def work():
+            sys.exit((exponentials(), operator()) != expected)
+
+        trigraph.set_num_threads(2)
+        torch.set_num_threads(2)
+        calls = {"torch": exponentials, "operator": operator}
+        calls[FIRST]()
+        started = len(os.listdir("/proc/self/task"))
+        expected = exponentials(), operator()
+        for _ in range(3):
+            child = multiprocessing.get_context("fork").Process(target=work)
+            child.start()
+            child.join(15)
+            child.kill()
+            print(child.exitcode)
+            calls[FIRST]()
+            print(len(os.listdir("/proc/self/task")) - started, torch.get_num_threads())
+    """
+    found = printed(f"FIRST = {first!r}" + textwrap.dedent(script))
+    if found == ["old"]:
+        pytest.skip("torch has an OpenMP library older than GCC 9's")
+    assert found == ["0", "0", "2"] * 3
+
+
 def test_what_runs_first_in_a_forked_child_may_call_operators():
     """A finaliser may run before the functions that libraries register for a fork, and would wait for a lost team."""
     source = """
