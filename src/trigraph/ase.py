@@ -1,6 +1,6 @@
 """Models of `trigraph.torch.nn` as calculators of ASE, for its relaxations and dynamics."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -9,12 +9,23 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from trigraph.graphs import device_of
 from trigraph.graphs.scalars import real_number
-from trigraph.torch.nn.compiled import compile_potential
+from trigraph.torch.nn.compiled import CompiledPotential, compile_potential
 from trigraph.torch.nn.structures import check_potential, empty_like_model
 
 __all__ = ["Calculator"]
+
+
+class _Kept(NamedTuple):
+    """Neighbours of earlier atoms.
+
+    They depend on the positions (up to half the skin), cell, pbc and number of the atoms, and on what `_settings` has;
+    all of it is kept beside them and compared.
+    """
+
+    atoms: Atoms
+    settings: tuple[Any, ...]
+    neighbors: Any
 
 
 class Calculator(_Calculator):  # type: ignore[misc]
@@ -24,8 +35,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     ----------
     model : torch.nn.Module
         With ``energy_forces_stress(z, pos, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and angstrom.
-        It is called in the dtype and on the device of its parameters, or else its buffers, and may go on training:
-        `reset` then forgets old results.
+        It is called in the dtype and on the device of its parameters, or else its buffers.
     skin : float, optional
         In angstrom. Neighbours are found up to so far beyond the cutoff of the model, which must have ``neighbors(...,
         skin=)``, and kept until an atom has moved by half of it: dynamics then searches once in many steps.
@@ -34,10 +44,21 @@ class Calculator(_Calculator):  # type: ignore[misc]
     **parameters
         As for ``ase.calculators.calculator.Calculator``.
 
+    Attributes
+    ----------
+    model, skin
+        They may be set later.
+
     Raises
     ------
     TypeError
         If `model` has no ``energy_forces_stress``, or with `compile` is no `trigraph.torch.nn.Potential`.
+
+    Notes
+    -----
+    As calculators of ASE do, this one keeps the results for the last atoms. It computes anew when the atoms, `skin`,
+    `model`, or of the model `cutoff`, `max_num_neighbors`, the dtype, the device or the mode (``train``, ``eval``) have
+    changed. After a change of anything else, as of weights in training, call `reset`.
 
     Examples
     --------
@@ -59,7 +80,33 @@ class Calculator(_Calculator):  # type: ignore[misc]
         self.model, self.skin = model, real_number("Calculator", "skin", skin)
         if skin and not hasattr(model, "neighbors"):
             raise TypeError(f"Calculator: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
-        self.found: tuple[Atoms, Any] | None = None
+        self._settings_of_results: tuple[Any, ...] | None = None
+        self._kept: _Kept | None = None
+
+    def _settings(self) -> tuple[Any, ...]:
+        """Return what results and neighbours depend on beside the atoms; values of tensors, which change in place."""
+        like, model = empty_like_model(self.model), self.model
+        potential = model.model if isinstance(model, CompiledPotential) else model
+        sizes = (getattr(potential, name, None) for name in ("cutoff", "max_num_neighbors"))
+        plain = (getattr(size, "tolist", lambda size=size: size)() for size in sizes)
+        # The models themselves, for as long as something is kept: the address of one that is gone may be another's.
+        return (model, potential, potential.training, self.skin, like.dtype, like.device, *plain)
+
+    def reset(self) -> None:
+        """Forget results and neighbours."""
+        super().reset()
+        self._kept = None
+
+    # ASE's results depend on the atoms and on `_settings`; ASE compares the atoms, and these methods the settings.
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """Return what has changed since the last calculation; "settings" stand for what concerns no atoms."""
+        changed: list[str] = super().check_state(atoms, tol)
+        return changed if self._settings_of_results == self._settings() else [*changed, "settings"]
+
+    def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
+        """Return a property of atoms, by default of the last ones."""
+        return super().get_property(name, self.atoms if atoms is None else atoms, allow_calculation)
 
     def calculate(
         self,
@@ -69,6 +116,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     ) -> None:
         """Compute everything at once; what the model does not give is left out, as is stress without a volume."""
         super().calculate(atoms, properties, system_changes)
+        self.results, self._settings_of_results = {}, self._settings()
         like = empty_like_model(self.model)
         has_volume = self.atoms.cell.rank == 3
         cell = None
@@ -77,7 +125,8 @@ class Calculator(_Calculator):  # type: ignore[misc]
         model: Any = self.model
         z = torch.as_tensor(self.atoms.numbers, dtype=torch.int64, device=like.device)
         pos = torch.as_tensor(self.atoms.positions, dtype=like.dtype, device=like.device)
-        given = {"neighbors": self._neighbors(pos, cell)} if self.skin else {"pbc": torch.as_tensor(self.atoms.pbc)}
+        pbc = torch.as_tensor(self.atoms.pbc, device=like.device)
+        given = {"neighbors": self._neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
         results = model.energy_forces_stress(z, pos, cell=cell, **given)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
@@ -86,20 +135,19 @@ class Calculator(_Calculator):  # type: ignore[misc]
         if has_volume:
             self.results["stress"] = full_3x3_to_voigt_6_stress(results.stress[0].double().cpu().numpy())
 
-    def _neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None) -> Any:
+    def _neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None, pbc: torch.Tensor) -> Any:
         """Return the neighbours that were found last, or new ones where these may have changed."""
-        atoms = self.atoms
-        if self.found is not None:
-            before, neighbors = self.found
+        atoms, kept, settings = self.atoms, self._kept, self._settings()
+        if kept is not None and kept.settings == settings:
+            before = kept.atoms
             same = (
                 len(before) == len(atoms)
                 and (before.pbc == atoms.pbc).all()
                 and (before.cell[:] == atoms.cell[:]).all()
-                and neighbors.graph.device == device_of(pos)
             )
             if same and np.linalg.norm(atoms.positions - before.positions, axis=1).max(initial=0.0) <= self.skin / 2:
-                return neighbors
+                return kept.neighbors
         model: Any = self.model
-        neighbors = model.neighbors(pos, cell=cell, pbc=torch.as_tensor(atoms.pbc), skin=self.skin)
-        self.found = atoms.copy(), neighbors
+        neighbors = model.neighbors(pos, cell=cell, pbc=pbc, skin=self.skin)
+        self._kept = _Kept(atoms.copy(), settings, neighbors)
         return neighbors

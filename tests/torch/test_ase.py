@@ -13,7 +13,7 @@ from ase.md.verlet import VelocityVerlet
 from ase.phonons import Phonons
 
 import trigraph.ase
-from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
+from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress, Potential
 
 
 def potential():
@@ -98,7 +98,7 @@ def test_molecules_have_no_stress(calculator):
     assert atoms.get_forces().shape == (8, 3)
     with pytest.raises(PropertyNotImplementedError):
         atoms.get_stress()
-    wire = Atoms("CuAu", [[0, 0, 0], [0, 0, 2]], cell=[0, 0, 4], pbc=[False, False, True], calculator=calculator)
+    wire = Atoms("CuAu", [[0, 0, 0], [0, 0, 1.7]], cell=[0, 0, 4], pbc=[False, False, True], calculator=calculator)
     assert wire.get_forces().any()
     with pytest.raises(PropertyNotImplementedError):
         wire.get_stress()
@@ -194,6 +194,96 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
     compare(atoms)
     assert changes == [1, 0, 0, 1, 1, 0, 1, 1]
     assert set(searches) == {0.6}
+
+
+class Springs(Potential):
+    """Springs between neighbours that begin at the cutoff, in a model that reads all its attributes at each call."""
+
+    cutoff = 3.0
+
+    def __init__(self, stiffness=1.0):
+        super().__init__()
+        self.stiffness = torch.nn.Parameter(torch.tensor([stiffness], dtype=torch.float64))
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        stretched = self.cutoff - vec.square().sum(dim=1, keepdim=True).sqrt()
+        return neighbors.into_atoms(self.stiffness * stretched.clamp(min=0).square())
+
+
+def new_model(calculator):
+    calculator.model = Springs(2.0)
+
+
+def closer(calculator):
+    """So that the neighbours of the first call, which are within 3.2, would still do."""
+    calculator.model.cutoff = 2.7
+
+
+def farther(calculator):
+    calculator.model.cutoff = 4.0
+
+
+def nearest(calculator):
+    calculator.skin, calculator.model.max_num_neighbors = 0.0, 3
+
+
+def single(calculator):
+    calculator.model.float()
+
+
+def wider(calculator):
+    calculator.skin = 2.0
+
+
+def weights(calculator):
+    with torch.no_grad():
+        calculator.model.stiffness += 1
+    atoms = calculator.atoms
+    calculator.reset()
+    calculator.atoms = atoms  # of which the next call may be
+
+
+@pytest.mark.parametrize("skin", [0.0, 0.2])
+@pytest.mark.parametrize("of_last", [True, False])
+@pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, weights])
+def test_what_changes_between_calls(change, of_last, skin):
+    """Results are those of a new calculator, for the same atoms, and after they have moved by less than the skin."""
+    atoms = crystal()
+    kept = trigraph.ase.Calculator(Springs(), skin=skin)
+    kept.get_potential_energy(atoms)
+    change(kept)
+    names = ("get_potential_energy", "get_potential_energies", "get_forces", "get_stress")
+    for move in (0.0, 0.9):
+        atoms.positions[1, 0] += move
+        new, last = trigraph.ase.Calculator(kept.model), [] if of_last and not move else [atoms]
+        assert kept.calculation_required(atoms, ["energy"])
+        for name in names:
+            found, expected = getattr(kept, name)(*last), getattr(new, name)(atoms)
+            rounding = 2**8 * torch.finfo(kept.model.stiffness.dtype).eps
+            assert np.abs(found - expected).max() <= rounding * np.abs(expected).max()
+        assert not kept.calculation_required(atoms, ["energy"])
+
+
+def test_a_call_that_fails_leaves_no_results(calculator):
+    atoms, many = crystal(), crystal()
+    many.positions[0, 0] += 2**60
+    calculator.get_potential_energy(atoms)
+    for call in (calculator.calculate, calculator.get_potential_energy):
+        with pytest.raises(ValueError, match="cells from the origin"):
+            call(many)
+
+
+def test_tensors_are_where_the_model_is(calculator):
+    """Whatever device torch makes tensors on by default."""
+    atoms = crystal()
+    expected = calculator.get_forces(atoms)
+    torch.set_default_device("meta")
+    try:
+        for skin in (0.0, 0.5):
+            found = trigraph.ase.Calculator(calculator.model, skin=skin).get_forces(atoms)
+            assert np.abs(found - expected).max() <= 2**-44 * np.abs(expected).max()
+    finally:
+        torch.set_default_device(None)
 
 
 def test_bad_skin(calculator):
