@@ -207,7 +207,7 @@ class Springs(Potential):
 
     def atoms_of_vectors(self, z, vec, neighbors):
         stretched = self.cutoff - vec.square().sum(dim=1, keepdim=True).sqrt()
-        return neighbors.into_atoms(self.stiffness * stretched.clamp(min=0).square())
+        return neighbors.into_atoms((1 + self.training) * self.stiffness * stretched.clamp(min=0).square())
 
 
 def new_model(calculator):
@@ -235,9 +235,25 @@ def wider(calculator):
     calculator.skin = 2.0
 
 
+def mode(calculator):
+    calculator.model.eval()
+
+
 def weights(calculator):
     with torch.no_grad():
         calculator.model.stiffness += 1
+    reset(calculator)
+
+
+def search(calculator):
+    model = calculator.model
+    model.neighbors = lambda pos, batch=None, cell=None, pbc=None, skin=0.0: Potential.neighbors(
+        model, pos, batch, cell, False, skin
+    )
+    reset(calculator)
+
+
+def reset(calculator):
     atoms = calculator.atoms
     calculator.reset()
     calculator.atoms = atoms  # of which the next call may be
@@ -245,7 +261,7 @@ def weights(calculator):
 
 @pytest.mark.parametrize("skin", [0.0, 0.2])
 @pytest.mark.parametrize("of_last", [True, False])
-@pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, weights])
+@pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, mode, weights, search])
 def test_what_changes_between_calls(change, of_last, skin):
     """Results are those of a new calculator, for the same atoms, and after they have moved by less than the skin."""
     atoms = crystal()
