@@ -286,6 +286,50 @@ def test_mistakes(mistake, kind, atoms, words):
     assert not failures_without_a_mistake(kind, atoms is CRYSTAL)
 
 
+# What a calculator may read of atoms beside elements, positions and cell.
+READ = {
+    "initial charges": (lambda a: a.set_initial_charges(0.1 * np.arange(1, 6)), lambda a: a.get_initial_charges()),
+    "magnetic moments": (
+        lambda a: a.set_initial_magnetic_moments([1.0] * 5),
+        lambda a: a.get_initial_magnetic_moments(),
+    ),
+    "tags": (lambda a: a.set_tags(2), lambda a: a.get_tags()),
+    "a charge": (lambda a: a.info.update(charge=1), lambda a: np.array([a.info.get("charge", 0)])),
+    "an array": (lambda a: a.set_array("spin", np.ones(5)), lambda a: a.arrays.get("spin", np.zeros(1))),
+    "an object": (lambda a: a.info.update(f=lambda: 1), lambda a: np.array([a.info["f"]() if "f" in a.info else 0])),
+    "a displaced cell": (lambda a: a.set_celldisp([1.0, 0, 0]), lambda a: a.get_celldisp()),
+}
+
+
+def jump(self, atoms, results):
+    if len(atoms) == 2:
+        results["energy"] += 1e-3 * (atoms.get_distance(0, 1) > 3)
+
+
+REDUCED = {"lone atom": field, "cutoff": jump, "line": of_angle, "far atoms": long_range, "company": per_atom}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "mistake"),
+    [(what, *mistake) for what in READ for mistake in (("forces", scaled_forces), ("two atoms", sideways))]
+    + [(what, *mistake) for what in ("initial charges", "a charge") for mistake in REDUCED.items()],
+)
+def test_mistakes_where_something_else_is_read(what, kind, mistake):
+    """Of two structures that differ in that alone, the second; the first has the right results of the same geometry."""
+    give, read = READ[what]
+    other = CLUSTER.copy()
+    give(other)
+
+    def where_it_is(self, atoms, results):
+        if read(atoms).any():
+            mistake(self, atoms, results)
+
+    skip, inner = only(kind), lennard_jones(smooth=True)
+    make = functools.partial(Wrong, where_it_is, inner)
+    result = check_calculator(make, [CLUSTER, other], names=["without", "with"], skip=skip, raises=False)
+    assert {(c.kind, c.case) for c in result.failures} == {(kind, "with")}, str(result)
+
+
 @functools.cache
 def failures_without_a_mistake(kind, crystal):
     return failed(run(Wrong, CRYSTAL if crystal else CLUSTER, kinds=(kind,)))

@@ -3,7 +3,7 @@
 import copy
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,7 +47,18 @@ class Checks:
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
         # The same atoms without a cell, for checks that do not apply to crystals.
-        self.cluster = alone(self.atoms.numbers, self.atoms.positions)
+        self.cluster = self.alone(range(len(self.atoms)), self.atoms.positions)
+
+    def alone(self, members: Sequence[int], positions: Any) -> Any:
+        """Return some of the atoms at other positions without a cell, each as often as it is named.
+
+        They keep all that a calculator may read beside: charges, magnetic moments, tags, and the `info` of the whole.
+        """
+        found = self.atoms[list(members)]
+        found.cell, found.pbc, found.positions = None, False, positions
+        return found
+
+    # Both depend on the calculator, the atoms and `size`, which stay as they are, and on what `rng` draws once.
 
     @cached_property
     def rounding(self) -> Rounding:
@@ -265,29 +276,33 @@ class Checks:
     # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
 
     def elements_of(self) -> list[int]:
-        """Return the atomic numbers that are tested."""
-        return [int(z) for z in np.unique(self.atoms.numbers)][:KINDS_OF_ATOMS]
+        """Return the first atom of each element that is tested."""
+        return [int(first) for first in np.unique(self.atoms.numbers, return_index=True)[1]][:KINDS_OF_ATOMS]
+
+    def symbol(self, atom: int) -> str:
+        """Return the symbol of an atom's element."""
+        return str(self.atoms.symbols[atom])
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of atomic numbers that are tested."""
+        """Return the pairs of atoms that are tested."""
         elements = self.elements_of()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
 
     def lone_atom(self) -> Iterator[Check]:
         """Check that an isolated atom has a finite energy and no force."""
-        for z in self.elements_of():
-            found = self.results(alone([z], np.zeros((1, 3))))
+        for atom in self.elements_of():
+            found = self.results(self.alone([atom], np.zeros((1, 3))))
             note = "" if math.isfinite(found["energy"]) else f"{found['energy']} is not a finite number"
-            yield self.check("lone atom", f"energy of {symbol(z)}", math.inf if note else 0.0, 0.0, note)
+            yield self.check("lone atom", f"energy of {self.symbol(atom)}", math.inf if note else 0.0, 0.0, note)
             if "forces" in found:
                 force, allowed = float(abs(found["forces"]).max()), self.rounding.allowed("forces")
                 note = "" if force <= allowed else f"a force of {force:.2g} eV/Å acts on it"
-                yield self.check("lone atom", f"force on {symbol(z)}", force, allowed, note)
+                yield self.check("lone atom", f"force on {self.symbol(atom)}", force, allowed, note)
 
     def two_atoms(self) -> Iterator[Check]:
         """Check that forces of two atoms are along their axis, and match the slope of the energy."""
         for pair in self.pairs():
-            atoms = alone(pair, [[0, 0, 0], oblique(self.nearest)])
+            atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
             self.needs("forces", atoms)
             rounding = rounding_of(self.subject, atoms, self.rng, self.size)
             axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
@@ -300,7 +315,7 @@ class Checks:
                 )
 
             expected = {"forces": np.array([-pulled * axis, pulled * axis])}
-            label, reach = "-".join(map(symbol, pair)), self.nearest
+            label, reach = "-".join(map(self.symbol, pair)), self.nearest
             yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             unit = np.full(1, self.nearest / 2)
@@ -309,12 +324,12 @@ class Checks:
             note = "" if found.ratio <= 1 else f"the force is {pulled:.8g}; differences of the energy give {slope:.8g}"
             yield self.check("two atoms", f"slope, {label}", found.error / unit[0], found.allowed / unit[0], note)
 
-    def _together(self, kind: str, others: Any, label: str) -> Iterator[Check]:
+    def _together(self, kind: str, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
         """Compare results of the atoms and others at a distance with separate results of both."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
-        others.positions += far
-        both = alone(
-            [*self.cluster.numbers, *others.numbers], np.concatenate([self.cluster.positions, others.positions])
+        others = self.alone(members, positions + far)
+        both = self.alone(
+            [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, others.positions])
         )
         parts = [self.results(self.cluster), self.results(others)]
         expected = {"energy": sum(p["energy"] for p in parts)}
@@ -326,12 +341,12 @@ class Checks:
 
     def far_atoms(self) -> Iterator[Check]:
         """Check that a distant atom adds its own energy."""
-        for z in self.elements_of():
-            yield from self._together("far atoms", alone([z], np.zeros((1, 3))), f"{symbol(z)} far away")
+        for atom in self.elements_of():
+            yield from self._together("far atoms", [atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
 
     def company(self) -> Iterator[Check]:
         """Check that two distant copies have the results of one (batch invariance)."""
-        yield from self._together("company", self.cluster.copy(), "two copies")
+        yield from self._together("company", range(len(self.atoms)), self.cluster.positions, "two copies")
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -397,20 +412,6 @@ class Checks:
 def _number(value: float, rounding: float = 0.0) -> Rounded:
     """Return a derivative in one variable."""
     return Rounded(np.array([value]), np.array([rounding]))
-
-
-def symbol(number: int) -> str:
-    """Return the symbol of an element."""
-    from ase.data import chemical_symbols
-
-    return str(chemical_symbols[number])
-
-
-def alone(numbers: Any, positions: Any) -> Any:
-    """Return atoms without a cell."""
-    from ase import Atoms
-
-    return Atoms(numbers=numbers, positions=positions)
 
 
 def oblique(length: float) -> np.ndarray:

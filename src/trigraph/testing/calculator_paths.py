@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.testing.calculator_checks import FAR, Checks, alone, oblique, symbol
+from trigraph.testing.calculator_checks import FAR, Checks, oblique
 from trigraph.testing.calculator_results import Rounding, moved, rounding_of, strained
 from trigraph.testing.scans import LAST_BITS, Jump, refine, scan
 from trigraph.verification.record import Check
@@ -34,7 +34,7 @@ class Paths(Checks):
     """All checks of a calculator for one structure, with a method for each kind."""
 
     reached = 0.0  # the largest distance at which two atoms interact
-    reaching: tuple[int, int]  # their atomic numbers
+    reaching: tuple[int, int]  # these atoms; `cutoff` finds both
 
     # ---- continuity --------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Paths(Checks):
     def cutoff(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as an atom crosses the cutoff."""
         for pair in self.pairs():
-            atoms = alone(pair, [[0, 0, 0], oblique(self.nearest)])
+            atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
             axis = oblique(1.0)
             rounding = rounding_of(self.subject, atoms, self.rng, self.size)
 
@@ -86,7 +86,7 @@ class Paths(Checks):
                 if reached > self.reached:
                     self.reached, self.reaching = reached, pair
                 jumps = _with(jumps, apart, reached, noise)
-            label = f"{'-'.join(map(symbol, pair))} from {start:.2f} to {end:.0f} Å"
+            label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
             yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
 
     def scale(self) -> Iterator[Check]:
@@ -139,7 +139,7 @@ class Paths(Checks):
         def energy(*distances: float) -> float:
             """Compute two atoms at a sequence of distances; return the last energy."""
             ends = [np.outer([-0.5, 0.5], oblique(distance)) for distance in distances]
-            return [float(self.subject.ask("energy", alone(self.reaching, x), calculator)) for x in ends][-1]
+            return [float(self.subject.ask("energy", self.alone(self.reaching, x), calculator)) for x in ends][-1]
 
         for move in MOVES:
             far, near = self.reached + 1.5 * move, max(self.reached - 0.5 * move, 0.5 * self.reached)
@@ -159,12 +159,12 @@ class Paths(Checks):
 
                 def at(angle: float, side: float = side, ends: list[int] = ends, centre: int = centre) -> np.ndarray:
                     there = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
-                    return self._channels(alone([centre, *ends], [[0, 0, 0], [short, 0, 0], there]))
+                    return self._channels(self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], there]))
 
-                atoms = alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
+                atoms = self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
                 rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
                 found = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
-                label = f"{degrees}°, {symbol(ends[0])}-{symbol(centre)}-{symbol(ends[1])}"
+                label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
                 yield self._told("line", label, [found] if found else [], f"at {degrees}°")
 
     # ---- dynamics ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Results of an ASE calculator, and their rounding errors, which set the tolerances of its checks."""
 
+import hashlib
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +28,9 @@ class Subject:
 
     factory: Callable[[], Any]
     name: str
+    # Depends on the factory alone: what it computed before must not matter, as `history` checks with others.
     _used: Any = None
+    # Results of `used`, by quantity. They depend on all of the atoms that a calculator can read, which is the key.
     _known: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -49,15 +53,15 @@ class Subject:
         NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
         quantity, and CallFailed if the result has the wrong shape.
         """
-        if calculator is None:
-            key = b"|".join(np.asarray(a).tobytes() for a in (atoms.numbers, atoms.positions, atoms.cell, atoms.pbc))
-            if len(self._known) > REMEMBERED:
-                self._known.clear()
-            known = self._known.setdefault(key, {})
-            if what not in known:
-                known[what] = _asked(self.used, what, atoms.copy())
-            return known[what]
-        return _asked(calculator, what, atoms.copy())
+        key = _key(atoms) if calculator is None else None
+        if key is None:
+            return _asked(self.used if calculator is None else calculator, what, atoms.copy())
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        known = self._known.setdefault(key, {})
+        if what not in known:
+            known[what] = _asked(self.used, what, atoms.copy())
+        return known[what]
 
     def offers(self, what: str, atoms: Any) -> bool:
         """Return whether the calculator supports a quantity."""
@@ -70,6 +74,22 @@ class Subject:
     def offered(self, atoms: Any) -> list[str]:
         """Return the supported quantities."""
         return [what for what in UNITS if what == "energy" or self.offers(what, atoms)]
+
+
+def _key(atoms: Any) -> bytes | None:
+    """Return a digest of all that a calculator can read of atoms; None if an object of theirs cannot be pickled."""
+    parts = (
+        sorted(atoms.arrays.items()),
+        atoms.info,
+        atoms.cell.array,
+        atoms.pbc,
+        atoms.get_celldisp(),
+        atoms.constraints,
+    )
+    try:
+        return hashlib.sha256(pickle.dumps(parts)).digest()
+    except Exception:  # whatever its class raises
+        return None
 
 
 def _asked(calculator: Any, what: str, atoms: Any) -> Any:
