@@ -37,6 +37,7 @@ class Cache:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
+        # By family: the text of its file and of those that it includes, which are installed and do not change.
         self._sources: dict[str, str] = {}
 
     @functools.cached_property
@@ -53,7 +54,11 @@ class Cache:
         return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")) / "trigraph"
 
     def _folder(self, family: str, name: str) -> Path:
-        """Return the folder of an instance for the current device; its name hashes all that the code depends on."""
+        """Return the folder of an instance for the current device.
+
+        The code depends on the source, the instance's name, the options, the compiler and CuPy, which has options of
+        its own, and the architecture of the device; the name of the folder is a hash of all of them.
+        """
         if family not in self._sources:
             self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
         cuda = self._cupy.cuda
@@ -61,8 +66,8 @@ class Cache:
         return self._kept() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
 
     def find(self, family: str, name: str) -> Path | None:
-        """Return the file of an instance, named after its function; None if it is not compiled yet."""
-        return next(self._folder(family, name).glob("*.cubin"), None)
+        """Return the file of an instance, of which `function_of` tells the function; None if it is not compiled yet."""
+        return _whole(self._folder(family, name))
 
     def compiled(self, family: str, name: str) -> Path:
         """Return the file of an instance, compiling it if needed."""
@@ -77,16 +82,19 @@ class Cache:
     def _compile(self, family: str, name: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            found = next(folder.glob("*.cubin"), None)
+            found = _whole(folder)
             if found is None:
                 # RawModule(code=...) would append -ftz=true to the options.
                 code, symbols = self._cupy.cuda.compiler.compile_using_nvrtc(
                     self._sources[family], OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
                 )
-                found = folder / f"{symbols[name]}.cubin"
-                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                    file.write(code)
-                os.replace(file.name, found)  # atomic: no other process sees an incomplete file
+                found = folder / f"{symbols[name]}.{_digest(code)}.cubin"
+                with tempfile.TemporaryDirectory(dir=folder) as beside:
+                    file = Path(beside, "code")
+                    file.write_bytes(code)
+                    file.replace(found)  # atomic: no other process sees an incomplete file
+                for other in set(folder.glob("*.cubin")) - {found}:  # damaged ones of other names
+                    other.unlink(missing_ok=True)
         return found
 
     def begin(self, family: str, name: str) -> None:
@@ -102,6 +110,24 @@ class Cache:
 
         for _ in range(min(len(absent), _threads())):
             threading.Thread(target=work).start()
+
+
+def function_of(file: Path) -> str:
+    """Return the name of the function in a file of the cache."""
+    return file.name.partition(".")[0]
+
+
+def _digest(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()[:32]
+
+
+def _whole(folder: Path) -> Path | None:
+    """Return the file of a folder whose content has the digest in its name: a crash or a full disk may cut a file."""
+    for file in folder.glob("*.cubin"):
+        with contextlib.suppress(OSError):  # it is gone, or cannot be read
+            if file.name.split(".")[1] == _digest(file.read_bytes()):
+                return file
+    return None
 
 
 def _threads() -> int:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.cache import Cache
+from trigraph.gpu.cache import Cache, function_of
 from trigraph.gpu.host.parameters import describe
 from trigraph.gpu.instances import C_TYPES, instance
 
@@ -301,7 +301,7 @@ class HostRuntime(Runtime):
     xp = np
 
     def __init__(self) -> None:
-        self.libraries: dict[str, HostLibrary] = {}
+        self.libraries: dict[str, HostLibrary] = {}  # by family, which names the file of the build that is installed
         self.order = "forward"
         self.seed = 0
 
@@ -367,7 +367,9 @@ class DeviceRuntime(Runtime):
 
         self.xp = cupy
         self.cache = Cache(cupy)
-        self._functions: dict[tuple[Any, ...], Any] = {}  # by device, family, kernel and template arguments
+        # A function and its structs depend on the device, the installed sources, the kernel and its template arguments;
+        # the key has all but the sources, which do not change. Functions live as long as the context of the device.
+        self._functions: dict[tuple[Any, ...], Any] = {}
 
     def _launch(
         self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
@@ -405,7 +407,7 @@ class DeviceRuntime(Runtime):
         if AHEAD and self.cache.find(family, name) is None:
             self.cache.begin(family, name)
         found = self.cache.compiled(family, name)
-        return self.xp.RawModule(path=str(found)).get_function(found.stem)
+        return self.xp.RawModule(path=str(found)).get_function(function_of(found))
 
 
 _device: DeviceRuntime | None = None

@@ -234,6 +234,43 @@ def test_what_a_call_needs_is_compiled_ahead(device, compiled, monkeypatch):
     }
 
 
+def flipped(code):
+    return bytes([code[0] ^ 1]) + code[1:]
+
+
+@pytest.mark.parametrize("damage", [lambda code: b"", lambda code: code[:-1], flipped], ids=["empty", "cut", "flipped"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_damaged_file_is_compiled_again(device, compiled, tmp_path, damage, renamed):
+    """Whether it has the right name, or one of other content; nothing else stays in the folder."""
+    scale(device)
+    (file,) = (tmp_path / "cache").rglob("*.cubin")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    if renamed:
+        file.rename(file.with_name("function.cubin"))
+    assert device.cache.find("primitives", "scale<float>") is None
+    assert (scale(launcher.DeviceRuntime()) == 2).all()
+    assert len(compiled) == 2
+    assert sorted(file.parent.iterdir()) == [file, file.parent / "lock"]
+    assert file.read_bytes() == whole
+    scale(launcher.DeviceRuntime())
+    assert len(compiled) == 2
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(device, compiled, tmp_path, monkeypatch):
+    """The folder of the process takes the code instead."""
+    write, full = Path.write_bytes, tmp_path / "cache"
+
+    def cut(path, code):
+        write(path, code[:3] if full in path.parents else code)
+        if full in path.parents:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", cut)
+    assert (scale(device) == 2).all()
+    assert [file.name for file in full.rglob("*") if file.is_file()] == ["lock"]
+
+
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
 def test_a_cache_that_cannot_be_kept(device, compiled, monkeypatch, tmp_path, why):
     """The folder is that of the process where CuPy keeps nothing either, and where the home cannot be written to."""
