@@ -107,23 +107,46 @@ def read(path: Path) -> dict[str, Any]:
     if version != SCHEMA_VERSION:
         raise ReportError(f"{path} is no report of trigraph verify with schema_version {SCHEMA_VERSION}")
     try:
+        for name in ("command", "seconds"):
+            _check(name, report[name], (str,) if name == "command" else (int, float, type(None)))
+        if not math.isfinite(report["seconds"] or 0):
+            raise ValueError(f"its seconds: {report['seconds']}; expected a finite number")
         checks_of(report)
-    except (LookupError, TypeError, ValueError) as error:
-        raise ReportError(f"{path} is no report of trigraph verify: its checks: {str(error)[:300]}") from error
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise ReportError(f"{path} is no report of trigraph verify: {str(error)[:300]}") from error
     return dict(report)
 
 
-def checks_of(report: Mapping[str, Any]) -> list[Check]:
-    """Return the checks of a report; an error that was not finite comes back as NaN."""
+def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
+    """Return a value of a report; TypeError, which names it, if it has none of the types."""
+    if not isinstance(value, types) or isinstance(value, bool):
+        expected = " or ".join("null" if t is type(None) else t.__name__ for t in types)
+        raise TypeError(f"its {name}: {json.dumps(value)[:100]}; expected {expected}")
+    return value
 
-    def restored(value: float | None) -> float:
+
+def checks_of(report: Mapping[str, Any]) -> list[Check]:
+    """Return the checks of a report; an error that was not finite comes back as NaN.
+
+    TypeError, ValueError, LookupError or OverflowError if it has other columns, or one a value of another type.
+    """
+
+    def restored(name: str, value: float | None) -> float:
+        value = _check(name, value, (int, float, type(None)))
         return math.nan if value is None else float(value)
 
-    checks = []
-    for row in zip(*(report["checks"][name] for name in COLUMNS), strict=True):
+    columns, checks = _check("checks", report["checks"], (dict,)), []
+    for row in zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True):
         values = dict(zip(COLUMNS, row, strict=True))
-        values |= {name: restored(values[name]) for name in NUMBERS}
-        values["curve"] = tuple((float(step), restored(error)) for step, error in values["curve"])
+        for name, value in values.items():
+            if name in NUMBERS:
+                values[name] = restored(name, value)
+            elif name == "order":
+                values[name] = _check(name, value, (int, float, type(None)))
+            elif name == "curve":
+                values[name] = tuple((restored(name, step), restored(name, error)) for step, error in value)
+            else:
+                _check(name, value, (str, type(None)) if name == "digest" else (str,))
         checks.append(Check(**values))
     return checks
 

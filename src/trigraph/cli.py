@@ -144,15 +144,14 @@ def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str,
     return skips
 
 
-def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]) -> list[Check]:
-    """Collect the checks of all units; print a line for each finished part, and a progress bar on a terminal."""
+def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], checks: list[Check]) -> None:
+    """Add the checks of all units to a list; print a line for each finished part, and a progress bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from trigraph.verification.progress import follow
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
         for unit, unit_checks, line in follow(units, results):
@@ -161,7 +160,6 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
             if line:
                 with suppress(OSError):
                     console.print(line, markup=False, soft_wrap=True)
-    return checks
 
 
 def _command(ctx: click.Context) -> str:
@@ -391,14 +389,22 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         on = f" on {checked} operator{'s'[: checked > 1]}" if checked else ""
         say(f"Running {planned:,} check{'s'[: planned != 1]}{on}{last}.")
     start = time.monotonic()
-    checks = _execute(units, results)
+    checks: list[Check] = []
+    console = plain_console()
+    try:
+        _execute(units, results, checks)
+    except KeyboardInterrupt:  # what is known is shown; the interrupt goes on, and there is no report
+        with suppress(OSError):
+            print_summary(console, checks)
+            print_failures(console, checks)
+            say(f"{progress.result(checks)}, then interrupted")
+        raise
     made = counted(checks)
     asked, alone = bool(options["panels"] or options["implementation"]), bool(structures) and not options["operators"]
     skips = _skips(checks, asked, alone)
     comparison, problem = None, ""
     if folder or earlier:  # first, because printing can fail
         comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
-    console = plain_console()
     print_summary(console, checks)
     print_failures(console, checks)
     print_withheld(console, checks)

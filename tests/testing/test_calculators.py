@@ -439,3 +439,25 @@ def test_command(tmp_path, monkeypatch):
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 2, done.output
         assert text in done.output
+
+
+def test_an_interrupted_command_shows_what_it_knows(tmp_path, monkeypatch):
+    """The calculator sends the interrupt in the third of three kinds of check, from the process of its own."""
+    monkeypatch.chdir(tmp_path)
+    CRYSTAL.write("cu.xyz", format="extxyz")
+    (tmp_path / "interrupting.py").write_text(
+        "import os, signal, time\nfrom ase.calculators.emt import EMT\n\n\nclass Interrupts(EMT):\n"
+        "    def calculate(self, atoms, *more):\n        super().calculate(atoms, *more)\n"
+        "        if len(atoms) == 1:\n            os.kill(os.getppid(), signal.SIGINT)\n            time.sleep(60)\n"
+    )
+    skips = [
+        word for kind, why in only("forces", "net force", "lone atom").items() for word in ("--skip", f"{kind}={why}")
+    ]
+    words = ["verify", "--structure", "cu.xyz", *skips, "--calculator", "interrupting:Interrupts", "--report", "page"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 130
+    lines = done.stdout.splitlines()
+    assert sum(line.lstrip(" │").startswith(("forces ", "net force ")) for line in lines) == 4, done.stdout
+    assert lines[-1] == "4 checks passed, 0 failed, then interrupted"
+    assert done.stderr.strip() == "Ended by SIGINT"
+    assert not list((tmp_path / "page").iterdir())

@@ -116,6 +116,16 @@ def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
     assert signal.getsignal(number) is before
 
 
+def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
+    made_up += [BAD]
+    (unit,), hit = run.plan(), units.Unit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(run, "plan", lambda **a: [unit, hit])
+    result = CliRunner().invoke(main, VERIFY)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Ended by SIGINT")
+    assert "Failed: 1 checks" in result.stdout
+    assert result.stdout.splitlines()[-1] == "1 checks passed, 1 failed, then interrupted"
+
+
 def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
     """As `nohup` has it."""
     monkeypatch.setenv("HIT", "SIGHUP")

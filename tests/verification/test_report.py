@@ -92,21 +92,36 @@ def test_what_is_not_finite_is_null_and_failed(environment, error):
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("place", "value", "says"),
     [
-        (("checks", "error"), []),
-        (("checks", "error", 5), "abc"),
-        (("schema_version",), 1),
+        (("checks", "error"), [], "shorter"),
+        (("checks",), [], "its checks: []; expected dict"),
+        (("checks", "kind"), "a", 'its kind: "a"; expected list'),
+        (("checks", "error", 5), "5.0", 'its error: "5.0"; expected int or float or null'),
+        (("checks", "error", 5), True, "its error: true; expected"),
+        pytest.param(("checks", "error", 5), 10**400, "int too large", id="large"),
+        (("checks", "kind", 5), ["accuracy"], 'its kind: ["accuracy"]; expected str'),
+        *((("checks", name, 5), None, f"its {name}: null; expected str") for name in ("operator", "panel", "dtype")),
+        *((("checks", name, 5), {}, f"its {name}: {{}}; expected str") for name in ("case", "field", "note", "trace")),
+        (("checks", "digest", 5), ["a"], 'its digest: ["a"]; expected str or null'),
+        (("checks", "order", 5), "2", 'its order: "2"; expected int or float or null'),
+        (("checks", "curve", 5), [[1.0]], "not enough values"),
+        (("checks", "curve", 5), [["a", "b"]], 'its curve: "a"; expected'),
+        (("command",), [], "its command: []; expected str"),
+        (("seconds",), "long", 'its seconds: "long"; expected'),
+        (("seconds",), math.inf, "its seconds: inf; expected a finite number"),
+        (("schema_version",), 1, "with schema_version 3"),
     ],
 )
-def test_other_reports_are_refused(environment, tmp_path, place, value):
+def test_other_reports_are_refused(environment, tmp_path, place, value, says):
     report = target = json.loads(json.dumps(assembled(made_up_checks(), environment)))
     for key in place[:-1]:
         target = target[key]
     target[place[-1]] = value
     (tmp_path / "report.json").write_text(json.dumps(report))
-    with pytest.raises(ReportError, match="is no report of trigraph verify"):
+    with pytest.raises(ReportError, match="is no report of trigraph verify") as caught:
         read(tmp_path / "report.json")
+    assert says in str(caught.value)
 
 
 def test_what_is_missing_or_not_offered_is_no_success(environment):
@@ -127,7 +142,7 @@ def test_what_is_missing_or_not_offered_is_no_success(environment):
     [
         ("", "Expecting value"),
         ('{"schema_version": 2}', "is no report of trigraph verify with schema_version 3"),
-        ('{"schema_version": 3}', "'checks'"),
+        ('{"schema_version": 3}', "'command'"),
         ("[" * 200_000, "recursion"),
         ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
     ],

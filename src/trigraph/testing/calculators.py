@@ -113,9 +113,12 @@ def result_of(
     skip: Mapping[str, str] | None,
     timeout: float | None,
     seed: int,
-    fresh: bool = False,
+    interrupted: Callable[[Result], None] | None = None,
 ) -> Result:
-    """Check a calculator as `check_calculator`; with a `timeout`, `fresh` is passed to `running.run`."""
+    """Check a calculator as `check_calculator`; for the command line with a function, and then in a fresh process.
+
+    The function is called with the checks that were made before an interrupt, which goes on.
+    """
     if not callable(factory):
         raise TypeError(f"check_calculator: factory is a {type(factory).__name__}; expected a callable")
     if hasattr(structures, "positions") or not all(hasattr(atoms, "positions") for atoms in structures):
@@ -128,7 +131,14 @@ def result_of(
     skip = check_options("check_calculator", timeout, skip, KINDS)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
-    return Result(name, run(make, timeout, fresh)[1], skip, "structure", "Checks of", seed)
+    result = Result(name, [], skip, "structure", "Checks of", seed)
+    try:
+        run(make, timeout, interrupted is not None, result.checks)
+    except KeyboardInterrupt:
+        if interrupted is not None:
+            interrupted(result)
+        raise
+    return result
 
 
 class _Plan(Plan):

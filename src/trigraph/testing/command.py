@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from trigraph.terminal import say
@@ -19,7 +20,8 @@ def verify_calculator(
 
     Arguments are those of the command line: `name` is ``"module:factory"``, `files` are as for `read_atoms`, `skips`
     are ``KIND=WHY``. Return whether all checks passed and the report was written. Raise ValueError if the factory, a
-    file or a kind does not exist, `LoadError` if its module fails, and OSError if the folder cannot be created.
+    file or a kind does not exist, `LoadError` if its module fails, and OSError if the folder cannot be created. When it is
+    interrupted, it prints the table of what was checked, and raises again.
     """
     left_out = {}
     for skip in skips:
@@ -31,9 +33,18 @@ def verify_calculator(
     names = [Path(file).name for file in files]
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    result = result_of(load(name), structures, names, left_out, timeout or math.inf, seed, fresh=True)
-    result.name = name
-    say(str(result))
+
+    def show(result: Result) -> None:
+        result.name = name
+        say(str(result))
+
+    def interrupted(result: Result) -> None:
+        with suppress(OSError):  # the terminal may be gone, too
+            show(result)
+            say(f"{progress.result(result.checks)}, then interrupted")
+
+    result = result_of(load(name), structures, names, left_out, timeout or math.inf, seed, interrupted)
+    show(result)
     written = folder is None or _write(result, folder)
     say(progress.result(result.checks))
     return written and result.passed and any(c.passed for c in result.checks)

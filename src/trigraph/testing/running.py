@@ -150,14 +150,16 @@ def _shown(name: str, total: int) -> Iterator[Callable[[int, str], None]]:
         bar.stop()
 
 
-def run(make: Callable[[bool], P], timeout: float | None, fresh: bool = False) -> tuple[P, list[Check]]:
-    """Run the checks of a plan; return both.
+def run(
+    make: Callable[[bool], P], timeout: float | None, fresh: bool = False, checks: list[Check] | None = None
+) -> tuple[P, list[Check]]:
+    """Run the checks of a plan; return both. If there is a list of `checks`, they are added to it as they come.
 
     `make` returns the plan; its argument is whether the process is a fork. `timeout` is a limit in seconds for each
     step in another process; None runs all steps in this one. `fresh`: the other process needs nothing except `make`.
     """
     method = "" if timeout is None else _method(make, fresh)
-    plan, checks = make(method == "fork"), list[Check]()
+    plan, checks = make(method == "fork"), [] if checks is None else checks
     messages = _made(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
     with _shown(plan.name, len(plan.steps)) as show:
         for message in messages:
