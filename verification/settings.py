@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from trigraph.table import OPERATORS, Definition
+from trigraph.verification.kinds import CASE_KINDS
 
 # Allowed values by the name of an argument; arguments that are not named may have any value.
 Where = Mapping[str, tuple[str, ...]]
@@ -49,6 +50,20 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
                 )
         where[name] = (*where.get(name, ()), value)
     return where
+
+
+def named_in(case: str, definition: Definition) -> Where:
+    """Return the restriction to the settings in the name of a generated case, ``"regular, op=sum, edge_weight=None"``.
+
+    Restricted to all of them, in their order, a run has the case with the same name, and thus the same numbers. An
+    optional argument that such a name leaves out is given. Names of other cases have no settings.
+    """
+    kind, *parts = case.split(", ")
+    if kind not in CASE_KINDS:
+        return {}
+    there, found = _choices(definition), {name: value for name, _, value in (part.partition("=") for part in parts)}
+    found |= {name: GIVEN for name in definition.optional if name not in found}
+    return {name: (value,) for name, value in found.items() if value in there.get(name, ())}
 
 
 def admits(where: Where, values: Mapping[str, Any]) -> bool:

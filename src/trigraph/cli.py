@@ -207,16 +207,26 @@ def _last_time(ctx: click.Context) -> str:
 
 
 def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
-    """Return the command that repeats the first failed check alone; empty without failures, or for structures."""
+    """Return the command that repeats the cases with the settings of the first failed check; empty without one.
+
+    It is empty for structures, too.
+    """
+    from trigraph.verification.settings import named_in
+
     failed = next((c for c in checks if c.failed and c.operator in OPERATORS), None)
     if failed is None or options["files"]:
         return ""
     implementation, framework = options["implementation"], options["framework"]
-    operator = OPERATORS[failed.operator].definition.name if framework else failed.operator
+    definition = OPERATORS[failed.operator].definition
+    operator = definition.name if framework else failed.operator
     words = ["--operator", operator, "--dtype", failed.dtype, "--seed", str(options["seed"])]
     words += ["--implementation", implementation] if implementation else ["--panel", failed.panel]
-    words += [word for name in ("framework", "device") if options[name] for word in (f"--{name}", options[name])]
-    words += [word for setting in options["where"] for word in ("--where", setting)]
+    given = ("framework", "device", "timeout")
+    words += [word for name in given if options[name] for word in (f"--{name}", str(options[name]))]
+    settings = named_in(failed.case, definition)
+    where = [f"{name}={value}" for name, (value,) in settings.items()]
+    where += [setting for setting in options["where"] if setting.partition("=")[0] not in settings]
+    words += [word for setting in where for word in ("--where", setting)]
     return shlex.join(("trigraph", "verify", *words))
 
 

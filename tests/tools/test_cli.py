@@ -113,6 +113,18 @@ def test_failure(verify, error):
     assert ("error 9 > 8 in regular" in listed) == math.isfinite(error)
 
 
+def test_the_first_failed_check_is_repeated_by_its_settings(verify):
+    """In their order, upon which the numbers of a case depend; what was asked for beside stays."""
+    case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
+    bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
+    where = ("op=mean", "op=sum", "src_embedding=given")
+    result = verify([bad], "--operator", "weighted", *(word for w in where for word in ("--where", w)))
+    named = ("op=mean", "mean_by=weight", "edge_weight=None", "src_embedding=given")
+    words = " ".join(f"--where {setting}" for setting in named)
+    again = f"trigraph verify --operator agg_weighted_n2n_bwd --dtype float64 --seed 0 --panel pyref {words}"
+    assert f"Next: repeat the first failed check: {again}\n" in result.stdout
+
+
 def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
     absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
     result = verify([GOOD, absent], "--report", tmp_path)  # four are planned: two units' worth

@@ -20,8 +20,8 @@ def verify_calculator(
 
     Arguments are those of the command line: `name` is ``"module:factory"``, `files` are as for `read_atoms`, `skips`
     are ``KIND=WHY``. Return whether all checks passed and the report was written. Raise ValueError if the factory, a
-    file or a kind does not exist, `LoadError` if its module fails, and OSError if the folder cannot be created. When it is
-    interrupted, it prints the table of what was checked, and raises again.
+    file or a kind does not exist, `LoadError` if its module fails, and OSError if the folder cannot be created. When
+    it is interrupted, it prints the table of what was checked, and raises again.
     """
     left_out = {}
     for skip in skips:
