@@ -40,7 +40,7 @@ class Cache:
         # By family: the text of its file and of those that it includes, which are installed and do not change.
         self._sources: dict[str, str] = {}
 
-    @functools.cached_property
+    @functools.cached_property  # of this object; the folders in it have the names that `_folder` makes
     def _scratch(self) -> Path:
         """A temporary folder of this process, for a cache that is disabled or not writable."""
         folder = tempfile.mkdtemp(prefix="trigraph-")

@@ -80,7 +80,10 @@ class _Inputs(NamedTuple):
 
 
 class _Attention:
-    """The arguments of a call and the launches they need."""
+    """The arguments of a call and the launches they need.
+
+    What is computed lazily depends on these arguments alone, which do not change, and ends with the call.
+    """
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.fields, self.second = call.kernels, call.graph, call.fields, call.second

@@ -255,7 +255,7 @@ class _Bilinear:
         inputs = None if self.idx_in is None else self.idx_in.index
         return (self.inputs.sph, sph_dot, self.inputs.m, m_dot, *self.units.outputs, self.units.order, inputs)
 
-    @lazy
+    @lazy  # depends on the arguments of this call alone, and ends with it
     def _levels(self) -> int:
         """Bytes of the tree's three levels if an edge that is not cut has more triplets than a kernel adds in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER

@@ -350,7 +350,7 @@ _HOST = HostRuntime()
 # ---- the device ------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@functools.cache  # depends on the installed file alone
 def _described() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
@@ -410,7 +410,7 @@ class DeviceRuntime(Runtime):
         return self.xp.RawModule(path=str(found)).get_function(function_of(found))
 
 
-_device: DeviceRuntime | None = None
+_device: DeviceRuntime | None = None  # depends on CuPy alone, of which a process has one
 
 
 def _device_runtime() -> DeviceRuntime:

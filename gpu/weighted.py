@@ -79,7 +79,10 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
 
 
 class _Weighted:
-    """The arguments and launches of a call; saved outputs that are missing are computed when needed."""
+    """The arguments and launches of a call; saved outputs that are missing are computed when needed.
+
+    What is computed lazily depends on these arguments alone, which do not change, and ends with the call.
+    """
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.op = call.kernels, call.graph, call.values["op"]

@@ -65,7 +65,7 @@ class Case:
         """Fields that have a derivative."""
         return tuple(f for f in self.returned(op) if f not in self.definition.auxiliary)
 
-    @cached_property
+    @cached_property  # depends on fields that do not change
     def dtype(self) -> str:
         """``"float32"`` or ``"float64"``."""
         return str(self.values[self.definition.inputs[0].name].dtype)

@@ -52,6 +52,8 @@ class Vector:
         real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
         return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
 
+    # What is computed once depends on the fields alone, which do not change.
+
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Size of every symbol."""

@@ -50,6 +50,7 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
+        # Results depend on the case, whose arrays are not changed, and on what is asked; the key has operator and question.
         self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
@@ -68,7 +69,7 @@ class Judged:
         """Keyword arguments of one of the case's operators; the arguments `absent` are None."""
         return self.case.arguments(op) | dict.fromkeys(absent)
 
-    @cached_property
+    @cached_property  # depends on the case alone
     def terms(self) -> int:
         """Number of terms of the longest direct sum."""
         return evaluate(self.case.definition.terms, self.case.sizes)

@@ -20,7 +20,7 @@ PATCH = 40  # number of destinations in the power law's patch; they have middle 
 HEADS, DIM_HEAD = 2, 3
 
 
-@cache
+@cache  # depends on the installed file alone
 def airfoil() -> dict[str, np.ndarray]:
     """Return the arrays of pyamg's airfoil mesh, and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
@@ -61,7 +61,7 @@ def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, see
     return CSC(offsets, src[np.argsort(dst, kind="stable")], nodes)
 
 
-@cache
+@cache  # depends on the installed file alone
 def club() -> tuple[CSC, np.ndarray, np.ndarray]:
     """Zachary's karate club: graph (both directions of a friendship share a row), weights of rows, side of members."""
     with np.load(DATA / "karate.npz") as archive:

@@ -58,6 +58,8 @@ class System:
     target: np.ndarray
     note: str = ""
 
+    # What is computed once depends on the fields alone, which do not change.
+
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Sizes of both operators."""

@@ -129,6 +129,7 @@ class _Run:
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
         """Units of a case; kinds that use one dtype for each setting are included if it is this dtype's `turn`."""
+        # This cache and those below have one entry: what the function depends on is bound to it.
         judged = cache(partial(self._judged, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind

@@ -48,6 +48,8 @@ class Structure:
     shifts: np.ndarray  # int64, (num_edges, 3): cells crossed by each edge
     note: str = ""  # what was left out
 
+    # What is computed once depends on the fields alone, which do not change.
+
     @cached_property
     def graph(self) -> EdgeGraph:
         """Its graph; shifts determine the reverse edges."""

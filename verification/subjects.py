@@ -71,7 +71,7 @@ class NotOffered(Exception):
 
 # Auxiliary outputs that a user's function has left out since this was last cleared.
 LEFT_OUT: set[str] = set()
-# Tracebacks of exceptions, by their notes.
+# Tracebacks of exceptions, by their notes: of several with one note, the first is shown.
 _TRACES: dict[str, str] = {}
 
 
@@ -139,7 +139,7 @@ def named_fields(op: Operator, result: Any) -> dict[str, Any]:
     return dict(result._asdict())  # type: ignore[attr-defined]
 
 
-@cache
+@cache  # depends on the panel, the dtype and the installed CuPy
 def takes(name: str, dtype: np.dtype) -> bool:
     """Whether the arrays of a panel can have a dtype: only recent versions of CuPy have bfloat16."""
     try:
