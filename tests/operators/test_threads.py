@@ -122,7 +122,7 @@ def test_forked_children_compute_on_one_thread():
 
 @pytest.mark.parametrize("first", ["operator", "torch"])
 def test_torch_computes_in_forked_children(first):
-    """It shares OpenMP's threads with the operators, whoever started them; the parent goes on with as many as before."""
+    """It shares OpenMP's threads with the operators, whoever started them; the parent has as many as before."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = """
         import ctypes, multiprocessing, os, sys
