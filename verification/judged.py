@@ -50,7 +50,7 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        # Results depend on the case, whose arrays do not change, and on what is asked: the key has operator and choices.
+        # Results depend on the case, whose arrays do not change, and on what is asked: the key has operator and choice.
         self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
