@@ -458,6 +458,16 @@ sys.exit("torch._dynamo" in sys.modules)
     run(sys.executable, "-c", program)
 
 
+WRITES = {
+    "torch": lambda given, edge_index, path: given.copy_(edge_index),
+    "data": lambda given, edge_index, path: given.data.copy_(edge_index),
+    "other data": lambda given, edge_index, path: setattr(given, "data", edge_index.int().clone()),
+    "NumPy": lambda given, edge_index, path: np.copyto(given.numpy(), edge_index.numpy()),
+    "DLPack": lambda given, edge_index, path: torch.from_dlpack(given).copy_(edge_index),
+    "another process": lambda given, edge_index, path: path.write_bytes(edge_index.numpy().tobytes()),
+}
+
+
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     """It is built once, for all layers; anew for what an in-place function has written; and goes with the tensor."""
@@ -483,3 +493,22 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     del edge_index
     gc.collect()
     assert graph() is None
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_edges_that_were_written_to_are_used(name, write, tmp_path):
+    """However they are written: a layer computes with the edges that the tensor holds, and checks their range."""
+    make, attr = (lambda: nn.GATConv(3, 4, edge_dim=2), rows(EDGES, 2)) if name == "gat-loops" else LAYERS[name]
+    layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
+    file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)
+    given = file.view_as(first).copy_(first)
+    expected = [layer(x, e.clone(), attr) for e in (first, second)]
+    assert not torch.equal(*expected)
+    for edge_index, result in ((first, expected[0]), (second, expected[1]), (first, expected[0])):
+        write(given, edge_index, tmp_path / "edges")
+        for _ in range(2):
+            assert torch.equal(layer(x, given, attr), result)
+    write(given, first + NODES, tmp_path / "edges")
+    with raising("ValueError: ...: edge_index: CSC: src[...] is ...; expected 0 <= src < num_src_nodes = 9"):
+        layer(x, given, attr)
