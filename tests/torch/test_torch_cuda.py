@@ -1,5 +1,7 @@
 """`trigraph.torch` on the way that it goes on a CUDA device, with stand-ins for CuPy and torch (torch_stand_in.py)."""
 
+import sys
+
 import cupy_stand_in
 import numpy as np
 import pytest
@@ -196,3 +198,14 @@ def test_edges_are_refused_while_a_graph_is_captured(device, training):
         layer(x, edge_index)
     with cupy_stand_in.capturing():
         layer(x, graph)
+
+
+def test_tensors_on_a_device_without_cupy(device, monkeypatch):
+    x, edge_index = torch.randn(9, 3), torch.randint(0, 9, (2, 40))
+    layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    for edges_or_graph in (edge_index, graph):
+        with raising(
+            "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]', or 'trigraph[cuda13]' for ..."
+        ):
+            layer(x, edges_or_graph)

@@ -18,7 +18,7 @@ from compiled_programs import compiled_whole  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
 from trigraph import CSC  # noqa: E402
-from trigraph.torch import agg_weighted_n2n, nn  # noqa: E402
+from trigraph.torch import GraphTensors, agg_weighted_n2n, convert, nn  # noqa: E402
 from trigraph.torch.nn.edges import build_graph  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -323,6 +323,36 @@ def test_layers_compile(name):
     close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
 
 
+@compiled_whole
+@pytest.mark.parametrize("name", [*LAYERS, "converted"])
+def test_exported_layers_take_a_graph_of_any_size(name):
+    """As GraphTensors, with the bits of eager mode; a list of edges is refused in words that say so."""
+    make, attr = LAYERS.get(name, (None, rows(EDGES, 2)))
+    layer = pyg.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False) if name == "converted" else make()
+    if name == "converted":
+        assert convert(layer).left == []
+    layer = layer.double()
+    rng = np.random.default_rng(0)
+
+    def arguments(nodes, number):
+        graph = CSC.from_coo(rng.integers(nodes, size=number), rng.integers(nodes, size=number), nodes, nodes)
+        x, features = (torch.tensor(rng.standard_normal(shape)) for shape in ((nodes, 3), (number, *attr.shape[1:])))
+        return x, GraphTensors.of(graph), features
+
+    example, auto = arguments(NODES, EDGES), torch.export.Dim.AUTO
+    dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
+    program = torch.export.export(layer, example, dynamic_shapes=dynamic).module()
+    for sizes in ((NODES, EDGES), (5, 17), (30, 300)):
+        given = arguments(*sizes)
+        assert torch.equal(program(*given), layer(*given))
+        assert torch.equal(layer(*given), layer(given[0], given[1].graph(), given[2]))
+    if name != "gat-dropout":
+        with pytest.raises(
+            TypeError, match=r"FakeTensor, .* give the program trigraph\.torch\.GraphTensors\.of\(graph"
+        ):
+            torch.export.export(layer, (example[0], edges(), attr.detach()))
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -394,11 +424,22 @@ BAD = [
     ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
     ("gat", {"size": (9, 8)}, "ValueError: GATConv: size is (9, 8); expected (num_src_nodes, num_dst_nodes) = (9, 9"),
     ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, "ValueError: GATConv: edge_attr has ... with 40 rows"),
+    ("gat-plain", {"attr": rows(7, 1)[:, 0]}, "ValueError: GATConv: edge_attr has shape (7, 1); expected ... 40 rows"),
+    ("gat-plain", {"attr": rows(7, 1)[:, :, None]}, "ValueError: GATConv: edge_attr has ...; expected ... 40 rows"),
+    ("gat-plain", {"attr": [1.0]}, "TypeError: GATConv: edge_attr is a list; expected a torch.Tensor"),
     ("weighted", {"x": rows(NODES, 4)}, "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"),
     ("weighted", {"attr": rows(EDGES, 1)}, "ValueError: ...edge_weight has shape (40, 1) of rank 2; expected"),
     ("weighted", {"x": (rows(NODES, 3), None), "edge_index": GRAPH}, "ValueError: WeightedConv: x[1] is None and "),
     ("gno", {"attr": rows(EDGES, 3)}, "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns"),
     ("gno", {"attr": rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
+]
+BAD += [
+    (
+        name,
+        {"edge_index": GraphTensors("Segments", [], [])},
+        "TypeError: ...: edge_index is GraphTensors of type Segments;",
+    )
+    for name in LAYERS
 ]
 BAD += [
     (name, {"edge_index": graph, "x": x}, f"ValueError: ...: {text}")
@@ -414,11 +455,33 @@ BAD += [
 
 @pytest.mark.parametrize(("name", "changes", "text"), BAD)
 def test_bad_input(name, changes, text):
-    make, attr = LAYERS[name]
+    make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
     given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
     more = {"size": given["size"]} if "size" in given else {}
     with raising(text):
         make().double()(given["x"], given["edge_index"], given["attr"], **more)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
+def test_several_lists_of_edges_at_once_are_refused(name):
+    make, attr = (lambda: nn.GATConv(3, 4, dropout=0.5), None) if name == "gat-loops" else LAYERS[name]
+    layer, x = make().double(), rows(NODES, 3).detach()
+    with raising("TypeError: ...: edge_index is a torch.Tensor batched by torch.vmap (join the graphs of all entries"):
+        torch.vmap(lambda e: layer(x, e, attr))(edges()[None])
+
+
+def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken():
+    with torch.inference_mode():
+        layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
+    given, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
+    with raising("RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."):
+        layer(*given)
+    for call in (model, model.energy_forces_stress):
+        with raising("RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."):
+            call(*atoms)
+    with torch.no_grad():
+        assert layer(*given).shape == (NODES, 4)
+        assert model(*atoms).shape == (1,)
 
 
 FILL = "fill_value is 'median'; expected a number, a tensor, or one of"

@@ -12,7 +12,7 @@ import numpy as np
 
 from trigraph.checks.arguments import PLAIN_TYPES, checked_attribute, checked_wrt, is_half, squeeze_columns
 from trigraph.checks.sizes import bind_sizes, expected_shape, index_dtype, shape_of
-from trigraph.graphs import GRAPH_TYPES, Segments, advice, array_kind, device_of, namespace_of
+from trigraph.graphs import GRAPH_TYPES, Segments, advice, array_kind, device_of, dtype_name, namespace_of
 from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate
 from trigraph.table.graph_kinds import GraphArgument
@@ -68,8 +68,9 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         half = takes_half and array.half
         if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # nor is a dtype of the other byte order
             more = ", float16 or bfloat16" if half else ""
-            came = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16, or with a byte order
-            raise TypeError(f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64{more}")
+            raise TypeError(
+                f"{op.name}: {array.name} has dtype {dtype_name(value.dtype)}; expected native float32 or float64{more}"
+            )
         if first is None:
             first = array.name
         elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):

@@ -5,6 +5,7 @@ Programs that ask for a ``MessagePassing``, such as ``torch_geometric.nn.to_hete
 
 from typing import Any
 
+import torch
 import torch_geometric.nn
 
 from trigraph.torch import nn
@@ -55,10 +56,17 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
         if reason := why_not(self):
             raise NotImplementedError(f"GATConv: {reason}; torch_geometric.nn.GATConv computes others")
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: torch.Tensor | None = None,
+        size: tuple[int, int] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
         """Return new features of the destinations; as of `trigraph.torch.nn.GATConv`."""
         # What PyTorch Geometric reads in the source of a class, to call the steps of message passing:
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         owner = nn.GATConv if why_not(self) is None else torch_geometric.nn.GATConv
-        return owner.forward(self, *args, **kwargs)
+        return owner.forward(self, x, edge_index, edge_attr, size, return_attention_weights)

@@ -2,6 +2,7 @@
 
 from trigraph.graphs.arrays import (
     MOST,
+    NO_CUPY,
     advice,
     array_kind,
     as_array,
@@ -10,6 +11,7 @@ from trigraph.graphs.arrays import (
     check_range,
     count,
     device_of,
+    dtype_name,
     frozen,
     index_array,
     namespace_of,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, device_of, is_tensor, namespace_of, wait_for
+from trigraph.graphs.arrays import array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
 
 G = TypeVar("G", bound="Immutable")
 P = ParamSpec("P")
@@ -149,10 +149,8 @@ class Immutable:
 
 def to_device(value: Any) -> Any:
     """Return an argument (an array, a graph or segments) with CuPy arrays in place of NumPy arrays."""
-    import cupy
-
     if isinstance(value, np.ndarray):
-        return cupy.asarray(value)
+        return cupy_module().asarray(value)
     if isinstance(value, Immutable):
         # Rebuilt from its arrays, as pickle does.
         make, arguments = cast("tuple[Any, ...]", value.__reduce__())

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind
+from trigraph.graphs.arrays import NO_CUPY, array_kind
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
 from trigraph.table.public import PANELS
@@ -42,8 +42,10 @@ def unavailable(name: str) -> str:
 
             if cupy.cuda.runtime.getDeviceCount() == 0:
                 return "no CUDA device"
-        except ImportError:
-            return "CuPy is not installed"
+        except ModuleNotFoundError:
+            return NO_CUPY
+        except ImportError as error:
+            return f"CuPy cannot be imported: {error}"
         except Exception as error:  # cupy's CUDARuntimeError, without a driver
             return f"no CUDA device ({error})"
     try:

@@ -13,6 +13,8 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
+from trigraph.graphs.arrays import cupy_module
+
 R = TypeVar("R")
 
 LEGACY = 1  # CUDA's handle of the legacy default stream; CuPy interprets torch's handle 0 as its own default
@@ -62,7 +64,7 @@ def _array_on_device(value: torch.Tensor) -> Any:
 
     DLPack would not support bfloat16 nor, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """
-    import cupy
+    cupy = cupy_module()
 
     device = value.device.index
     if getattr(_here, "device", None) != device:
@@ -166,7 +168,7 @@ class _Handle:
 
 @functools.lru_cache(maxsize=256)
 def _stream_of_cupy(device: int, handle: int) -> Any:
-    import cupy
+    cupy = cupy_module()
 
     return cupy.cuda.Stream.from_external(_Handle(handle))
 
@@ -210,7 +212,7 @@ def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     if not tensor.is_cuda:
         yield
         return
-    import cupy
+    cupy = cupy_module()
 
     device, before = tensor.device.index, getattr(_here, "device", None)
     with (

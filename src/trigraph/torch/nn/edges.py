@@ -19,7 +19,7 @@ from trigraph.graphs import (
     entered,
     frozen,
 )
-from trigraph.torch.arrays import has_storage, in_plain_thread
+from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
 from trigraph.torch.graphs import GraphTensors, tensor_of, tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
@@ -34,7 +34,7 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
     if value.dim() != 2 or width not in (None, value.shape[1]):
         more = "" if width is None else f" with {width} columns"
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
-    if rows is not None and len(value) != rows:
+    if rows is not None and value.shape[0] != rows:  # len() would become a constant in a traced program
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
@@ -53,7 +53,7 @@ def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: 
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
     numbers = (("num_src_nodes", graph.num_src_nodes), ("num_dst_nodes", graph.num_dst_nodes))
     for name, value, (symbol, number) in zip(names, (src, dst), numbers, strict=True):
-        if value is not None and len(value) != number:
+        if value is not None and value.shape[0] != number:
             raise ValueError(
                 f"{owner}: {name} has shape {tuple(value.shape)}; expected (num_nodes, in_channels) with {number} "
                 f"rows, {symbol} of the graph"
@@ -81,7 +81,11 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     if like is not None and edge_index.device != like.device:
         raise ValueError(f"{owner}: edge_index is on {edge_index.device}; expected {like.device}, where x is")
     check_device(owner, "edge_index", edge_index)
-    if edge_index.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
+    if torch.compiler.is_compiling():
+        return
+    if is_batched(edge_index):
+        raise TypeError(f"{owner}: edge_index is {called(edge_index)}; expected the same edges for all entries")
+    if edge_index.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{owner}: edge_index is a tensor, whose values the host has to read, while a CUDA graph is captured; "
             "expected a trigraph.CSC, built before the capture"
@@ -230,7 +234,7 @@ def graph_given(owner: str, edge_index: Any) -> Any:
     if not isinstance(edge_index, GraphTensors):
         return edge_index
     if edge_index.type_name != "CSC":
-        raise TypeError(f"{owner}: edge_index is the GraphTensors of a {edge_index.type_name}; expected those of a CSC")
+        raise TypeError(f"{owner}: edge_index is GraphTensors of type {edge_index.type_name}; expected CSC")
     return edge_index.graph()
 
 

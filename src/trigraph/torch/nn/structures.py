@@ -53,9 +53,18 @@ def check_potential(owner: str, model: Any) -> None:
 
 
 def empty_like_model(model: torch.nn.Module) -> Tensor:
-    """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers."""
+    """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers.
+
+    Raise RuntimeError if derivatives are to be taken, but torch refuses them since it is in inference mode that the
+    model was made.
+    """
     tensors_of_model = itertools.chain(model.parameters(), model.buffers())
     first = next((t for t in tensors_of_model if t.is_floating_point()), torch.empty(0))
+    if not torch.compiler.is_compiling() and first.is_inference() and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{type(model).__name__}: its parameters were made in torch.inference_mode(), of which torch takes no "
+            "derivatives; expected a model that was made, or loaded, outside of it"
+        )
     return first.new_empty(0)
 
 
