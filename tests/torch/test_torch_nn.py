@@ -286,6 +286,41 @@ def test_gno_between_two_kinds_of_nodes():
     close(layer(x, edge_index, coords), torch.tanh(own.T + message), 1e-10)
 
 
+def parametrized(linear):
+    torch.nn.utils.parametrize.register_parametrization(linear, "weight", torch.nn.Identity())
+    return linear
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.Sequential, parametrized])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.GATConv(3, 4, residual=True), lambda: nn.WeightedConv(3, 4, root_weight=True)]
+)
+def test_any_linear_layer_serves(make, wrap):
+    """An adapter, a sequence or a parametrized layer in place of one; those have no weight, or not as a parameter."""
+    layer, x = make().double(), rows(NODES, 3)
+    expected = layer(x, edges())
+    for name, linear in list(layer.named_children()):
+        setattr(layer, name, wrap(linear))
+    assert torch.equal(layer(x, edges()), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno"])
+@pytest.mark.parametrize("training", [False, True])
+def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
+    """Sums have the results of float32, rounded once; linear layers round before, and so do activations after them."""
+    make, attr = LAYERS[name]
+    layer = make().to(dtype).train(training)
+    single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (rows(NODES, 3), attr))
+    expected = single(x.float(), edges(), attr.float())
+    got = layer(x, edges(), attr)
+    assert got.dtype is dtype
+    # The linear layers, their products with attention, the result and its activation round: each by eps of a term.
+    close(got.float(), expected, 16 * torch.finfo(dtype).eps)
+    got.sum().backward()
+    assert all(p.grad.dtype is dtype for p in layer.parameters())
+
+
 LAYERS = {
     "gat": (lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False), rows(EDGES, 2, 2)),
     "gat-dropout": (

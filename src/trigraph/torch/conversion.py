@@ -284,9 +284,9 @@ def _bilinear(layer: Any) -> _Changes:
         raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
     _same_arguments(layer, found)
     _check_parts(layer, kinds)
-    _check_parameters(layer)
     if tuple(weight.shape) != shape or bias is not None:
         raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
+    _check_parameters(layer)
     return [(layer, found, {})]
 
 
@@ -294,12 +294,12 @@ def _pair(layer: Any) -> _Changes:
     _same_arguments(layer, PairInteraction)
     called = ("down_projection", "scale_rbf_sum", "up_projection")
     _check_parts(layer, _kinds_of_dense(layer, layer.bilinear), called)
-    _check_parameters(layer)
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     emb_in = layer.down_projection.linear.out_features
     if weight.shape[1] % emb_in or bias is not None:
         expected = f"a multiple of {emb_in}, the width of down_projection, in the second place"
         raise _Unfit(f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias")
+    _check_parameters(layer.bilinear)
     return [(layer, PairInteraction, {})]
 
 
