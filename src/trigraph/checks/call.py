@@ -22,6 +22,9 @@ GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
 # Sizes, wanted fields and data kept by panels (`Checked.kept`) for calls that have passed every check, by `_key`.
 # Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
+# They depend on operator, panel, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of arrays,
+# and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What depends on
+# elements of arrays is checked again (`_check_positions`, `_check_positive`); calls with `out` are not remembered.
 _passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
 MOST_PASSED = 256
 

@@ -88,7 +88,9 @@ class Immutable:
 
     kind: str  # "numpy" or "cupy"; "torch" for a graph that torch has assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    _built: dict[str, Any]  # orders and tensors, made at first use
+    # Orders, tensors and the key of checks, made at first use: they depend on the graph alone, which cannot change, and
+    # are kept with it. Arrays on a device can be written to; the graph is then no longer checked.
+    _built: dict[str, Any]
 
     @staticmethod
     def _place(array: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from trigraph.table.operators import OPERATORS
 from trigraph.table.public import PANELS
 
 
-@cache
+@cache  # by both names: the modules of the panels do not change
 def panel_function(panel: str, name: str) -> Callable[..., Any]:
     """Return a function of a panel: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(PANELS[panel][0]), name)
@@ -33,7 +33,7 @@ def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     return panel
 
 
-@cache
+@cache  # by panel: what is installed, and the devices, are those at the first call of the process
 def unavailable(name: str) -> str:
     """Return the reason why a panel cannot run here; "" if it can."""
     if PANELS[name][1] == "cupy":

@@ -22,7 +22,8 @@ CHUNK, SMALL = 1 << 20, 1 << 16  # bytes of a shared allocation, and of the larg
 ALIGNMENT = 512  # bytes, as in torch and CuPy
 
 _here = threading.local()  # `device` whose torch stream is current in CuPy in this thread
-_tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # CuPy's memory, by address
+# Tensors whose memory CuPy's arrays use, by address, which is that of no other tensor as long as the tensor exists.
+_tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
 def array_of(value: Any, what: str = "a tensor") -> Any:
@@ -46,7 +47,7 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
     return value.detach().numpy() if value.requires_grad else value.numpy()
 
 
-@functools.cache
+@functools.cache  # a function of its argument
 def dtype_of(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype of a torch dtype; for bfloat16, that of ml_dtypes."""
     if dtype is torch.bfloat16:
@@ -166,11 +167,9 @@ class _Handle:
         return 0, self.handle
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # by device and handle, which are all that the object holds
 def _stream_of_cupy(device: int, handle: int) -> Any:
-    cupy = cupy_module()
-
-    return cupy.cuda.Stream.from_external(_Handle(handle))
+    return cupy_module().cuda.Stream.from_external(_Handle(handle))
 
 
 def _stream_of_torch(device: int) -> Any:

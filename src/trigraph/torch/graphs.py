@@ -80,7 +80,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _view(graph: Any) -> None:
-    """Cache the arrays of a graph as tensors, and the reverse arrays once they exist."""
+    """Cache the arrays of a graph as tensors, and the reverse arrays once they exist.
+
+    They are views of arrays that never change, and are kept with the graph, in `_built`.
+    """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if graph.kind == "cupy":
         if not torch.backends.cuda.is_built():  # no tensor can share the graph's device

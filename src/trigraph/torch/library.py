@@ -288,6 +288,7 @@ class _Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
+        # By the choices of a call, on which alone it depends what exists and what bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @property
