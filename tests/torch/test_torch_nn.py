@@ -363,9 +363,7 @@ def test_layers_compile(name):
 def test_exported_layers_take_a_graph_of_any_size(name):
     """As GraphTensors, with the bits of eager mode; a list of edges is refused in words that say so."""
     make, attr = LAYERS.get(name, (None, rows(EDGES, 2)))
-    layer = pyg.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False) if name == "converted" else make()
-    if name == "converted":
-        assert convert(layer).left == []
+    layer = converted(3, 4, heads=2, edge_dim=2, add_self_loops=False) if name == "converted" else make()
     layer = layer.double()
     rng = np.random.default_rng(0)
 
@@ -593,11 +591,18 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     assert graph() is None
 
 
-@pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
+def converted(*args, **kwargs):
+    layer = pyg.GATConv(*args, **kwargs)
+    assert convert(layer).left == []
+    return layer
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "converted"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_edges_that_were_written_to_are_used(name, write, tmp_path):
     """However they are written: a layer computes with the edges that the tensor holds, and checks their range."""
-    make, attr = (lambda: nn.GATConv(3, 4, edge_dim=2), rows(EDGES, 2)) if name == "gat-loops" else LAYERS[name]
+    of_name = {"gat-loops": nn.GATConv, "converted": converted}
+    make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
     layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
     file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)
     given = file.view_as(first).copy_(first)

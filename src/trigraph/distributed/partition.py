@@ -65,7 +65,7 @@ class Partition:
     sizes : mapping
         Global number of nodes, edges and so on, by symbol of the operator table.
     owned : mapping
-        Symbol to the ascending global numbers of the rows that this rank owns and its arrays contain.
+        Symbol to the ascending global numbers of the rows that this rank owns and its arrays contain; read-only.
     cuda_aware : bool
         Whether device arrays are passed to MPI directly; otherwise they are copied through pinned host memory.
     """

@@ -363,6 +363,9 @@ def convert(model: Module) -> Conversion:
     Only the classes of layers change. Parameters, hooks, devices, dtypes and training flags stay the same, and
     references to layers, optimizers and checkpoints remain valid.
 
+    A layer is converted only if all of its state is known: its methods, submodules and parameters, and the hooks on its
+    sublayers, are those that its constructor makes. Hooks on the layer itself are kept.
+
     Supported layers: ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric; ``BasisEmbedding`` and
     ``PairInteraction`` of fairchem-core 1.10; ``EfficientInteractionBilinear`` of GemNet-OC, GemNet-dT and MatterGen.
 
