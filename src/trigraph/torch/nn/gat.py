@@ -234,8 +234,8 @@ class GATConv(torch.nn.Module):
             waits. A prepared graph requires ``add_self_loops=False``, and its edges are the rows of `edge_attr`;
             programs compiled with ``fullgraph=True`` need one, and programs of ``torch.export`` need its GraphTensors.
             A sparse adjacency matrix (COO, CSR or CSC) has a row for each destination and a column for each source;
-            values that are vectors serve as edge features if `edge_attr` is not given. Edges are in the order of its values
-            (COO: of its ``coalesce()``).
+            values that are vectors serve as edge features if `edge_attr` is not given. Edges are in the order of its
+            values (COO: of its ``coalesce()``).
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
             Not used if the layer has no `edge_dim`.
         size : tuple of int, optional
