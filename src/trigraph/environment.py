@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from trigraph.graphs import NO_CUPY
 from trigraph.panels import PANELS, unavailable
 
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2")
@@ -102,7 +103,7 @@ def device() -> dict[str, Any]:
         import cupy
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        return {**state, "reason": "CuPy is not installed" if missing else f"CuPy cannot be imported: {error}"}
+        return {**state, "reason": NO_CUPY if missing else f"CuPy cannot be imported: {error}"}
     runtime = cupy.cuda.runtime
     try:
         number = runtime.getDevice()

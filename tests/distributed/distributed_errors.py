@@ -66,6 +66,8 @@ def arguments():
     refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
     falls = "src of piece 0 falls; expected edges sorted by source"
     refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
+    for array in (*part.owned.values(), *part.owners, part.table):
+        assert not array.flags.writeable  # what a partition keeps is made of them
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
     refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:

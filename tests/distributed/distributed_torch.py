@@ -53,7 +53,7 @@ def step_of_dimenet(comm):
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).double()
-    mine = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
+    mine = torch.tensor(neighbors.into.owned["num_dst_nodes"])
     energy, forces = model.energy_forces(z[mine], pos[mine], neighbors, create_graph=True)
     rows = neighbors.into.rows("num_dst_nodes")
     loss = energy**2 + divided.total(forces.square().sum(1), rows)

@@ -242,7 +242,7 @@ def edge(**changes):
 V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
 BAD = [
-    (edge(shifts=V), TypeError, "shifts has dtype <f8; expected native int32 or int64"),
+    (edge(shifts=V), TypeError, "shifts has dtype float64; expected native int32 or int64"),
     (edge(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
     (edge(shifts=S * 2**20), ValueError, "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way"),
     (
@@ -256,7 +256,11 @@ BAD = [
         "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
     ),
     (edge(vec=np.ma.array(V)), TypeError, "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64"),
-    (edge(vec=V.astype(">f8")), TypeError, "vec has dtype >f8; expected native float32 or float64"),
+    (
+        edge(vec=V.astype(">f8")),
+        TypeError,
+        "vec has dtype float64 of the other byte order; expected native float32 or float64",
+    ),
     (edge(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
     (edge(vec=V * [[1], [0]]), ValueError, f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}"),
     (

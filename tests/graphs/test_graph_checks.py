@@ -38,7 +38,8 @@ def test_arrays_of_the_wrong_kind(build, name):
         refused(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
-        refused(build, TypeError, f"{name} has dtype {bad.dtype.str}; expected native int32 or int64", **{name: bad})
+        came = bad.dtype.name + " of the other byte order" * (not bad.dtype.isnative)
+        refused(build, TypeError, f"{name} has dtype {came}; expected native int32 or int64", **{name: bad})
     for bad in (value[None], value[:, None], np.asarray(value[0])):
         refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
 

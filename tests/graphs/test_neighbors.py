@@ -211,7 +211,7 @@ INDEPENDENT = "expected independent vectors in periodic directions"
 AT_MOST = "expected absolute values of at most 2^500 = 3.3e+150"
 CUTOFFS = "expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150"
 BAD_PLACES = [
-    (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype <i8; expected native float32 or float64"),
+    (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype int64; expected native float32 or float64"),
     (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
     (place(positions=np.diag([1, np.nan, 1])), ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
     (place(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),

@@ -65,6 +65,7 @@ def install(monkeypatch, cache):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: state.stream)
     monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cupy_stand_in.state.capturing)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     for name in ("base", "csc"):
         monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "VIEWS", [graphs._view])

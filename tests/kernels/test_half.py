@@ -42,7 +42,7 @@ def test_what_is_not_half_is_float32(op):
             if a.half:
                 text = f"{op.name}: {a.name} has dtype {np.dtype(dtype)}; expected float16, the dtype of {first}"
             elif dtype == np.float16:
-                text = f"{op.name}: {a.name} has dtype <f2; expected native float32 or float64"
+                text = f"{op.name}: {a.name} has dtype float16; expected native float32 or float64"
             else:
                 text = f"{op.name}: {a.name} has dtype float64; expected float32, since {first} has float16"
             wrong = values | {a.name: values[a.name].astype(dtype)}

@@ -79,7 +79,7 @@ DEVICE = {"name": "Made-up GPU", "compute_capability": "9.0", "driver": 12080, "
     [
         (lambda: 0, DEVICE, None),
         (no_device, dict.fromkeys(DEVICE), "no CUDA device: no driver"),
-        (None, dict.fromkeys(DEVICE), "CuPy is not installed"),
+        (None, dict.fromkeys(DEVICE), environment.NO_CUPY),
     ],
 )
 def test_device(get_device, expected, reason, monkeypatch):

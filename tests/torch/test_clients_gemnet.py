@@ -232,6 +232,28 @@ def test_odd_weights_are_left(name, path, parameter, shape, reason):
     left(model, path, reason)
 
 
+@pytest.mark.parametrize("path", ["block.trip_interaction.mlp_cbf", "block.atom_interaction"])
+def test_layers_of_unknown_state_are_left(path):
+    """Hooks on a layer whose weight is used in its place, an activation, an adapter; what is called may be anything."""
+
+    def changed(change):
+        model = block("fairchem")
+        change(model.get_submodule(path))
+        return model
+
+    left(changed(lambda m: m.bilinear.linear.register_forward_hook(print)), path, "hooks look into its bilinear.linear")
+    left(changed(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())), path, "its bilinear._activation is a")
+    left(
+        changed(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))), path, "expected the Dense of fairch"
+    )
+    left(
+        changed(lambda m: m.bilinear.half()), path, "dtype torch.float16; expected all of torch.float32 or of torch.fl"
+    )
+    if path == "block.atom_interaction":
+        model = changed(lambda m: m.up_projection.register_forward_hook(lambda module, args, out: None))
+        assert convert(model).left == []
+
+
 def older(folder):
     """The bilinear layer of fairchem's older GemNets."""
     block("fairchem")  # or a skip

@@ -9,6 +9,9 @@ import torch
 from pyg_dimenet import SIZES, TOLERANCE, patch
 from raising import raising
 from test_torch_nn import close as layers_close
+from torch.ao.nn.quantized import dynamic
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
+from torch.nn.utils.prune import random_unstructured
 
 from trigraph.torch import convert, nn
 
@@ -248,7 +251,7 @@ def test_convert_keeps_what_a_model_is(original):
     classes, attributes = ([of(m) for m in theirs.modules()] for of in (type, lambda m: sorted(vars(m))))
     optimizer, seen = torch.optim.SGD(theirs.parameters(), 0.0), []
     block = theirs.interaction_blocks[1]
-    block.register_forward_hook(lambda *args: seen.append(args[0]))
+    theirs.register_forward_hook(lambda *args: seen.append(args[0]))
     theirs.emb.eval()
     conversion = convert(theirs)
     assert conversion.left == []
@@ -256,7 +259,7 @@ def test_convert_keeps_what_a_model_is(original):
     assert convert(theirs).replaced == convert(theirs).left == []
     theirs(z, pos, batch).sum().backward()
     optimizer.step()
-    assert seen == [block]
+    assert seen == [theirs]
     assert all(a is b for a, b in zip(theirs.parameters(), parameters, strict=True))
     assert [n for n, _ in theirs.named_modules()] == names
     assert (theirs.training, theirs.emb.training, block.training) == (True, False, True)
@@ -267,6 +270,181 @@ def test_convert_keeps_what_a_model_is(original):
     assert [sorted(vars(m)) for m in theirs.modules()] == attributes
     assert torch.equal(theirs(z, pos, batch), before)
     conversion.revert()  # nothing more
+
+
+class Adapter(torch.nn.Module):
+    """As of LoRA: around a linear layer."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.base, self.more = linear, torch.nn.Linear(4, 6, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.more(x)
+
+
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+class OwnParameter(torch.nn.Parameter):
+    pass
+
+
+def hook(module):
+    module.register_forward_hook(lambda module, args, out: 2 * out)
+
+
+def own_forward(layer, forward):
+    layer.forward = lambda *args: 2 * forward(*args)
+
+
+def quantize(layer):
+    layer.lin = dynamic.Linear(4, 6, bias_=False)
+    layer.lin.set_weight_bias(torch.quantize_per_tensor(torch.randn(6, 4), 0.1, 0, torch.qint8), None)
+
+
+# What changes a GATConv(4, 3, heads=2), and what the report says of it.
+STATES = {
+    "message": (lambda c: setattr(c, "message", lambda x_j, alpha: 2 * x_j), "message of the layer is not"),
+    "update": (lambda c: setattr(c, "update", lambda inputs: 2 * inputs), "update of the layer is not"),
+    "aggregate": (
+        lambda c: setattr(c, "aggregate", lambda inputs, *args, **kwargs: inputs[:4] * 2),
+        "aggregate of the layer is",
+    ),
+    "edge_update": (
+        lambda c: setattr(c, "edge_update", lambda alpha_j, *args, **kwargs: alpha_j),
+        "edge_update of the layer",
+    ),
+    "propagate": (lambda c: setattr(c, "propagate", lambda edge_index, x, alpha, size: x[0]), "propagate of the layer"),
+    "aggr_module": (lambda c: setattr(c, "aggr_module", pyg.MaxAggregation()), "aggr_module is MaxAggregation()"),
+    "hook of aggr_module": (lambda c: hook(c.aggr_module), "aggr_module is SumAggregation()"),
+    "negative_slope": (lambda c: setattr(c, "negative_slope", -0.5), "negative_slope is -0.5"),
+    "forward": (lambda c: own_forward(c, c.forward), "its forward is replaced"),
+    "adapter": (lambda c: setattr(c, "lin", Adapter(c.lin)), "its lin is a test_clients_pyg.Adapter"),
+    "sequence": (
+        lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, Double())),
+        "its lin is a torch.nn.modules.con",
+    ),
+    "quantized": (quantize, "its lin is a torch.ao.nn.quantized"),
+    "parametrized": (lambda c: register_parametrization(c.lin, "weight", Double()), "its lin is a torch.nn.utils.para"),
+    "pruned": (lambda c: random_unstructured(c.lin, "weight", 2), "hooks look into its lin"),
+    "hook": (lambda c: hook(c.lin), "hooks look into its lin"),
+    "own method": (
+        lambda c: setattr(c.lin, "forward", lambda x: x[:, [0, 1, 2, 3, 0, 1]]),
+        "its lin.forward is replaced",
+    ),
+    "bias": (lambda c: setattr(c, "lin", torch.nn.Linear(4, 6)), "it has parameters att_src, "),
+    "parameter": (
+        lambda c: setattr(c, "att_src", OwnParameter(c.att_src)),
+        "its att_src is a test_clients_pyg.OwnPara",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("converted_first", [False, True])
+@pytest.mark.parametrize("state", STATES)
+def test_layers_whose_state_is_not_known_compute_as_before(state, converted_first):
+    """Those are left, with the reason; what changes after a conversion is followed."""
+    torch.set_default_dtype(torch.float32)  # the only one of quantized layers
+    layer, x = pyg.GATConv(4, 3, heads=2), torch.randn(4, 4)
+    other, (change, words) = copy.deepcopy(layer), STATES[state]
+    conversion = convert(other) if converted_first else None
+    for conv in (layer, other):
+        torch.manual_seed(5)
+        change(conv)
+    expected = layer(x, LOOPS)
+    if conversion is None:
+        (left,) = convert(other).left
+        assert words in left.note
+        assert type(other) is pyg.GATConv
+    layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # as above, in float32
+
+
+def test_ordinary_state_is_converted():
+    """What is no callable, hooks on the layer itself, torch's linear layer, any fill_value, sizes of a first call."""
+    seen, features = [], torch.randn(6, 3)
+    theirs = pyg.GATConv(-1, 2, heads=2, edge_dim=3, fill_value=torch.tensor([0.5, -1.0, 2.0]), residual=True)
+    theirs(torch.randn(4, 4), LOOPS, features)
+    theirs.lin, theirs.name, theirs.dropout = torch.nn.Linear(4, 4, bias=False), "first", 0.0
+    converted = copy.deepcopy(theirs)
+    converted.register_forward_hook(lambda *args: seen.append(args))
+    assert convert(converted).left == []
+    x = torch.randn(4, 4)
+    close(converted(x, LOOPS, features), theirs(x, LOOPS, features))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"residual": True, "edge_dim": 3}], ids=str)
+def test_floats_of_16_bits_on_a_cpu(options, dtype, training):
+    """They are computed in float32 and rounded: PyTorch Geometric's results but for its roundings on the way."""
+    torch.set_default_dtype(torch.float32)
+    theirs = pyg.GATConv(4, 2, heads=2, **options).to(dtype).train(training)
+    converted, x, features = copy.deepcopy(theirs), torch.randn(4, 4).to(dtype), torch.randn(6, 3).to(dtype)
+    assert convert(converted).left == []
+    got, expected = [], []
+    for layer, results in ((converted, got), (theirs, expected)):
+        torch.manual_seed(0)
+        out, (_, attention) = layer(x, LOOPS, features, return_attention_weights=True)
+        loss = layer(x, LOOPS, features).float().square().sum()
+        results += [out, attention, *torch.autograd.grad(loss, list(layer.parameters()))]
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype is b.dtype is dtype
+        scale = max(1.0, float(b.detach().abs().max()))
+        # Some ten operations, each of which rounds in the original, on terms that nearly cancel in gradients.
+        assert float((a - b).detach().abs().max()) <= 64 * torch.finfo(dtype).eps * scale
+
+
+def test_revert_refuses_layers_that_have_another_class():
+    """Nothing is reverted then; without the parametrization all is."""
+    model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
+    conversion = convert(model)
+    register_parametrization(model[1], "att_src", Double())
+    with raising("RuntimeError: Conversion.revert: a layer is a torch.nn.utils.parametrize.ParametrizedGATConv; ..."):
+        conversion.revert()
+    assert type(model[0]) is both.GATConv
+    remove_parametrizations(model[1], "att_src")
+    conversion.revert()
+    assert [type(m) for m in model] == [pyg.GATConv] * 2
+
+
+def test_a_converted_dimenet_is_saved(original, tmp_path):
+    """PyTorch Geometric's cannot be, because of functions that the converted one does not call."""
+    model = copy.deepcopy(original)
+    with pytest.raises(pickle.PicklingError):
+        torch.save(model, tmp_path / "model.pt")
+    convert(model)
+    torch.save(model, tmp_path / "model.pt")
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    atoms = molecule()
+    assert torch.equal(again(*atoms), model(*atoms))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: hook(m.interaction_blocks[1].lin_rbf1), "hooks look into its interaction_blocks.1.lin_rbf1"),
+        (lambda m: setattr(m.emb, "lin", Adapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
+        (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced by one of the instance"),
+        (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),
+        (lambda m: m.half(), "has dtype torch.float16; expected all of torch.float32 or of torch.float64"),
+        (
+            lambda m: setattr(m.emb, "emb", torch.nn.Embedding(119, 12)),
+            "its emb.emb.weight has shape (119, 12); expected",
+        ),
+        (lambda m: delattr(m, "sbf"), "it is not as its constructor makes it: "),
+    ],
+)
+def test_dimenets_whose_state_is_not_known_are_left(original, change, words):
+    model = copy.deepcopy(original)
+    change(model)
+    (left,) = convert(model).left
+    assert words in left.note
+    assert type(model) is peer.DimeNetPlusPlus
 
 
 def test_convert_says_what_it_leaves():

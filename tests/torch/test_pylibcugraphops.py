@@ -276,7 +276,9 @@ def test_the_binding_of_mlperf():
 
 
 def test_operators_are_twice_differentiable():
-    graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), torch.tensor([0, 1, 1, 0, 1]), 4, 2)
+    types = torch.tensor([0, 1, 1, 0, 1])
+    graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), types, 4, 2)
+    types.fill_(7)  # the graph has a copy
     x, comp = features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
     def function(x, comp):

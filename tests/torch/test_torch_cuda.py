@@ -1,10 +1,13 @@
 """`trigraph.torch` on the way that it goes on a CUDA device, with stand-ins for CuPy and torch (torch_stand_in.py)."""
 
+import sys
+
 import cupy_stand_in
 import numpy as np
 import pytest
 import torch
 import torch_stand_in
+from raising import raising
 from table_calls import FUNCTIONS, draw, graphs_of
 from torch_stand_in import Stream, tensors
 
@@ -176,4 +179,33 @@ def test_graphs_of_layers_have_small_indices(device):
     """What layers compute on a device a check of the qualification compares with the CPU (test_qualify.py)."""
     edge_index = torch.randint(0, 9, (2, 40))
     nn.GATConv(5, 3, heads=2)(torch.randn(9, 5), edge_index)
-    assert edges.kept_graph(edge_index, 9, 9, True).offsets.dtype == np.int32
+    graph = edges.build_graph("", edge_index, 9, 9, True)
+    assert graph.offsets.dtype == np.int32
+    assert edges.build_graph("", edge_index, 9, 9, True) is graph
+    edge_index.data.fill_(8)  # which torch does not count as a write
+    assert edges.build_graph("", edge_index, 9, 9, True).max_in_degree == 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_edges_are_refused_while_a_graph_is_captured(device, training):
+    """Their values cannot be read then; a prepared graph is taken."""
+    layer = nn.GATConv(5, 3, dropout=0.5, add_self_loops=False)
+    x, edge_index = torch.randn(9, 5), torch.randint(0, 9, (2, 40))
+    graph = trigraph.CSC.from_edge_index(edge_index, 9)
+    layer(x, edge_index)
+    layer.train(training)(x, graph)
+    with cupy_stand_in.capturing(), raising("RuntimeError: GATConv: edge_index is a tensor, whose values the host has"):
+        layer(x, edge_index)
+    with cupy_stand_in.capturing():
+        layer(x, graph)
+
+
+def test_tensors_on_a_device_without_cupy(device, monkeypatch):
+    x, edge_index = torch.randn(9, 3), torch.randint(0, 9, (2, 40))
+    layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    for edges_or_graph in (edge_index, graph):
+        with raising(
+            "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]', or 'trigraph[cuda13]' for ..."
+        ):
+            layer(x, edges_or_graph)

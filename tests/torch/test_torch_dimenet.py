@@ -144,6 +144,11 @@ def test_batch_is_its_structures():
     stacked = torch.stack([torch.zeros(3, 3, dtype=torch.float64) if c is None else c for c in cells])
     again = model.energy_forces_stress(z, pos, batch[order].int(), stacked, pbc)
     assert torch.equal(again.forces, found.forces)
+    given = batch[order]
+    neighbors = model.neighbors(pos, given, cells, pbc)
+    given.zero_()  # the neighbours hold a batch of their own
+    again = model.energy_forces_stress(z, pos, cell=stacked, neighbors=neighbors)
+    assert torch.equal(again.forces, found.forces)
 
 
 def test_cells_of_some_structures():

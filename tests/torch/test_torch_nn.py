@@ -18,7 +18,7 @@ from compiled_programs import compiled_whole  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
 from trigraph import CSC  # noqa: E402
-from trigraph.torch import agg_weighted_n2n, nn  # noqa: E402
+from trigraph.torch import GraphTensors, agg_weighted_n2n, convert, nn  # noqa: E402
 from trigraph.torch.nn.edges import build_graph  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -286,6 +286,41 @@ def test_gno_between_two_kinds_of_nodes():
     close(layer(x, edge_index, coords), torch.tanh(own.T + message), 1e-10)
 
 
+def parametrized(linear):
+    torch.nn.utils.parametrize.register_parametrization(linear, "weight", torch.nn.Identity())
+    return linear
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.Sequential, parametrized])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.GATConv(3, 4, residual=True), lambda: nn.WeightedConv(3, 4, root_weight=True)]
+)
+def test_any_linear_layer_serves(make, wrap):
+    """An adapter, a sequence or a parametrized layer in place of one; those have no weight, or not as a parameter."""
+    layer, x = make().double(), rows(NODES, 3)
+    expected = layer(x, edges())
+    for name, linear in list(layer.named_children()):
+        setattr(layer, name, wrap(linear))
+    assert torch.equal(layer(x, edges()), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno"])
+@pytest.mark.parametrize("training", [False, True])
+def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
+    """Sums have the results of float32, rounded once; linear layers round before, and so do activations after them."""
+    make, attr = LAYERS[name]
+    layer = make().to(dtype).train(training)
+    single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (rows(NODES, 3), attr))
+    expected = single(x.float(), edges(), attr.float())
+    got = layer(x, edges(), attr)
+    assert got.dtype is dtype
+    # The linear layers, their products with attention, the result and its activation round: each by eps of a term.
+    close(got.float(), expected, 16 * torch.finfo(dtype).eps)
+    got.sum().backward()
+    assert all(p.grad.dtype is dtype for p in layer.parameters())
+
+
 LAYERS = {
     "gat": (lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False), rows(EDGES, 2, 2)),
     "gat-dropout": (
@@ -321,6 +356,34 @@ def test_layers_compile(name):
     expected, got = layer(x, graph, attr), compiled(x, graph, attr)
     close(got, expected)
     close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
+
+
+@compiled_whole
+@pytest.mark.parametrize("name", [*LAYERS, "converted"])
+def test_exported_layers_take_a_graph_of_any_size(name):
+    """As GraphTensors, with the bits of eager mode; a list of edges is refused in words that say so."""
+    make, attr = LAYERS.get(name, (None, rows(EDGES, 2)))
+    layer = converted(3, 4, heads=2, edge_dim=2, add_self_loops=False) if name == "converted" else make()
+    layer = layer.double()
+    rng = np.random.default_rng(0)
+
+    def arguments(nodes, number):
+        graph = CSC.from_coo(rng.integers(nodes, size=number), rng.integers(nodes, size=number), nodes, nodes)
+        x, features = (torch.tensor(rng.standard_normal(shape)) for shape in ((nodes, 3), (number, *attr.shape[1:])))
+        return x, GraphTensors.of(graph), features
+
+    example, auto = arguments(NODES, EDGES), torch.export.Dim.AUTO
+    dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
+    program = torch.export.export(layer, example, dynamic_shapes=dynamic).module()
+    for sizes in ((NODES, EDGES), (5, 17), (30, 300)):
+        given = arguments(*sizes)
+        assert torch.equal(program(*given), layer(*given))
+        assert torch.equal(layer(*given), layer(given[0], given[1].graph(), given[2]))
+    if name != "gat-dropout":
+        with pytest.raises(
+            TypeError, match=r"FakeTensor, .* give the program trigraph\.torch\.GraphTensors\.of\(graph"
+        ):
+            torch.export.export(layer, (example[0], edges(), attr.detach()))
 
 
 @pytest.mark.parametrize(
@@ -394,11 +457,22 @@ BAD = [
     ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
     ("gat", {"size": (9, 8)}, "ValueError: GATConv: size is (9, 8); expected (num_src_nodes, num_dst_nodes) = (9, 9"),
     ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, "ValueError: GATConv: edge_attr has ... with 40 rows"),
+    ("gat-plain", {"attr": rows(7, 1)[:, 0]}, "ValueError: GATConv: edge_attr has shape (7, 1); expected ... 40 rows"),
+    ("gat-plain", {"attr": rows(7, 1)[:, :, None]}, "ValueError: GATConv: edge_attr has ...; expected ... 40 rows"),
+    ("gat-plain", {"attr": [1.0]}, "TypeError: GATConv: edge_attr is a list; expected a torch.Tensor"),
     ("weighted", {"x": rows(NODES, 4)}, "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"),
     ("weighted", {"attr": rows(EDGES, 1)}, "ValueError: ...edge_weight has shape (40, 1) of rank 2; expected"),
     ("weighted", {"x": (rows(NODES, 3), None), "edge_index": GRAPH}, "ValueError: WeightedConv: x[1] is None and "),
     ("gno", {"attr": rows(EDGES, 3)}, "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns"),
     ("gno", {"attr": rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
+]
+BAD += [
+    (
+        name,
+        {"edge_index": GraphTensors("Segments", [], [])},
+        "TypeError: ...: edge_index is GraphTensors of type Segments;",
+    )
+    for name in LAYERS
 ]
 BAD += [
     (name, {"edge_index": graph, "x": x}, f"ValueError: ...: {text}")
@@ -414,11 +488,33 @@ BAD += [
 
 @pytest.mark.parametrize(("name", "changes", "text"), BAD)
 def test_bad_input(name, changes, text):
-    make, attr = LAYERS[name]
+    make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
     given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
     more = {"size": given["size"]} if "size" in given else {}
     with raising(text):
         make().double()(given["x"], given["edge_index"], given["attr"], **more)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
+def test_several_lists_of_edges_at_once_are_refused(name):
+    make, attr = (lambda: nn.GATConv(3, 4, dropout=0.5), None) if name == "gat-loops" else LAYERS[name]
+    layer, x = make().double(), rows(NODES, 3).detach()
+    with raising("TypeError: ...: edge_index is a torch.Tensor batched by torch.vmap (join the graphs of all entries"):
+        torch.vmap(lambda e: layer(x, e, attr))(edges()[None])
+
+
+def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken():
+    with torch.inference_mode():
+        layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
+    given, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
+    with raising("RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."):
+        layer(*given)
+    for call in (model, model.energy_forces_stress):
+        with raising("RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."):
+            call(*atoms)
+    with torch.no_grad():
+        assert layer(*given).shape == (NODES, 4)
+        assert model(*atoms).shape == (1,)
 
 
 FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
@@ -458,6 +554,16 @@ sys.exit("torch._dynamo" in sys.modules)
     run(sys.executable, "-c", program)
 
 
+WRITES = {
+    "torch": lambda given, edge_index, path: given.copy_(edge_index),
+    "data": lambda given, edge_index, path: given.data.copy_(edge_index),
+    "other data": lambda given, edge_index, path: setattr(given, "data", edge_index.int().clone()),
+    "NumPy": lambda given, edge_index, path: np.copyto(given.numpy(), edge_index.numpy()),
+    "DLPack": lambda given, edge_index, path: torch.from_dlpack(given).copy_(edge_index),
+    "another process": lambda given, edge_index, path: path.write_bytes(edge_index.numpy().tobytes()),
+}
+
+
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     """It is built once, for all layers; anew for what an in-place function has written; and goes with the tensor."""
@@ -483,3 +589,29 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     del edge_index
     gc.collect()
     assert graph() is None
+
+
+def converted(*args, **kwargs):
+    layer = pyg.GATConv(*args, **kwargs)
+    assert convert(layer).left == []
+    return layer
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "converted"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_edges_that_were_written_to_are_used(name, write, tmp_path):
+    """However they are written: a layer computes with the edges that the tensor holds, and checks their range."""
+    of_name = {"gat-loops": nn.GATConv, "converted": converted}
+    make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
+    layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
+    file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)
+    given = file.view_as(first).copy_(first)
+    expected = [layer(x, e.clone(), attr) for e in (first, second)]
+    assert not torch.equal(*expected)
+    for edge_index, result in ((first, expected[0]), (second, expected[1]), (first, expected[0])):
+        write(given, edge_index, tmp_path / "edges")
+        for _ in range(2):
+            assert torch.equal(layer(x, given, attr), result)
+    write(given, first + NODES, tmp_path / "edges")
+    with raising("ValueError: ...: edge_index: CSC: src[...] is ...; expected 0 <= src < num_src_nodes = 9"):
+        layer(x, given, attr)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trigraph.checks.arguments import PLAIN_TYPES, checked_attribute, checked_wrt, is_half, squeeze_columns
 from trigraph.checks.sizes import bind_sizes, expected_shape, index_dtype, shape_of
-from trigraph.graphs import GRAPH_TYPES, Segments, advice, array_kind, device_of, namespace_of
+from trigraph.graphs import GRAPH_TYPES, Segments, advice, array_kind, device_of, dtype_name, namespace_of
 from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate
 from trigraph.table.graph_kinds import GraphArgument
@@ -22,6 +22,9 @@ GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
 # Sizes, wanted fields and data kept by panels (`Checked.kept`) for calls that have passed every check, by `_key`.
 # Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
+# They depend on operator, panel, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of arrays,
+# and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What depends on
+# elements of arrays is checked again (`_check_positions`, `_check_positive`); calls with `out` are not remembered.
 _passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
 MOST_PASSED = 256
 
@@ -68,8 +71,9 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         half = takes_half and array.half
         if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # nor is a dtype of the other byte order
             more = ", float16 or bfloat16" if half else ""
-            came = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16, or with a byte order
-            raise TypeError(f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64{more}")
+            raise TypeError(
+                f"{op.name}: {array.name} has dtype {dtype_name(value.dtype)}; expected native float32 or float64{more}"
+            )
         if first is None:
             first = array.name
         elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):

@@ -3,21 +3,20 @@
 Programs that ask for a ``MessagePassing``, such as ``torch_geometric.nn.to_hetero`` and the explainers, take it.
 """
 
+import math
 from typing import Any
 
+import torch
 import torch_geometric.nn
+from torch_geometric.nn.aggr import SumAggregation
 
 from trigraph.torch import nn
+from trigraph.torch.conversion import hooked
 
 __all__ = ["GATConv", "why_not"]
 
 STEPS = ("propagate", "message", "aggregate", "edge_update")
-
-
-def _has_hooks(layer: torch_geometric.nn.MessagePassing) -> bool:
-    """Return whether hooks look into the steps of message passing, which trigraph's operators do not have."""
-    names = (name for name, value in vars(layer).items() if value and name.endswith("hooks"))
-    return any(step in name for name in names for step in STEPS)
+METHODS = ("message", "message_and_aggregate", "aggregate", "update", "edge_update")
 
 
 def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
@@ -26,15 +25,28 @@ def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
         return f"flow is {layer.flow!r}; only 'source_to_target' is computed"
     if not isinstance(layer.aggr, str) or layer.aggr not in ("add", "sum"):
         return f"aggr is {layer.aggr!r}; only 'add' is computed"
+    if type(layer.aggr_module) is not SumAggregation or hooked(layer.aggr_module):
+        return f"aggr_module is {layer.aggr_module}; only SumAggregation without hooks is computed"
+    for name, only in (("node_dim", 0), ("decomposed_layers", 1)):
+        if getattr(layer, name) != only:
+            return f"{name} is {getattr(layer, name)}; only {only} is supported"
+    slope = layer.negative_slope
+    if not (isinstance(slope, (int, float)) and 0 <= slope < math.inf):
+        return f"negative_slope is {slope}; only finite numbers from 0 are computed"
     if layer.explain:
         return "an explainer masks its messages"
-    return "hooks look into its message passing" if _has_hooks(layer) else None
+    if hooked(layer, STEPS):
+        return "hooks look into its message passing"
+    changed = [name for name in (*METHODS, "propagate", "edge_updater") if name in vars(layer)]
+    changed += [name for name in METHODS if not getattr(type(layer), name).__module__.startswith("torch_geometric.")]
+    return f"{' and '.join(changed)} of the layer is not that of PyTorch Geometric" if changed else None
 
 
 class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     """``torch_geometric.nn.GATConv``, computed by `trigraph.torch.nn.GATConv`, which says what its arguments are.
 
-    An explainer that masks messages, and hooks on message passing, get PyTorch Geometric's own computation.
+    PyTorch Geometric's own computation remains for what trigraph's operators do not do: an explainer that masks
+    messages, hooks on message passing, methods and an `aggr_module` that were replaced, a negative `negative_slope`.
 
     Parameters
     ----------
@@ -44,7 +56,8 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     Raises
     ------
     NotImplementedError
-        If `aggr` or `flow` are given, with other values than the default ones.
+        If `aggr`, `flow` or `decomposed_layers` are given, with other values than the default ones, or if
+        `negative_slope` is negative.
     """
 
     # Explainers replace the messages of this one; a derived class would inherit one that GATConv has compiled.
@@ -55,10 +68,17 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
         if reason := why_not(self):
             raise NotImplementedError(f"GATConv: {reason}; torch_geometric.nn.GATConv computes others")
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: torch.Tensor | None = None,
+        size: tuple[int, int] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
         """Return new features of the destinations; as of `trigraph.torch.nn.GATConv`."""
         # What PyTorch Geometric reads in the source of a class, to call the steps of message passing:
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         owner = nn.GATConv if why_not(self) is None else torch_geometric.nn.GATConv
-        return owner.forward(self, *args, **kwargs)
+        return owner.forward(self, x, edge_index, edge_attr, size, return_attention_weights)

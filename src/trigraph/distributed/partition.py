@@ -22,7 +22,7 @@ class Subgraph(NamedTuple):
     # For a chunk of an `EdgeGraph`: whether the output of each edge belongs to a block of the chunk. Edges into these
     # blocks are also edges out of other blocks, of which only some edges are present.
     inside: np.ndarray | None
-    moved: dict[str, dict[str, Any]]  # `graphs` by device, for devices used so far
+    moved: dict[str, dict[str, Any]]  # `graphs`, which never change, by device, for devices used so far
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments on the device of an array; they are copied once to each device."""
@@ -65,7 +65,7 @@ class Partition:
     sizes : mapping
         Global number of nodes, edges and so on, by symbol of the operator table.
     owned : mapping
-        Symbol to the ascending global numbers of the rows that this rank owns and its arrays contain.
+        Symbol to the ascending global numbers of the rows that this rank owns and its arrays contain; read-only.
     cuda_aware : bool
         Whether device arrays are passed to MPI directly; otherwise they are copied through pinned host memory.
     """
@@ -78,6 +78,10 @@ class Partition:
     table: np.ndarray  # rows of the blocks that this rank owns
     cuda_aware: bool = False
     name: tuple[str, str] = ("the partition", "")  # identifies the partition, the same on all ranks
+
+    def __post_init__(self) -> None:
+        for array in (*self.owned.values(), *self.owners, self.table):
+            array.setflags(write=False)  # layouts, chunks and row partitions depend on these alone, and are kept
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={ids.size} of {self.sizes[name]}" for name, ids in self.owned.items())

@@ -2,13 +2,17 @@
 
 from trigraph.graphs.arrays import (
     MOST,
+    NO_CUPY,
     advice,
     array_kind,
     as_array,
+    called,
     check_memory,
     check_range,
     count,
     device_of,
+    dtype_name,
+    frozen,
     index_array,
     namespace_of,
     shown,

@@ -14,6 +14,21 @@ MOST = 2**48
 LARGEST_INT = 2**63 - 1
 
 
+NO_CUPY = (
+    "CuPy is not installed: pip install 'trigraph[cuda12]', or 'trigraph[cuda13]' for a driver of CUDA 13, as "
+    "nvidia-smi shows it"
+)
+
+
+def cupy_module() -> Any:
+    """Return the module cupy, ImportError, which says how to install it, if it is not there."""
+    try:
+        import cupy
+    except ModuleNotFoundError as error:
+        raise ImportError(NO_CUPY) from error
+    return cupy
+
+
 def array_kind(value: Any) -> str | None:
     """``"numpy"`` or ``"cupy"`` for an ndarray of either; None for anything else.
 
@@ -91,14 +106,23 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
     return in_plain_thread(array_of, value, what)
 
 
+def dtype_name(dtype: np.dtype) -> str:
+    """Return the name of a dtype for messages, which says so if its bytes have the other order."""
+    return dtype.name if dtype.isnative else f"{dtype.name} of the other byte order"
+
+
 def called(value: Any) -> str:
     """Return the name of an object that is no array, for error messages."""
     if not is_tensor(value):
         return f"a {type(value).__name__}"
     if type(value).__name__ == "FakeTensor":
-        return "a FakeTensor, of a program that is traced"
+        return (
+            "a FakeTensor, of a program that is traced (build the graph before, and give the program "
+            "trigraph.torch.GraphTensors.of(graph))"
+        )
     batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
-    place = "batched by torch.vmap" if batched else f"of layout {value.layout} on {value.device}"
+    several = "batched by torch.vmap (join the graphs of all entries into one, with nodes of their own)"
+    place = several if batched else f"of layout {value.layout} on {value.device}"
     return f"a torch.Tensor {place}"
 
 
@@ -129,7 +153,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
             f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
         )
     if value.dtype not in INDEX_DTYPES:  # nor is a dtype of the other byte order
-        raise TypeError(f"{caller}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
+        raise TypeError(f"{caller}: {name} has dtype {dtype_name(value.dtype)}; expected native int32 or int64")
     if value.ndim != 1:
         raise ValueError(f"{caller}: {name} has shape {value.shape}; expected one dimension")
     if value.size > np.iinfo(value.dtype).max:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, device_of, is_tensor, namespace_of, wait_for
+from trigraph.graphs.arrays import array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
 
 G = TypeVar("G", bound="Immutable")
 P = ParamSpec("P")
@@ -88,7 +88,9 @@ class Immutable:
 
     kind: str  # "numpy" or "cupy"; "torch" for a graph that torch has assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    _built: dict[str, Any]  # orders and tensors, made at first use
+    # Orders, tensors and the key of checks, made at first use: they depend on the graph alone, which cannot change, and
+    # are kept with it. Arrays on a device can be written to; the graph is then no longer checked.
+    _built: dict[str, Any]
 
     @staticmethod
     def _place(array: Any) -> dict[str, Any]:
@@ -149,10 +151,8 @@ class Immutable:
 
 def to_device(value: Any) -> Any:
     """Return an argument (an array, a graph or segments) with CuPy arrays in place of NumPy arrays."""
-    import cupy
-
     if isinstance(value, np.ndarray):
-        return cupy.asarray(value)
+        return cupy_module().asarray(value)
     if isinstance(value, Immutable):
         # Rebuilt from its arrays, as pickle does.
         make, arguments = cast("tuple[Any, ...]", value.__reduce__())

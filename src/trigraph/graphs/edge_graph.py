@@ -16,6 +16,7 @@ from trigraph.graphs.arrays import (
     check_range,
     count,
     device_of,
+    dtype_name,
     frozen,
     index_array,
     like_given,
@@ -420,7 +421,7 @@ def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any
         came = type(value).__name__ if came is None else f"{came}.ndarray"
         raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}")
     if value.dtype not in dtypes or not value.dtype.isnative:
-        raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native {expected}")
+        raise TypeError(f"EdgeGraph: {name} has dtype {dtype_name(value.dtype)}; expected native {expected}")
     if value.shape != (src.size, 3):
         raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected (num_edges, 3) = ({src.size}, 3)")
     if device_of(value) != device_of(src):

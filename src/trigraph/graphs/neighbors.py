@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, shown
+from trigraph.graphs.arrays import array_kind, dtype_name, shown
 from trigraph.graphs.scalars import real_number
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -56,7 +56,7 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
             "float64"
         )
     if value.dtype not in FLOATS or not value.dtype.isnative:
-        raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native float32 or float64")
+        raise TypeError(f"EdgeGraph: {name} has dtype {dtype_name(value.dtype)}; expected native float32 or float64")
     if value.ndim != 2 or value.shape[1] != 3 or (expected == "(3, 3)" and len(value) != 3):
         raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected {expected}")
     bad = ~(np.abs(value) <= min(LARGEST_NUMBER, float(np.finfo(value.dtype).max))).all(axis=1)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind
+from trigraph.graphs.arrays import NO_CUPY, array_kind
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
 from trigraph.table.public import PANELS
 
 
-@cache
+@cache  # by both names: the modules of the panels do not change
 def panel_function(panel: str, name: str) -> Callable[..., Any]:
     """Return a function of a panel: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(PANELS[panel][0]), name)
@@ -33,7 +33,7 @@ def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     return panel
 
 
-@cache
+@cache  # by panel: what is installed, and the devices, are those at the first call of the process
 def unavailable(name: str) -> str:
     """Return the reason why a panel cannot run here; "" if it can."""
     if PANELS[name][1] == "cupy":
@@ -42,8 +42,10 @@ def unavailable(name: str) -> str:
 
             if cupy.cuda.runtime.getDeviceCount() == 0:
                 return "no CUDA device"
-        except ImportError:
-            return "CuPy is not installed"
+        except ModuleNotFoundError:
+            return NO_CUPY
+        except ImportError as error:
+            return f"CuPy cannot be imported: {error}"
         except Exception as error:  # cupy's CUDARuntimeError, without a driver
             return f"no CUDA device ({error})"
     try:

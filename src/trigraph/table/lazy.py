@@ -14,6 +14,8 @@ class lazy(Generic[T]):
 
     All objects of a class share that lock. A process that is forked while another thread holds it would wait forever.
     Here two threads may both compute a value, and one of the equal results is kept.
+
+    A value is kept with its object, and must depend on nothing but attributes of the object that never change.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:

@@ -13,6 +13,8 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
+from trigraph.graphs.arrays import cupy_module
+
 R = TypeVar("R")
 
 LEGACY = 1  # CUDA's handle of the legacy default stream; CuPy interprets torch's handle 0 as its own default
@@ -20,7 +22,8 @@ CHUNK, SMALL = 1 << 20, 1 << 16  # bytes of a shared allocation, and of the larg
 ALIGNMENT = 512  # bytes, as in torch and CuPy
 
 _here = threading.local()  # `device` whose torch stream is current in CuPy in this thread
-_tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # CuPy's memory, by address
+# Tensors whose memory CuPy's arrays use, by address, which is that of no other tensor as long as the tensor exists.
+_tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
 def array_of(value: Any, what: str = "a tensor") -> Any:
@@ -44,7 +47,7 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
     return value.detach().numpy() if value.requires_grad else value.numpy()
 
 
-@functools.cache
+@functools.cache  # a function of its argument
 def dtype_of(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype of a torch dtype; for bfloat16, that of ml_dtypes."""
     if dtype is torch.bfloat16:
@@ -62,7 +65,7 @@ def _array_on_device(value: torch.Tensor) -> Any:
 
     DLPack would not support bfloat16 nor, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """
-    import cupy
+    cupy = cupy_module()
 
     device = value.device.index
     if getattr(_here, "device", None) != device:
@@ -164,11 +167,9 @@ class _Handle:
         return 0, self.handle
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # by device and handle, which are all that the object holds
 def _stream_of_cupy(device: int, handle: int) -> Any:
-    import cupy
-
-    return cupy.cuda.Stream.from_external(_Handle(handle))
+    return cupy_module().cuda.Stream.from_external(_Handle(handle))
 
 
 def _stream_of_torch(device: int) -> Any:
@@ -210,7 +211,7 @@ def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     if not tensor.is_cuda:
         yield
         return
-    import cupy
+    cupy = cupy_module()
 
     device, before = tensor.device.index, getattr(_here, "device", None)
     with (

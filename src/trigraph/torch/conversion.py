@@ -2,12 +2,14 @@
 
 import inspect
 import io
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import Module
+from torch.nn import Module, Parameter
+from torch.nn.parameter import UninitializedParameter
 
 from trigraph.torch import nn
 from trigraph.torch.nn import dimenet
@@ -48,12 +50,24 @@ class Conversion:
 
     replaced: list[Layer] = field(default_factory=list)
     left: list[Layer] = field(default_factory=list)
-    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    _undo: list[tuple[Module, type[Module], Callable[[], None]]] = field(default_factory=list, repr=False)
 
     def revert(self) -> None:
-        """Restore the class of every layer; parameters keep their current values."""
+        """Restore the class of every layer; parameters keep their current values.
+
+        Raises
+        ------
+        RuntimeError
+            If a layer has got another class since, as by a parametrization; then all layers stay as they are.
+        """
+        for layer, cls, _ in self._undo:
+            if type(layer) is not cls:
+                raise RuntimeError(
+                    f"Conversion.revert: a layer is a {_named(type(layer))}; expected {_named(cls)}, which convert "
+                    "has made of it: remove parametrizations first"
+                )
         while self._undo:
-            self._undo.pop()()
+            self._undo.pop()[2]()
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -77,13 +91,73 @@ class _Unfit(Exception):
 _Changes = list[tuple[Module, type[Module], dict[str, Any]]]
 
 
+FLOATS = (torch.float32, torch.float64)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def hooked(layer: Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
+    """Return whether a layer has hooks on these steps, other than methods of its own."""
+    return any(
+        getattr(hook, "__self__", None) is not layer
+        for name, hooks in vars(layer).items()
+        if name.endswith("hooks") and hooks and any(step in name for step in steps)
+        for hook in hooks.values()
+    )
+
+
+def _check_parts(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:
+    """Raise unless a layer's submodules are of these classes, and neither it nor they hold more than their classes set.
+
+    Attributes and submodules that are called `as_they_are` may be anything. Hooks on the layer itself are kept.
+    """
+    for path, part in layer.named_modules():
+        if not set(path.split(".")).isdisjoint(as_they_are):
+            continue
+        if part is not layer and type(part) not in kinds:
+            raise _Unfit(f"its {path} is a {_named(type(part))}, which its constructor does not make")
+        if part is not layer and hooked(part):
+            raise _Unfit(f"hooks look into its {path}")
+        for name, value in vars(part).items():
+            if name not in as_they_are and (callable(value) or callable(getattr(type(part), name, None))):
+                raise _Unfit(f"its {f'{path}.{name}'.strip('.')} is replaced by one of the instance")
+
+
+def _check_parameters(
+    layer: Module, make: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
+) -> None:
+    """Raise unless parameters are ordinary ones of one dtype, with the names and shapes of the module that is made."""
+    found = dict(layer.named_parameters(remove_duplicate=False))
+    for name, parameter in found.items():
+        if type(parameter) not in (Parameter, UninitializedParameter):
+            raise _Unfit(f"its {name} is a {_named(type(parameter))}; expected a torch.nn.Parameter")
+        if parameter.dtype not in dtypes or parameter.dtype != next(iter(found.values())).dtype:
+            raise _Unfit(f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}")
+    if make is None:
+        return
+    try:
+        with torch.device("meta"):  # neither memory nor random numbers
+            like = dict(make().named_parameters(remove_duplicate=False))
+    except (TypeError, ValueError) as error:
+        raise _Unfit(str(error)) from None
+    if found.keys() != like.keys():
+        raise _Unfit(f"it has parameters {', '.join(found)}; expected {', '.join(like)}")
+    for name, expected in like.items():
+        lazy = any(isinstance(p, UninitializedParameter) for p in (expected, found[name]))
+        if not lazy and found[name].shape != expected.shape:
+            raise _Unfit(f"its {name} has shape {tuple(found[name].shape)}; expected {tuple(expected.shape)}")
+
+
 def _gat(layer: Any) -> _Changes:
+    from torch_geometric.nn import Linear
+    from torch_geometric.nn.aggr import SumAggregation
+
     from trigraph.compat import pyg
 
     if reason := pyg.why_not(layer):
         raise _Unfit(reason)
-    if layer.decomposed_layers != 1:
-        raise _Unfit(f"decomposed_layers is {layer.decomposed_layers}; only 1 is supported")
+    _check_parts(layer, (Linear, torch.nn.Linear, SumAggregation))
+    arguments = {name: getattr(layer, name) for name in inspect.signature(nn.GATConv).parameters if name != "bias"}
+    _check_parameters(layer, lambda: nn.GATConv(**arguments, bias=layer.bias is not None), (*FLOATS, *HALVES))
     return [(layer, pyg.GATConv, {})]
 
 
@@ -92,6 +166,45 @@ def _limit(name: str, value: int) -> int:
     if value < low or value > max(high, default=value):
         raise _Unfit(f"{name} is {value}; trigraph supports {' to '.join(map(str, (low, *high)))}")
     return value
+
+
+class _Unused(Module):
+    """The spherical basis of PyTorch Geometric's DimeNet++, which a converted model does not call.
+
+    Copies and pickles leave out its functions: sympy has made them, and no pickle can hold them.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("sph_funcs", "bessel_funcs")}
+
+
+def _classes_beside(model: Module) -> tuple[type[Module], ...]:
+    """Return the classes that are defined where a model's is, and those of torch that it is made of."""
+    name = type(model).__module__
+    beside = [c for c in vars(sys.modules[name]).values() if isinstance(c, type) and c.__module__ == name]
+    return (*beside, torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList)
+
+
+def _like_dimenet(model: Any, sizes: dict[str, int], exponent: int) -> Module:
+    """Return our model with the sizes of PyTorch Geometric's."""
+    output, blocks = model.output_blocks[0], model.interaction_blocks
+    first = blocks[0] if len(blocks) else None
+    return dimenet.DimeNetPlusPlus(
+        model.emb.lin.out_features,
+        output.lin.out_features,
+        len(blocks),
+        first.lin_down.out_features if first else 1,
+        first.lin_rbf1.out_features if first else 1,
+        output.lin_up.out_features,
+        sizes["num_spherical"],
+        sizes["num_radial"],
+        model.cutoff,
+        max_num_neighbors=model.max_num_neighbors,
+        envelope_exponent=exponent,
+        num_before_skip=len(first.layers_before_skip) if first else 0,
+        num_after_skip=len(first.layers_after_skip) if first else 0,
+        num_output_layers=len(output.lins),
+    )
 
 
 def _dimenet(model: Any) -> _Changes:
@@ -108,9 +221,19 @@ def _dimenet(model: Any) -> _Changes:
         return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
 
     radial = {"num_spherical": sizes["num_spherical"], "envelope_exponent": exponent}
+    _check_parts(model, _classes_beside(model), ("act",))
+    _check_parameters(model, lambda: _like_dimenet(model, sizes, exponent))
+    for name, values in {
+        "cutoff": (model.cutoff, model.rbf.cutoff, model.sbf.cutoff),
+        "envelope_exponent": (exponent, model.sbf.envelope.p - 1),
+        "num_radial": (sizes["num_radial"], model.sbf.num_radial),
+    }.items():
+        if len(set(values)) > 1:
+            raise _Unfit(f"{name} is {' and '.join(map(str, values))} in its parts; expected one number")
     found: _Changes = [
         (model, dimenet.DimeNetPlusPlus, {"out_channels": model.output_blocks[0].lin.out_features}),
         (model.rbf, dimenet.RadialBasis, radial),
+        (model.sbf, _Unused, {}),
         (model.emb, dimenet.EmbeddingBlock, act(model.emb)),
     ]
     for block in model.output_blocks:
@@ -131,14 +254,26 @@ def _same_arguments(layer: Module, cls: type[Module]) -> None:
 
 def _basis_embedding(layer: Any) -> _Changes:
     _same_arguments(layer, nn.BasisEmbedding)
+    _check_parts(layer, ())
+    _check_parameters(layer)
     shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
     if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
         raise _Unfit(f"weight has shape {shape}, which is not that of fairchem-core 1.10")
     return [(layer, nn.BasisEmbedding, {"padded": True})]
 
 
+def _kinds_of_dense(layer: Module, dense: Module) -> tuple[type[Module], ...]:
+    """Return the classes of a Dense of fairchem without activation, whose weight is used in place of it."""
+    kind, package = type(dense), type(layer).__module__.partition(".")[0]
+    if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
+        raise _Unfit(f"its bilinear is a {_named(kind)}; expected the Dense of {package}")
+    return (kind, torch.nn.Linear, torch.nn.Identity)
+
+
 def _bilinear(layer: Any) -> _Changes:
+    kinds: tuple[type[Module], ...] = ()
     if hasattr(layer, "bilinear"):
+        kinds = _kinds_of_dense(layer, layer.bilinear)
         shape: tuple[int, ...] = (layer.emb_size_out, layer.emb_size_in * layer.emb_size_interm)
         found: type[Module] = EfficientInteractionBilinear
         weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
@@ -148,18 +283,23 @@ def _bilinear(layer: Any) -> _Changes:
     else:
         raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
     _same_arguments(layer, found)
+    _check_parts(layer, kinds)
     if tuple(weight.shape) != shape or bias is not None:
         raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
+    _check_parameters(layer)
     return [(layer, found, {})]
 
 
 def _pair(layer: Any) -> _Changes:
     _same_arguments(layer, PairInteraction)
+    called = ("down_projection", "scale_rbf_sum", "up_projection")
+    _check_parts(layer, _kinds_of_dense(layer, layer.bilinear), called)
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     emb_in = layer.down_projection.linear.out_features
     if weight.shape[1] % emb_in or bias is not None:
         expected = f"a multiple of {emb_in}, the width of down_projection, in the second place"
         raise _Unfit(f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias")
+    _check_parameters(layer.bilinear)
     return [(layer, PairInteraction, {})]
 
 
@@ -197,8 +337,10 @@ def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None
             break
 
 
-def _changed(layer: Module, cls: type[Module], attributes: dict[str, Any]) -> Callable[[], None]:
-    """Set the new class and attributes of a layer; return a function that restores the old ones."""
+def _changed(
+    layer: Module, cls: type[Module], attributes: dict[str, Any]
+) -> tuple[Module, type[Module], Callable[[], None]]:
+    """Set the new class and attributes of a layer; return both, and a function that restores the old ones."""
     original = type(layer)
     before = {name: getattr(layer, name) for name in attributes if hasattr(layer, name)}
     layer.__class__ = cls
@@ -212,7 +354,7 @@ def _changed(layer: Module, cls: type[Module], attributes: dict[str, Any]) -> Ca
             setattr(layer, name, value)
         layer.__class__ = original
 
-    return undo
+    return layer, cls, undo
 
 
 def convert(model: Module) -> Conversion:
@@ -220,6 +362,9 @@ def convert(model: Module) -> Conversion:
 
     Only the classes of layers change. Parameters, hooks, devices, dtypes and training flags stay the same, and
     references to layers, optimizers and checkpoints remain valid.
+
+    A layer is converted only if all of its state is known: its methods, submodules and parameters, and the hooks on its
+    sublayers, are those that its constructor makes. Hooks on the layer itself are kept.
 
     Supported layers: ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric; ``BasisEmbedding`` and
     ``PairInteraction`` of fairchem-core 1.10; ``EfficientInteractionBilinear`` of GemNet-OC, GemNet-dT and MatterGen.
@@ -262,10 +407,11 @@ def convert(model: Module) -> Conversion:
             if reason is not None:
                 raise _Unfit(reason)
             changes = known.changes(layer)
-            if any("forward" in vars(part) for part, _, _ in changes):
-                raise _Unfit("its forward is replaced by one of the instance")
         except _Unfit as unfit:
             conversion.left.append(Layer(path, original, str(unfit)))
+            continue
+        except AttributeError as error:
+            conversion.left.append(Layer(path, original, f"it is not as its constructor makes it: {error}"))
             continue
         conversion._undo += [_changed(*change) for change in changes]
         conversion.replaced.append(Layer(path, original, _named(changes[0][1])))

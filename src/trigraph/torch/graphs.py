@@ -80,7 +80,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _view(graph: Any) -> None:
-    """Cache the arrays of a graph as tensors, and the reverse arrays once they exist."""
+    """Cache the arrays of a graph as tensors, and the reverse arrays once they exist.
+
+    They are views of arrays that never change, and are kept with the graph, in `_built`.
+    """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if graph.kind == "cupy":
         if not torch.backends.cuda.is_built():  # no tensor can share the graph's device
@@ -225,8 +228,9 @@ class GraphTensors:
     Notes
     -----
     Construct it with :meth:`of`; in an exported or traced program, :meth:`graph` returns the graph object. That is not
-    checked again, and works with `trigraph.torch` only. A program exported with :attr:`dynamic_shapes`, or traced with
-    ``tracing_mode="symbolic"``, supports graphs of any size with the same `numbers`.
+    checked again, not even after a write to its tensors, and works with `trigraph.torch` only. A program exported with
+    :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, supports graphs of any size with the same
+    `numbers`.
     """
 
     type_name: str
@@ -235,7 +239,7 @@ class GraphTensors:
 
     @classmethod
     def of(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
-        """Return the tensors and numbers of a graph, including its reverse arrays.
+        """Return copies of the tensors of a graph, including its reverse arrays, and its numbers.
 
         Raises
         ------
@@ -245,9 +249,9 @@ class GraphTensors:
         if type(graph).__name__ not in GRAPH_PARTS:
             expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
-        # Views, because a graph's own tensors refer to the graph, which a checkpoint cannot contain.
-        views = [None if t is None else t.detach() for t in tensors(graph, True)]
-        return cls(type(graph).__name__, views, list(constants(graph)))
+        # Copies, because a caller may write to tensors, but must not reach the memory of a graph that was checked.
+        copies = [None if t is None else t.detach().clone() for t in tensors(graph, True)]
+        return cls(type(graph).__name__, copies, list(constants(graph)))
 
     @property
     def dynamic_shapes(self) -> list[Any]:

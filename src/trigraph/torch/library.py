@@ -50,7 +50,19 @@ class TorchOperator:
         forwards = has_tangents(arrays)
         recorded = forwards or requires_grad(arrays)
         args = self.flattened(arrays, others, recorded or self.op.order > 0)
-        return self.function.apply(forwards, *args) if recorded else self.overload(*args)
+        if not recorded:
+            return self.overload(*args)
+        try:
+            return self.function.apply(forwards, *args)
+        except RuntimeError as error:
+            named = zip(self.array_names, arrays, strict=True)
+            made = [name for name, a in named if a is not None and a.is_inference()]
+            if not made or "nference tensor" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{self.op.name}: {', '.join(made)}: made in torch.inference_mode(), of which torch takes no "
+                "derivatives; expected tensors, and a model, that were made outside, or torch.no_grad() around the call"
+            ) from error
 
     def call_flat(self, *args: Any) -> Any:
         """Call the operator with flat arguments, recorded as by `__call__`.
@@ -276,6 +288,7 @@ class _Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
+        # By the choices of a call, on which alone it depends what exists and what bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @property

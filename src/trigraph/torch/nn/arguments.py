@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrize import is_parametrized
 
 from trigraph.graphs import count
 from trigraph.table.grammar import SYMBOLS
@@ -34,6 +36,34 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
         source, destination = (count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
         return source, destination
     return (count(owner, "in_channels", in_channels, minimum),) * 2
+
+
+def widened(*values: Any) -> list[Any]:
+    """Return floats of 16 bits on a CPU, whose operators do not take them, as float32, and other values unchanged.
+
+    Under autocast all are unchanged: the operators convert by themselves, and their results stay float32.
+    """
+    half = (torch.float16, torch.bfloat16)
+    return [
+        v.float()
+        if isinstance(v, torch.Tensor) and v.dtype in half and v.is_cpu and not torch.is_autocast_enabled("cpu")
+        else v
+        for v in values
+    ]
+
+
+def width_of(linear: torch.nn.Module | None) -> int | None:
+    """Return the number of inputs of a linear layer.
+
+    It is None where only the layer knows it: before the first call of a lazy one, in adapters, sequences, quantized and
+    parametrized layers.
+    """
+    if linear is None or is_parametrized(linear):
+        return None
+    weight = getattr(linear, "weight", None)
+    if not isinstance(weight, torch.Tensor) or isinstance(weight, UninitializedParameter):
+        return None
+    return weight.shape[1] if weight.is_floating_point() and weight.dim() == 2 else None
 
 
 def check_device(owner: str, name: str, value: torch.Tensor) -> None:

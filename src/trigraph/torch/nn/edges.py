@@ -7,9 +7,20 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from trigraph.graphs import CSC, array_kind, as_array, check_memory, check_range, count, device_of, entered
-from trigraph.torch.arrays import has_storage, in_plain_thread
-from trigraph.torch.graphs import tensors, uncompiled
+from trigraph.graphs import (
+    CSC,
+    array_kind,
+    as_array,
+    called,
+    check_memory,
+    check_range,
+    count,
+    device_of,
+    entered,
+    frozen,
+)
+from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
+from trigraph.torch.graphs import GraphTensors, tensor_of, tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
@@ -23,7 +34,7 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
     if value.dim() != 2 or width not in (None, value.shape[1]):
         more = "" if width is None else f" with {width} columns"
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
-    if rows is not None and len(value) != rows:
+    if rows is not None and value.shape[0] != rows:  # len() would become a constant in a traced program
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
@@ -42,7 +53,7 @@ def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: 
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
     numbers = (("num_src_nodes", graph.num_src_nodes), ("num_dst_nodes", graph.num_dst_nodes))
     for name, value, (symbol, number) in zip(names, (src, dst), numbers, strict=True):
-        if value is not None and len(value) != number:
+        if value is not None and value.shape[0] != number:
             raise ValueError(
                 f"{owner}: {name} has shape {tuple(value.shape)}; expected (num_nodes, in_channels) with {number} "
                 f"rows, {symbol} of the graph"
@@ -53,7 +64,8 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     """Raise unless a value is a dense tensor of int32 or int64, of shape (2, num_edges), on the device of `like`."""
     if not isinstance(edge_index, torch.Tensor):
         raise TypeError(
-            f"{owner}: edge_index is a {type(edge_index).__name__}; expected a torch.Tensor or a trigraph.CSC"
+            f"{owner}: edge_index is a {type(edge_index).__name__}; expected a torch.Tensor, a trigraph.CSC or "
+            "trigraph.torch.GraphTensors"
         )
     if edge_index.layout is not torch.strided:
         raise TypeError(f"{owner}: edge_index is a tensor of layout {edge_index.layout}; expected torch.strided")
@@ -69,6 +81,15 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     if like is not None and edge_index.device != like.device:
         raise ValueError(f"{owner}: edge_index is on {edge_index.device}; expected {like.device}, where x is")
     check_device(owner, "edge_index", edge_index)
+    if torch.compiler.is_compiling():
+        return
+    if is_batched(edge_index):
+        raise TypeError(f"{owner}: edge_index is {called(edge_index)}; expected the same edges for all entries")
+    if edge_index.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{owner}: edge_index is a tensor, whose values the host has to read, while a CUDA graph is captured; "
+            "expected a trigraph.CSC, built before the capture"
+        )
 
 
 MATRIX_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
@@ -119,8 +140,12 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     if array_kind(rows) is None:  # no values in a traced program, several in torch.vmap
         return
     with _named(owner), entered(rows):
-        check_range("CSC", "src", rows[0], num_src_nodes, "num_src_nodes")
-        check_range("CSC", "dst", rows[1], num_dst_nodes, "num_dst_nodes")
+        _check_ranges(rows, num_src_nodes, num_dst_nodes)
+
+
+def _check_ranges(edges: Any, num_src_nodes: int, num_dst_nodes: int) -> None:
+    check_range("CSC", "src", edges[0], num_src_nodes, "num_src_nodes")
+    check_range("CSC", "dst", edges[1], num_dst_nodes, "num_dst_nodes")
 
 
 @contextlib.contextmanager
@@ -129,7 +154,8 @@ def _named(owner: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, MemoryError) as error:
-        raise type(error)(f"{owner}: edge_index: {error}") from None
+        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's own takes other arguments
+        raise kind(f"{owner}: edge_index: {error}") from None
 
 
 def narrowed(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -139,82 +165,86 @@ def narrowed(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(i.to(torch.int32) for i in indices) if fits else indices
 
 
-class _Watched(torch.autograd.Function):
-    """Saves a tensor for a backward pass that never runs, so that torch detects whether it has been modified."""
-
-    @staticmethod
-    def forward(ctx: Any, one: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(tensor)
-        return one.clone()
-
-
 class _Kept:
-    """Graphs of one unmodified ``edge_index``, by numbers of nodes and whether self loops were added."""
+    """Graphs of the edges that a private copy holds, by numbers of nodes and whether self loops were added."""
 
-    def __init__(self, edge_index: torch.Tensor) -> None:
-        one = torch.ones((), requires_grad=True)
-        self.watch = _Watched.apply(one, edge_index.detach())  # type: ignore[no-untyped-call]
+    def __init__(self, edges: Any) -> None:
+        numpy = array_kind(edges) == "numpy"
+        self.edges = frozen(edges) if numpy else edges.copy()
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
-    def is_unchanged(self) -> bool:
-        """Whether no operation that increments the tensor's version has written to it."""
-        try:
-            return self.watch.grad_fn.saved_tensors is not None
-        except RuntimeError:  # an in-place operation has modified the tensor
-            return False
+    def holds(self, edges: Any) -> bool:
+        """Whether the copy equals an array in kind, device, dtype, shape and all values; a device synchronizes."""
+        alike = all(of(self.edges) == of(edges) for of in (array_kind, device_of, lambda a: (a.dtype, a.shape)))
+        return alike and bool((self.edges == edges).all())
 
 
 MOST_KEPT = 16  # tensors whose graphs are cached; a graph takes several times the memory of its tensor
+# A graph depends on the contents of an edge_index, on the numbers of nodes and on self loops. The key is the caller's
+# tensor object, then the other two; at every look-up the contents are compared with those that the graph was built
+# from, because nothing tells of writes by NumPy, DLPack, `Tensor.data` or another process.
 _kept = WeakTensorKeyDictionary()
-
-
-def kept_graph(edge_index: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool = False) -> CSC | None:
-    """Return the cached graph of this tensor object, or None if there is none or the tensor has been modified."""
-    if torch.compiler.is_compiling() or type(edge_index) is not torch.Tensor:
-        return None
-    kept: _Kept | None = _kept.get(edge_index)  # type: ignore[no-untyped-call]
-    if kept is None or not kept.is_unchanged():
-        return None
-    return kept.graphs.get((num_src_nodes, num_dst_nodes, loops))
 
 
 @uncompiled
 def build_graph(
-    owner: str,
-    edge_index: torch.Tensor,
-    num_src_nodes: int,
-    num_dst_nodes: int,
-    original: torch.Tensor | None = None,
+    owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, loops: bool = False
 ) -> CSC:
-    """Return the graph of an ``edge_index`` (row 0 sources, row 1 destinations), and cache it.
+    """Return the graph of an ``edge_index`` (row 0 sources, row 1 destinations), `loops` added as `with_loops` does.
 
-    The cache belongs to the caller's tensor, which is `original` if `edge_index` has additional self loops.
+    It is cached with the caller's tensor, unless that is a tensor of a derived class or of a transform.
     """
-    given = edge_index if original is None else original
-    graph = kept_graph(given, num_src_nodes, num_dst_nodes, original is not None)
-    if graph is not None:
-        return graph
     with _named(owner):
-        if edge_index.is_cuda:
-            check_indices(owner, edge_index, num_src_nodes, num_dst_nodes)
-            edge_index = narrowed(edge_index)[0]
-        graph = CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
-    if type(given) is torch.Tensor and has_storage(given) and not given.is_inference():
-        kept = _kept.get(given)  # type: ignore[no-untyped-call]
-        if kept is None or not kept.is_unchanged():
-            if len(_kept) >= MOST_KEPT:
-                _kept.clear()
-            kept = _kept[given] = in_plain_thread(_Kept, given)
-        kept.graphs[num_src_nodes, num_dst_nodes, original is not None] = graph
-    return graph
+        edges = as_array(edge_index, "the tensor")
+        if array_kind(edges) is None:
+            raise TypeError(f"CSC: src is {called(edge_index)}; expected a torch.Tensor of integers")
+        with entered(edge_index):
+            lasts = type(edge_index) is torch.Tensor and has_storage(edge_index)
+            kept: _Kept | None = _kept.get(edge_index) if lasts else None  # type: ignore[no-untyped-call]
+            if kept is None or not kept.holds(edges):
+                kept = _Kept(edges)
+            key = (num_src_nodes, num_dst_nodes, loops)
+            if key not in kept.graphs:
+                kept.graphs[key] = _built(owner, kept.edges, *key)
+    if lasts and _kept.get(edge_index) is not kept:  # type: ignore[no-untyped-call]
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        _kept[edge_index] = kept
+    return kept.graphs[key]
+
+
+def _built(owner: str, edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
+    """Return the graph of an array of edges."""
+    if loops or array_kind(edges) == "cupy":
+        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
+        edges = in_plain_thread(_looped, edges, min(num_src_nodes, num_dst_nodes) if loops else None)
+    return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
+
+
+def _looped(edges: Any, num_nodes: int | None) -> torch.Tensor:
+    """Return edges as a tensor that is narrow on a device, with self loops if `num_nodes` is given."""
+    edge_index: torch.Tensor = tensor_of(edges)
+    if num_nodes is not None:
+        edge_index, _ = with_loops(edge_index, None, num_nodes, None)
+    return narrowed(edge_index)[0] if edge_index.is_cuda else edge_index
+
+
+def graph_given(owner: str, edge_index: Any) -> Any:
+    """Return the graph that `GraphTensors` hold, and anything else unchanged."""
+    if not isinstance(edge_index, GraphTensors):
+        return edge_index
+    if edge_index.type_name != "CSC":
+        raise TypeError(f"{owner}: edge_index is GraphTensors of type {edge_index.type_name}; expected CSC")
+    return edge_index.graph()
 
 
 def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
-    """Return the graph of an ``edge_index``, or a prepared graph unchanged, after a check of the node features.
+    """Return the graph of an ``edge_index``, or a prepared graph, after a check of the node features.
 
     The features of destinations may be None only with a prepared graph.
     """
     check_features(owner, src, dst, src_width, dst_width)
+    edge_index = graph_given(owner, edge_index)
     if not isinstance(edge_index, CSC):
         check_edge_index(owner, edge_index, src)
         if dst is None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch.nn.functional import dropout, leaky_relu
-from torch.nn.parameter import UninitializedParameter
 
 from trigraph.graphs import CSC
 from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script
+from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script, widened, width_of
 from trigraph.torch.nn.edges import (
     build_graph,
     check_edge_index,
@@ -22,8 +21,8 @@ from trigraph.torch.nn.edges import (
     check_rows,
     edges_of_matrix,
     ends_of,
+    graph_given,
     is_matrix,
-    kept_graph,
     matrix_of,
     source_and_destination,
     with_loops,
@@ -56,11 +55,6 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
         return _LazyLinear(out_channels, bias=False)
-
-
-def _width(linear: Any) -> int | None:
-    """Return the number of inputs; None before the first call of a lazy layer."""
-    return None if linear is None or isinstance(linear.weight, UninitializedParameter) else linear.weight.shape[1]
 
 
 class GATConv(torch.nn.Module):
@@ -103,6 +97,8 @@ class GATConv(torch.nn.Module):
     Notes
     -----
     PyTorch Geometric's message-passing keywords (``aggr``, ``flow``) and torch_sparse matrices are not supported.
+
+    On a CPU, floats of 16 bits are computed in float32 between the linear layers, and results are rounded once.
 
     Source: Velickovic et al. (2018), arXiv:1710.10903.
 
@@ -171,17 +167,23 @@ class GATConv(torch.nn.Module):
 
     __prepare_scriptable__ = refuse_script
 
+    @property
+    def _linears(self) -> tuple[Any, Any]:
+        """The linear layers of sources and of destinations."""
+        return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
+
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """Return the embeddings of sources and destinations and the residual, each None if absent."""
-        x_src = (self.lin or self.lin_src)(src)  # type: ignore[misc]
+        of_src, of_dst = self._linears
+        x_src = of_src(src)
         if dst is None:
             return x_src, None, None
-        x_dst = x_src if src is dst and self.lin is not None else (self.lin or self.lin_dst)(dst)  # type: ignore[misc]
+        x_dst = x_src if src is dst and of_src is of_dst else of_dst(dst)
         return x_src, x_dst, None if self.res is None else self.res(dst)
 
     def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
         """Check features and edges; return the numbers of sources and destinations."""
-        check_features("GATConv", src, dst, _width(self.lin or self.lin_src), _width(self.lin or self.lin_dst))
+        check_features("GATConv", src, dst, *map(width_of, self._linears))
         prepared = isinstance(edge_index, CSC)
         if prepared:
             sizes = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
@@ -198,30 +200,19 @@ class GATConv(torch.nn.Module):
             check_nodes("GATConv", src, dst, edge_index)
         else:
             check_edge_index("GATConv", edge_index, src)
-            if kept_graph(edge_index, *sizes, self.add_self_loops) is None:
-                check_indices("GATConv", edge_index, *sizes)
         return sizes
 
     def _checked(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
         """Return the edge features as a matrix with a row for each edge; None if they are not used."""
-        if edge_attr is None or self.lin_edge is None:
+        if edge_attr is None:
             return None
-        if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
-            edge_attr = edge_attr[:, None]
+        if isinstance(edge_attr, torch.Tensor) and (
+            edge_attr.dim() == 1 or (self.lin_edge is None and edge_attr.dim() > 2)
+        ):
+            edge_attr = edge_attr[:, None].flatten(1)
         rows = edge_index.num_edges if isinstance(edge_index, CSC) else edge_index.shape[1]
-        check_rows("GATConv", "edge_attr", edge_attr, _width(self.lin_edge), "num_edges, edge_dim", rows)
-        return edge_attr
-
-    def _with_loops(self, edge_index: Any, edge_attr: Any, num_nodes: int) -> tuple[Any, Any]:
-        """Return edges and their features, with self loops if the layer adds them."""
-        if not self.add_self_loops:
-            return edge_index, edge_attr
-        if isinstance(edge_index, CSC):
-            raise ValueError(
-                "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False, and a graph "
-                "built from the edges that trigraph.torch.nn.add_self_loops returns"
-            )
-        return with_loops(edge_index, edge_attr, num_nodes, self.fill_value)
+        check_rows("GATConv", "edge_attr", edge_attr, width_of(self.lin_edge), "num_edges, edge_dim", rows)
+        return None if self.lin_edge is None else edge_attr
 
     def forward(
         self,
@@ -237,13 +228,16 @@ class GATConv(torch.nn.Module):
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or of sources and of destinations; those of destinations may be None.
-        edge_index : tensor of int32 or int64, shape (2, num_edges), or sparse tensor, or CSC
-            Sources and destinations; the layer builds a graph and caches it for this tensor object until a torch
-            operation modifies it in place. A prepared graph requires ``add_self_loops=False``, and its edges are the
-            rows of `edge_attr`; programs compiled with ``fullgraph=True`` need one. A sparse adjacency matrix (COO, CSR
-            or CSC) has a row for each destination and a column for each source; values that are vectors serve as edge
-            features if `edge_attr` is not given. Edges are in the order of its values (COO: of its ``coalesce()``).
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or sparse tensor, or CSC, or GraphTensors
+            Sources and destinations; the layer builds a graph and caches it for this tensor object. Each call compares
+            all values with those that the graph was built from, which costs one pass over them; a CUDA device then
+            waits. A prepared graph requires ``add_self_loops=False``, and its edges are the rows of `edge_attr`;
+            programs compiled with ``fullgraph=True`` need one, and programs of ``torch.export`` need its GraphTensors.
+            A sparse adjacency matrix (COO, CSR or CSC) has a row for each destination and a column for each source;
+            values that are vectors serve as edge features if `edge_attr` is not given. Edges are in the order of its
+            values (COO: of its ``coalesce()``).
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
+            Not used if the layer has no `edge_dim`.
         size : tuple of int, optional
             Numbers of sources and destinations.
         return_attention_weights : bool, optional
@@ -262,8 +256,10 @@ class GATConv(torch.nn.Module):
             As for `trigraph.torch.mha_gat_n2n`, or if `edge_index` has a wrong shape, dtype, device or index.
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
+        RuntimeError
+            In the capture of a CUDA graph with such an `edge_index`.
         """
-        layout = None
+        layout, edge_index = None, graph_given("GATConv", edge_index)
         if is_matrix(edge_index):
             layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
             if size is not None and tuple(size) != expected:
@@ -274,16 +270,23 @@ class GATConv(torch.nn.Module):
         num_src, num_dst = self._sizes(src, dst, edge_index, size)
         edge_attr = self._checked(edge_attr, edge_index)
         by_edge = return_attention_weights or (self.training and self.dropout > 0)
-        given = edge_index if self.add_self_loops else None
-        graph: Any = None if by_edge or given is None else kept_graph(given, num_src, num_dst, True)
-        if graph is None or edge_attr is not None:
-            edge_index, edge_attr = self._with_loops(edge_index, edge_attr, min(num_src, num_dst))
-        if graph is None:
-            graph = edge_index
-        if not (by_edge or isinstance(graph, CSC)):  # first, because a compiled program breaks its graph here
-            graph = build_graph("GATConv", edge_index, num_src, num_dst, given)  # type: ignore[arg-type]
+        graph: Any = edge_index
+        if isinstance(edge_index, CSC):
+            if self.add_self_loops:
+                raise ValueError(
+                    "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False, and a "
+                    "graph built from the edges that trigraph.torch.nn.add_self_loops returns"
+                )
+        elif by_edge:
+            check_indices("GATConv", edge_index, num_src, num_dst)
+        else:  # before anything is computed, because a compiled program breaks its graph here
+            graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
+        if self.add_self_loops and (by_edge or edge_attr is not None):
+            edge_index, edge_attr = with_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
         x_src, x_dst, residual = self._embed(src, dst)
         edges = None if edge_attr is None or self.lin_edge is None else self.lin_edge(edge_attr)
+        dtype, weights = x_src.dtype, [self.att_src, self.att_dst, None if edges is None else self.att_edge]
+        x_src, x_dst, residual, edges, *weights = widened(x_src, x_dst, residual, edges, *weights)
         attention = None
         if by_edge:
             ends = ends_of(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
@@ -292,7 +295,6 @@ class GATConv(torch.nn.Module):
         else:
             if x_dst is None:
                 x_dst = x_src.new_zeros(num_dst, x_src.shape[1])
-            weights = (self.att_src, self.att_dst) + (() if edges is None else (self.att_edge,))
             out = FUNCTIONS["mha_gat_n2n"](
                 x_src,
                 x_dst,
@@ -305,6 +307,8 @@ class GATConv(torch.nn.Module):
             ).output_embedding
         for term in (residual, self.bias):
             out = out if term is None else out + term
+        if x_src.dtype != dtype:
+            out, attention = out.to(dtype), None if attention is None else attention.to(dtype)
         if not return_attention_weights:
             return out
         if layout is not None:

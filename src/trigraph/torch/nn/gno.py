@@ -8,7 +8,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script
+from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script, widened
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
 
@@ -46,6 +46,8 @@ class GNOLayer(torch.nn.Module):
 
     Notes
     -----
+    On a CPU, floats of 16 bits are computed in float32, and results are rounded once.
+
     Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
 
     Examples
@@ -134,7 +136,7 @@ class GNOLayer(torch.nn.Module):
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or of sources and of destinations. With a prepared graph, the latter may be None;
             the term W h is then omitted.
-        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC, or GraphTensors
             Sources and destinations, whose graph is built and cached as by `GATConv`; or a prepared graph.
         coords : tensor, shape (num_edges, coord_dim)
             Input of the kernel; in athena, the difference between the positions of the nodes.
@@ -153,11 +155,14 @@ class GNOLayer(torch.nn.Module):
         src, dst = source_and_destination(x)
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
         graph = graph_of("GNOLayer", edge_index, src, dst, *self.sizes)
+        dtype, (src, coords, params) = src.dtype, widened(src, coords, self.params)
         out: torch.Tensor = FUNCTIONS["gno_message"](
-            src, coords, self.params, graph, f_in=self.sizes[0], f_out=self.out_channels
+            src, coords, params, graph, f_in=self.sizes[0], f_out=self.out_channels
         )
         if dst is not None:
             out = torch.nn.functional.linear(dst, self.weight) + out
         if self.bias is not None:
             out = out + self.bias
+        if src.dtype != dtype:
+            out = out.to(dtype)
         return out if self.activation is None else self.activation(out)

@@ -53,9 +53,18 @@ def check_potential(owner: str, model: Any) -> None:
 
 
 def empty_like_model(model: torch.nn.Module) -> Tensor:
-    """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers."""
+    """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers.
+
+    Raise RuntimeError if derivatives are to be taken, but torch refuses them since it is in inference mode that the
+    model was made.
+    """
     tensors_of_model = itertools.chain(model.parameters(), model.buffers())
     first = next((t for t in tensors_of_model if t.is_floating_point()), torch.empty(0))
+    if not torch.compiler.is_compiling() and first.is_inference() and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{type(model).__name__}: its parameters were made in torch.inference_mode(), of which torch takes no "
+            "derivatives; expected a model that was made, or loaded, outside of it"
+        )
     return first.new_empty(0)
 
 
@@ -268,7 +277,8 @@ def _found(
     num_structures = _number_of_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = _periodic(owner, pbc, cell, num_structures)
-    of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.long()
+    # A copy, because the neighbours hold it beside graphs that are made of it.
+    of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
     found = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
     if found is None:

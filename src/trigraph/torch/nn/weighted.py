@@ -6,7 +6,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script
+from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script, widened, width_of
 from trigraph.torch.nn.edges import graph_of, source_and_destination
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
@@ -35,6 +35,7 @@ class WeightedConv(torch.nn.Module):
     Notes
     -----
     The aggregation is `trigraph.torch.agg_weighted_n2n`; it is zero for a destination without in-edges.
+    On a CPU, floats of 16 bits are computed in float32, and results are rounded once.
 
     Examples
     --------
@@ -86,7 +87,7 @@ class WeightedConv(torch.nn.Module):
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or of sources and of destinations; the latter may be None if `root_weight` is False
             and `edge_index` is a prepared graph.
-        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC, or GraphTensors
             Sources and destinations, whose graph is built and cached as by `GATConv`; or a prepared graph.
         edge_weight : tensor, shape (num_edges,), optional
             Default: ones.
@@ -105,10 +106,14 @@ class WeightedConv(torch.nn.Module):
         src, dst = source_and_destination(x)
         if self.lin_root is not None and dst is None:
             raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
-        root_width = None if self.lin_root is None else self.lin_root.in_features
-        graph = graph_of("WeightedConv", edge_index, src, dst, self.lin.in_features, root_width)
-        result = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
+        graph = graph_of("WeightedConv", edge_index, src, dst, width_of(self.lin), width_of(self.lin_root))
+        values = self.lin(src)
+        dtype = values.dtype
+        values, edge_weight = widened(values, edge_weight)
+        result = FUNCTIONS["agg_weighted_n2n"](values, edge_weight, graph, self.aggr, self.mean_by)
         out: torch.Tensor = result.output_embedding
         if self.lin_root is not None:
             out = out + self.lin_root(dst)
-        return out if self.bias is None else out + self.bias
+        if self.bias is not None:
+            out = out + self.bias
+        return out if values.dtype == dtype else out.to(dtype)

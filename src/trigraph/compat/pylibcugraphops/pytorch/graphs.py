@@ -130,7 +130,8 @@ class HeteroCSC(CSC):
                 f"{name}: edge_types is on {edge_types.device}; expected {indices.device}, where indices is"
             )
         check_range(name, "edge_types", as_array(edge_types), self.num_edge_types, "num_edge_types")
-        self.edge_types = edge_types.long()
+        # A copy, because what follows is made of it, and operators do not check it again.
+        self.edge_types = edge_types.to(torch.int64, copy=True)
         destinations = torch.repeat_interleave(offsets.diff())
         _, pair, number = torch.unique(
             destinations * self.num_edge_types + self.edge_types, return_inverse=True, return_counts=True
