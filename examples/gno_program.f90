@@ -3,6 +3,7 @@
 !! Node and edge arrays have the entity last, (d, num_edges); index values are 0-based. docs/fortran.md says how to build it.
 program gno_program
     use trigraph_kinds, only: dp, qp, i32
+    use trigraph_graphs, only: check_csc
     use trigraph_gno, only: gno_message_fwd, gno_message_bwd
     use trigraph_gno_fast, only: gno_message_fwd_fast
     implicit none
@@ -20,6 +21,9 @@ program gno_program
     offsets = [(int(3*i, i32), i=0, num_nodes)]
     indices = [(int(mod(5*i + 1, num_nodes), i32), i=1, num_edges)]
     edge_ids = [(int(i, i32), i=0, num_edges - 1)]
+    ! Operators trust the arrays of a graph. Where it is made, a check finds 1-based offsets, indices out of range and the like.
+    call check_csc(num_nodes, num_nodes, num_edges, num_edges, offsets, indices, edge_ids, status)
+    if (status /= 0) error stop 'the graph is wrong'
     call random_seed(put=[(i, i=1, 64)])
     call random_number(features)
     call random_number(coords)

@@ -1,14 +1,19 @@
 """Write the Fortran sources for programs without Python: ``trigraph fortran DIR``.
 
 The templates are expanded for one width of vectors. From the operator table come what a template does not hold: named
-constants of the choices, a C interface of the fast path with its header, and the lists of arguments.
+constants of the choices, a C interface of the fast path with its header, and what arguments mean. Kinds and shapes of
+arguments are read from the declarations of the procedures.
 """
 
-import shutil
+import hashlib
+import os
+import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from trigraph import __version__
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
@@ -17,6 +22,10 @@ from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Operator
 SOURCES = Path(__file__).parent
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
+C_INT = "integer(c_int), value"
+MANIFEST = ".trigraph-fortran"
+SHOWN = 20  # files that an error names
+CHECKS = ("check_csc", "check_edge_graph", "check_segments")
 # What a program with athena's arguments is compiled from; the last two lie in the folder athena.
 ATHENA = ("kinds.f90", "products.f90", "gno_fast.f90", "gno_c.f90", "trigraph_athena_calls.c", "trigraph_athena.f90")
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
@@ -67,8 +76,9 @@ gfortran -O3{flags} -fopenmp -c {files}
 ```
 
 `trigraph_FAMILY` is a reference module (real(sp), real(dp), real(qp)), `trigraph_FAMILY_fast` the fast path (OpenMP,
-real(sp), real(dp)), both generic over int32 and int64 indices. `trigraph_choices` names the values of choices.
-`include/trigraph.h` declares the fast path for C: one function for each operator, kind of real numbers and of indices.
+real(sp), real(dp)), both generic over int32 and int64 indices. `trigraph_choices` names the values of choices,
+`trigraph_graphs` checks the arrays of graphs. `include/trigraph.h` declares the fast path and these checks for C: one
+function for each operator, kind of real numbers and of indices.
 `trigraph_athena` has the operations of athena's graph neural operator with athena's arguments, as pure procedures. A
 program that uses it alone needs no more than these files:
 
@@ -78,7 +88,11 @@ gfortran -O3{flags} -fopenmp -c {athena_files}
 
 Arrays have the entity last, as `embedding(dim, num_src_nodes)`; in C that is a row of `dim` numbers for each node.
 `status` is 0, or not 0 where memory for work space was refused; the C functions return it, or {refused} where a size is
-negative or num_threads is not positive. Other sizes, and indices, are trusted.
+negative or num_threads is not positive. Other sizes, and indices, are trusted: 1-based offsets or indices, for
+instance, give wrong numbers with status 0. Check a graph once, where it is made, as "Checks of graphs" says below.
+
+`{manifest}` has the digests of the files written here. `trigraph fortran` writes over these files, unless they
+were changed since, and over no others.
 
 Values of indices are 0-based, sorts are stable. Of a CSC, `offsets`, `indices` and `edge_ids` are the in-edges of the
 destinations, position by position; `destinations` has the destination of each position, `src_offsets` and
@@ -92,10 +106,21 @@ may have one element. Where the lists say "None", they mean that flag; a cotange
 whose `want_...` is false is not touched and may have one element. In C, `want_...` is an int, and an array is never
 NULL.
 
-## Arguments of the fast path
+## Checks of graphs
 
-The reference takes the same without `num_threads`, the arrays of the graph that are marked with a star, and what fwd
-returned and a derivative may be given back (marked with two). Marks are no part of the names.
+`check_csc`, `check_edge_graph` and `check_segments` of the module `trigraph_graphs` read the arrays of a graph once; in
+C, `trigraph_check_csc_i32` and so on return the status. `status` is 0, or the first thing that is wrong:
+
+{statuses}
+
+1-based offsets are always found, 1-based indices only where the last node is among them.
+
+{checks}
+## Arguments of the operators
+
+These are the procedures of the fast path. The reference takes the same without `num_threads`, the arrays of the graph
+that are marked with a star, and what fwd returned and a derivative may be given back (marked with two). Marks are no
+part of the names. Where a name or a shape is another in the reference, it follows. `i64` is that of `trigraph_kinds`.
 
 {lists}
 """
@@ -158,49 +183,131 @@ def _c_prototype(op: Operator, real: str, index: str | None) -> str:
     named += [f"const {whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.inputs]
     named += [f"int {w}" for w in order.wants]
     named += [f"{whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.outputs]
-    return wrapped(f"int {_c_name(op, real, index)}", named, "").replace("&\n    & ", "\n    ").rstrip("\n") + ";\n"
+    return _prototype(_c_name(op, real, index), named)
 
 
-def _header() -> str:
+def _prototype(name: str, arguments: list[str]) -> str:
+    return wrapped(f"int {name}", arguments, "").replace("&\n    & ", "\n    ").rstrip("\n") + ";\n"
+
+
+def _header(graphs: str) -> str:
+    """Return the C header; `graphs` is the source of the checks of graphs."""
     text = "/* The fast path of trigraph for C. README.md says what the arguments are. */\n"
     text += "#ifndef TRIGRAPH_H\n#define TRIGRAPH_H\n"
     text += '#include <stdint.h>\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
     for op in OPERATORS.values():
         prototypes = "".join(_c_prototype(op, *instance) for instance in _instances(op))
         text += f"/* {op.definition.summary} */\n{prototypes}\n"
+    text += "/* What a check of the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
+    for name, (number, meaning) in _statuses(graphs).items():
+        text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
+    text += f"}};\n{_c_checks(graphs)[1]}\n"
     return text + "#ifdef __cplusplus\n}\n#endif\n#endif\n"
 
 
-def _shape(dims: tuple[str, ...]) -> str:
-    return f"({', '.join(reversed(dims))})"
+class Declared(NamedTuple):
+    """An argument of a procedure as its source declares it; `shape` is that of an array, as ``(dim, num_edges)``."""
+
+    kind: str
+    shape: str
 
 
-def _list(op: Operator) -> str:
-    """Return the arguments of an operator, one a line."""
+def _split(names: str) -> list[str]:
+    """Split at commas that are in no parentheses."""
+    return [part.strip() for part in re.split(r",(?![^()]*(?:\([^()]*\)[^()]*)*\))", names)]
+
+
+def declarations(source: str, procedure: str) -> dict[str, Declared]:
+    """Return the arguments of a procedure by name, in order, but for the status.
+
+    A last dimension that is open is completed by the comment before the declaration.
+    """
+    text = re.sub(r"&\s*\n\s*&", "", source)
+    found = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
+    assert found is not None, procedure
+    declared, noted = {}, ""
+    for line in found[2].splitlines():
+        if noted_shape := re.fullmatch(r" *! (\(.*\))", line):
+            noted = noted_shape[1]
+        elif argument := re.fullmatch(r" *(\S.*), intent\(\w+\).* :: (.*)", line):
+            for each in _split(argument[2]):
+                name, _, shape = each.partition("(")
+                open_ended = shape.endswith("*)")
+                declared[name] = Declared(argument[1].strip(), noted if open_ended else f"({shape}" if shape else "")
+    return {name: declared[name] for name in _split(found[1]) if name != "status"}
+
+
+def _procedure(op: Operator, ending: str = "") -> str:
+    return f"{op.name}{ending}_dp" + ("_i64" if op.graph else "")
+
+
+def _list(op: Operator, fast: str, reference: str) -> str:
+    """Return the arguments of an operator, one a line, from the sources of its modules."""
     order = order_of(op, SHIM_SETS["fast"])
     of = {a.name: a for a in op.arguments} | {f"out_{f.name}": f for f in op.fields}
     reverse = {n for n, _ in (op.graph.fast + op.graph.reverse)} if op.graph else set()
-    lengths = dict((*op.graph.forward, *op.graph.fast, *op.graph.reverse)) if op.graph else {}
     back = {a.name for a in op.arguments if a.given_back}
     choices = {a.name: a.choices for a in op.attributes if a.choices}
+    declared, in_reference = declarations(fast, _procedure(op, "_fast")), declarations(reference, _procedure(op))
+    names = [*order.threads, *order.dims, *order.numbers, *order.graph, *order.inputs, *order.wants, *order.outputs]
+    # The reference has the same arguments in the same order, but for those that it does not take. Fortran's names have
+    # no case.
+    only_fast = {*order.threads, *reverse, *back, *(f"has_{n}" for n in back)}
+    others = dict(zip((n for n in names if n not in only_fast), in_reference.items(), strict=True))
     lines = [f"### `{op.name}_fast`", "", op.definition.summary, ""]
-    for n in (*order.threads, *order.dims):
-        if n in choices:
-            what = "`integer`, " + ", ".join(f"{k} {c}" for k, c in enumerate(choices[n]))
-        elif n.startswith("has_"):
-            what = f"`integer`, 1 where {n.removeprefix('has_')} is given, else 0" + "**" * (n[4:] in back)
+    for n, (kind, shape) in zip(names, declared.values(), strict=True):
+        marks = " *" * (n in reverse) + " **" * (n in back or n.removeprefix("has_") in back)
+        if not shape:
+            text = f"`{kind}`"
+            if n in choices:
+                text += ", " + ", ".join(f"{k} {c}" for k, c in enumerate(choices[n]))
+            elif n.startswith("has_"):
+                text += f", 1 where {n.removeprefix('has_')} is given, else 0"
+            elif n in SYMBOLS:
+                text += f", {SYMBOLS[n].doc}"
         else:
-            what = "`integer`" + (f", {SYMBOLS[n].doc}" if n in SYMBOLS else "")
-        lines.append(f"- `{n}`: {what}")
-    lines += [f"- `{n}`: `real(dp)`" for n in order.numbers]
-    lines += [f"- `{n}`{' *' * (n in reverse)}: integer array `({lengths[n]})`" for n in order.graph]
-    for names in (order.inputs, order.outputs):
-        if names is order.outputs:
-            lines += [f"- `{w}`: `logical`" for w in order.wants]
-        for n in names:
-            kind = "integer" if n in order.integers else "real"
-            lines.append(f"- `{n}`{' **' * (n in back)}: {kind} array `{_shape(of[n].dims)}`; {of[n].doc}")
+            text = f"{kind.partition('(')[0]} array `{shape}`"
+            other, (_, other_shape) = others.get(n, (n, Declared(kind, shape)))
+            if (other.lower(), other_shape) != (n.lower(), shape):
+                text += f", in the reference `{other}{other_shape if other_shape != shape else ''}`"
+            text += f"; {of[n].doc}" if n in of else ""
+        lines.append(f"- `{n}`{marks}: {text}")
     return "\n".join([*lines, "- `status`: `integer, intent(out)`", ""])
+
+
+def _check_list(name: str, source: str) -> str:
+    """Return what the source says of a check of graphs, and its arguments."""
+    comment = re.findall(rf"((?: *!.*\n)+) *pure subroutine {name}_i64\(", source)[0]
+    lines = [f"### `{name}`", "", re.sub(r"\n? *!. ?", " ", comment).strip(), ""]
+    arguments = declarations(source, f"{name}_i64").items()
+    lines += [f"- `{n}`: " + (f"integer array `{shape}`" if shape else f"`{kind}`") for n, (kind, shape) in arguments]
+    return "\n".join([*lines, "- `status`: `integer, intent(out)`", ""])
+
+
+def _statuses(source: str) -> dict[str, tuple[int, str]]:
+    """Return what the checks of graphs find: number and meaning by name."""
+    found = re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", source)
+    return {name: (int(number), meaning) for name, number, meaning in found}
+
+
+def _c_checks(source: str) -> tuple[str, str]:
+    """Return C functions of the checks of graphs, in Fortran, and their prototypes."""
+    functions = prototypes = ""
+    for check in CHECKS:
+        for index in INDICES:
+            declared = declarations(source, f"{check}_{index}")
+            name = f"trigraph_{check}_{index}"
+            functions += wrapped(f"function {name}", list(declared), "").rstrip("\n")
+            functions += f" &\n    & result(status) bind(C, name='{name}')\n"
+            functions += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t\n"
+            functions += f"    use trigraph_graphs, only: {check}_{index}\n    implicit none\n"
+            for a, (_, shape) in declared.items():
+                functions += f"    {INDICES[index]}, intent(in) :: {a}(*)\n" if shape else f"    {C_INT} :: {a}\n"
+            functions += "    integer(c_int) :: status\n\n"
+            functions += wrapped(f"call {check}_{index}", [*declared, "status"]) + f"end function {name}\n\n"
+            arguments = [f"const {C_TYPES[index]} *{a}" if d.shape else f"int {a}" for a, d in declared.items()]
+            prototypes += _prototype(name, arguments)
+    return functions, prototypes
 
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
@@ -210,45 +317,147 @@ def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     subprocess.run([*command, str(template), str(out)], check=True)
 
 
-def write(folder: Path, vector_bytes: int) -> list[Path]:
-    """Write sources, C header, build files and README into a folder; return the sources in an order to compile them in.
-
-    A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, 16
-    with any. ModuleNotFoundError if fypp is not installed.
-    """
-    import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
-
-    src = folder / "src"
-    src.mkdir(parents=True, exist_ok=True)
-    (folder / "include").mkdir(exist_ok=True)
-    copied = ("common/kinds.f90", "reference/scaled.f90")
-    written = [Path(shutil.copy(SOURCES / name, src)) for name in copied]
-    templates = [("fast/rows.c", "rows.c"), ("fast/dimenet_features.c", "dimenet_features.c")]
+def _contents(vector_bytes: int) -> tuple[dict[str, str], list[str]]:
+    """Return all files, by their paths in the folder, and the sources in an order to compile them in."""
+    templates = [("common/graphs", "graphs.f90")]
+    templates += [("fast/rows.c", "rows.c"), ("fast/dimenet_features.c", "dimenet_features.c")]
     templates += [("fast/products", "products.f90"), ("fast/pieces", "pieces.f90")]
     templates += [pair for f in FAMILIES for pair in ((f"reference/{f}", f"{f}.f90"), (f"fast/{f}", f"{f}_fast.f90"))]
-    for template, name in templates:
-        written.append(src / name)
-        _expand(SOURCES / f"{template}.fypp", written[-1], vector_bytes)
-    texts = {"choices": _constants()} | {f"{f}_c": _c_functions(f) for f in FAMILIES}
-    for name, text in texts.items():
-        written.append(src / f"{name}.f90")
-        written[-1].write_text(text)
-    written += [Path(shutil.copy(SOURCES / "athena" / name, src)) for name in ATHENA[-2:]]
-    (folder / "include" / "trigraph.h").write_text(_header())
-    names = [str(path.relative_to(folder)) for path in written]
+    copied = ("common/kinds.f90", "reference/scaled.f90")
+    files = {f"src/{Path(name).name}": (SOURCES / name).read_text("utf-8") for name in copied}
+    with tempfile.TemporaryDirectory() as place:
+        for template, name in templates:
+            _expand(SOURCES / f"{template}.fypp", Path(place, name), vector_bytes)
+            files[f"src/{name}"] = Path(place, name).read_text("utf-8")
+    graphs = files["src/graphs.f90"]
+    files["src/choices.f90"], files["src/graphs_c.f90"] = _constants(), _c_checks(graphs)[0]
+    files |= {f"src/{f}_c.f90": _c_functions(f) for f in FAMILIES}
+    files |= {f"src/{name}": (SOURCES / "athena" / name).read_text("utf-8") for name in ATHENA[-2:]}
+    sources = list(files)
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
+    modules = ((op, files[f"src/{op.family}_fast.f90"], files[f"src/{op.family}.f90"]) for op in OPERATORS.values())
     values: dict[str, Any] = {
         "version": __version__,
         "vector_bytes": vector_bytes,
         "refused": REFUSED,
-        "files": " ".join(names),
+        "manifest": MANIFEST,
+        "files": " ".join(sources),
         "athena_files": " ".join(f"src/{name}" for name in ATHENA),
-        "lists": "\n".join(_list(op) for op in OPERATORS.values()),
+        "statuses": "\n".join(f"- {number} (`{n}`): {text}" for n, (number, text) in _statuses(graphs).items()),
+        "checks": "\n".join(_check_list(name, graphs) for name in CHECKS),
+        "lists": "\n".join(_list(*each) for each in modules),
     }
-    (folder / "fpm.toml").write_text(FPM.format(**values))
-    flags = f"'{march}'" if march else ""
-    sources = ",\n    ".join(f"'{name}'" for name in names)
-    (folder / "meson.build").write_text(MESON.format(**values, flags=flags, sources=sources))
+    files["include/trigraph.h"] = _header(graphs)
+    files["fpm.toml"] = FPM.format(**values)
+    flags, listed = f"'{march}'" if march else "", ",\n    ".join(f"'{name}'" for name in sources)
+    files["meson.build"] = MESON.format(**values, flags=flags, sources=listed)
     fpm_flags = f" --flag '{march}' --c-flag '{march}'" if march else ""
-    (folder / "README.md").write_text(README.format(**values, flags=f" {march}" if march else "", fpm_flags=fpm_flags))
-    return written
+    files["README.md"] = README.format(**values, flags=f" {march}" if march else "", fpm_flags=fpm_flags)
+    return files, sources
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _listed(manifest: Path) -> dict[str, set[str]]:
+    """Return the digests by name of a manifest, which has the lines of sha256sum; ValueError if it is none."""
+    found: dict[str, set[str]] = {}
+    for line in manifest.read_text("utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        path = PurePosixPath(name)
+        if not re.fullmatch("[0-9a-f]{64}", digest) or not path.parts or path.is_absolute() or ".." in path.parts:
+            raise ValueError
+        found.setdefault(name, set()).add(digest)
+    return found
+
+
+def _obstacles(folder: Path, files: Iterable[str]) -> tuple[dict[str, set[str]], list[str]]:
+    """Return what earlier calls wrote to a folder, digests by name, and what forbids to write these files there.
+
+    A folder is written to if it is new or empty, or has a manifest: then over files that have a digest in it, and
+    where there is no file yet. Symbolic links are not followed.
+    """
+    manifest = folder / MANIFEST
+    if not folder.exists():
+        return {}, []
+    if not manifest.is_file() or manifest.is_symlink():
+        return {}, sorted(p.name for p in folder.iterdir())
+    try:
+        listed = _listed(manifest)
+    except ValueError:
+        return {}, [f"{MANIFEST} (not a list of digests)"]
+    found = []
+    for name in sorted({*listed, *files}):
+        for path in reversed([folder / name, *(folder / p for p in PurePosixPath(name).parents[:-1])]):
+            if path.is_symlink():
+                found.append(f"{path.relative_to(folder)} (a symbolic link)")
+            elif not path.exists():
+                pass
+            elif path != folder / name:
+                if path.is_dir():
+                    continue
+                found.append(f"{path.relative_to(folder)} (not a folder)")
+            elif not path.is_file():
+                found.append(f"{name} (not a file)")
+            elif name not in listed:
+                found.append(name)
+            elif _digest(path.read_bytes()) not in listed[name]:
+                found.append(f"{name} (changed since)")
+            break
+    return listed, list(dict.fromkeys(found))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file beside its place and move it there, so that it is never half written and no link is followed."""
+    beside = path.with_name(f"{MANIFEST}-{os.getpid()}")
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+        beside.replace(path)
+    except FileExistsError:
+        raise
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write(folder: Path, vector_bytes: int) -> list[Path]:
+    """Write sources, C header, build files and README into a folder; return the sources in an order to compile them in.
+
+    A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, 16
+    with any.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If fypp is not installed.
+    FileExistsError
+        If the folder has files that this function did not write, or that were changed since; nothing was written then.
+    """
+    import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
+
+    files, sources = _contents(vector_bytes)
+    listed, found = _obstacles(folder, files)
+    if found:
+        shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+        raise FileExistsError(
+            f"{folder} has {shown}; expected a new or empty folder, or files that trigraph fortran wrote"
+        )
+    data = {name: text.encode() for name, text in files.items()}
+    digests = {name: {_digest(d)} for name, d in data.items()}
+    for parent in {folder, *((folder / name).parent for name in files)}:
+        parent.mkdir(parents=True, exist_ok=True)
+    # Old and new digests while files are written: if that is interrupted, the next call knows both.
+    both = {name: listed.get(name, set()) | digests.get(name, set()) for name in {**listed, **digests}}
+    _replace(folder / MANIFEST, _manifest(both))
+    for name, content in data.items():
+        _replace(folder / name, content)
+    for name in listed.keys() - data.keys():  # sources of another version, which fpm would compile as well
+        (folder / name).unlink(missing_ok=True)
+    _replace(folder / MANIFEST, _manifest(digests))
+    return [folder / name for name in sources]
+
+
+def _manifest(digests: Mapping[str, set[str]]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, each in digests.items() for digest in sorted(each)).encode()

@@ -475,8 +475,9 @@ def info() -> None:
 def fortran(folder: Path, vector_bytes: str) -> None:
     """Write the Fortran sources to FOLDER, for programs without Python.
 
-    FOLDER receives the reference and the fast path of all families, named constants, a C header, a README.md with the
-    arguments of every operator, and build files for fpm and meson.
+    FOLDER is new or empty, or one that this command wrote to: it writes over its own files, unless they were changed
+    since, and over no others. It receives the reference and the fast path of all families, named constants, checks of
+    graphs, a C header, a README.md with the arguments of every operator, and build files for fpm and meson.
     """
     from trigraph.fortran.export import write
 
@@ -484,6 +485,8 @@ def fortran(folder: Path, vector_bytes: str) -> None:
         written = write(folder, int(vector_bytes))
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'trigraph[fortran]' installs it") from error
+    except FileExistsError as error:
+        raise click.ClickException(str(error)) from error
     say(f"{len(written)} sources, include/trigraph.h, fpm.toml, meson.build and README.md in {folder}")
 
 
