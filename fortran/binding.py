@@ -64,6 +64,8 @@ class _Crossing:
     ) -> Any:
         """Run a call whose arguments are bound; see `functions`."""
         op = self.op
+        # The form depends on sizes, wanted fields, choices, dtypes and which arguments are there. `kept` belongs to
+        # calls that have these in common (`trigraph.checks.call._key`); the key tells operator and set of shims.
         form = kept.get(self)
         if form is None:
             form = kept[self] = self.form(values, sizes, wanted)

@@ -21,10 +21,12 @@ from types import ModuleType
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
 EQUAL_BITS = ("v3", "v4")
 
+# The build in use. It depends on the last `set_cpu_level`, and before the first one on `TRIGRAPH_CPU_LEVEL` as it was
+# when an operator first ran. There is one for the process; what is remembered of calls is the same for every build.
 _chosen: ModuleType | None = None
 
 
-@cache
+@cache  # depends on the processor and the installed files, which a process does not see change; there is no key
 def available() -> tuple[str, ...]:
     """Return the levels that are built and that this processor can run, the highest last."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()

@@ -107,6 +107,7 @@ def _map(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
+# Memory, not what is in it: a block is found by its size, and given out if no array or view refers to it any more.
 _blocks = Blocks(KEPT)
 
 

@@ -42,6 +42,8 @@ def _default() -> int:
     return processors
 
 
+# What was set last, or else OMP_NUM_THREADS and the processors as they were when the number was first needed; a forked
+# process, which has another number than `_process`, does not use it. Results do not depend on it.
 _num_threads: int | None = None
 _was_set = False
 _process = os.getpid()

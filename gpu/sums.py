@@ -191,14 +191,14 @@ class Rows(NamedTuple):
 
 def by_destination(graph: Any) -> Rows:
     """Positions of a `CSC` by destination."""
-    long = graph.long_rows("offsets", graph.offsets) if graph.max_in_degree > PART_SIZE else None
+    long = graph.long_rows("offsets") if graph.max_in_degree > PART_SIZE else None
     return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 
 def by_source(graph: Any) -> Rows:
     """Positions of a `CSC` by source."""
     offsets, order = graph.prepare()[1:3]
-    return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets", offsets))
+    return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
 
 
 def by_row(graph: Any) -> Rows:
@@ -206,7 +206,7 @@ def by_row(graph: Any) -> Rows:
     if graph.edges_in_order:
         return Rows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
-    return Rows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets", offsets))
+    return Rows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets"))
 
 
 def edge_ids(graph: Any) -> Any:

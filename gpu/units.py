@@ -57,7 +57,7 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
 
 def members(segments: Any) -> Rows:
     """Members of `Segments` by segment; a segment with more than PART_SIZE members is cut."""
-    long = segments.long_rows("offsets", segments.offsets) if segments.max_size > PART_SIZE else None
+    long = segments.long_rows("offsets") if segments.max_size > PART_SIZE else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 

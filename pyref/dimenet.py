@@ -18,7 +18,7 @@ from trigraph.pyref.common import results, scatter, zero_if_none
 from trigraph.table import result_type
 
 
-@cache
+@cache  # depends on both numbers, which are the key
 def bessel_zeros(n_spherical, n_radial):
     """z_lk, the k-th positive zero of j_l: it lies between two neighbouring zeros of j_(l-1)."""
     zeros = np.pi * np.arange(1, n_radial + n_spherical)

@@ -89,7 +89,7 @@ class Immutable:
     kind: str  # "numpy" or "cupy"; "torch" for a graph that torch has assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
     # Orders, tensors and the key of checks, made at first use: they depend on the graph alone, which cannot change, and
-    # are kept with it. Arrays on a device can be written to; the graph is then no longer checked.
+    # are kept with it, by their names. Arrays on a device can be written to; the graph is then no longer checked.
     _built: dict[str, Any]
 
     @staticmethod
@@ -118,11 +118,12 @@ class Immutable:
             key = self._built.setdefault("key", (type(self), self.kind, self.device, *numbers_and_dtypes))
         return key
 
-    def long_rows(self, name: str, offsets: Any) -> LongRows | None:
+    def long_rows(self, name: str) -> LongRows | None:
         """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
-        key = f"long rows of {name}"
+        key = f"long rows of {name}"  # they depend on these offsets alone: an attribute, or one of `prepare`'s result
         if key not in self._built:
             with self._at_home():
+                offsets = getattr(self if hasattr(self, name) else cast("Any", self).prepare(), name)
                 rows = find_long_rows(offsets)
                 wait_for(offsets)
             self._built.setdefault(key, rows)

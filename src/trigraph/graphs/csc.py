@@ -198,10 +198,10 @@ class CSC(Immutable):
             with self._at_home():
                 reverse = self._built.setdefault("reverse", self._build_reverse())
             if self.kind == "cupy":  # so that calls do not synchronize, and can be captured in a CUDA graph
-                self.long_rows("offsets", self.offsets)
-                self.long_rows("src_offsets", reverse.src_offsets)
+                self.long_rows("offsets")
+                self.long_rows("src_offsets")
                 if not self.edges_in_order:
-                    self.long_rows("row_offsets", reverse.row_offsets)
+                    self.long_rows("row_offsets")
             for view in VIEWS:
                 view(self)
         return reverse

@@ -75,7 +75,7 @@ class Segments(Immutable):
             is_sorted=bool((index[1:] >= index[:-1]).all()),
         )
         if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize, and can be captured
-            self.long_rows("offsets", self.offsets)
+            self.long_rows("offsets")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Segments, (self.index, self.num_segments))

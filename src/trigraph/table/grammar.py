@@ -353,6 +353,7 @@ class Operator:
         return self.definition.operations[self.order]
 
 
+# These depend on their text alone, which is the key; the table has a fixed number of them.
 @cache
 def _dims(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())

@@ -425,7 +425,7 @@ OPERATORS: dict[str, Operator] = {
 }
 
 
-@cache
+@cache  # depends on the table, which is constant, and on the name, which is the key
 def result_type(name: str) -> type[Any]:
     """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
