@@ -51,6 +51,7 @@ COLUMNS = {
     "digest": "16 hexadecimal digits, of the bits of a field (`accuracy`); null elsewhere",
     "note": "why it failed, or what the error is relative to",
     "trace": "traceback of the exception that the note tells",
+    "inconclusive": "whether double precision cannot decide, as the note says; neither passed nor failed",
 }
 
 
@@ -72,16 +73,17 @@ class Check:
     digest: str | None = None
     note: str = ""
     trace: str = ""
+    inconclusive: bool = False
 
     @property
     def passed(self) -> bool:
         """Whether error <= tolerance; NaN never passes."""
-        return bool(self.error <= self.tolerance) and self.offered
+        return bool(self.error <= self.tolerance) and self.offered and not self.inconclusive
 
     @property
     def failed(self) -> bool:
-        """Whether it did not pass; checks that were not offered have neither passed nor failed."""
-        return not self.passed and self.offered
+        """Whether it did not pass; what was not offered, or is inconclusive, has neither passed nor failed."""
+        return not self.passed and self.offered and not self.inconclusive
 
     @property
     def offered(self) -> bool:

@@ -29,7 +29,8 @@ KEYS = {
     "seconds": "that the run took; null where that is not known",
     "seed": "of every number that was drawn",
     "verdict": "`passed` where a check passed, none failed, and none that was planned is missing; else `failed`",
-    "counts": "numbers of checks: `planned`, `passed`, `failed`, `not_offered`; `skipped`: of what was left out",
+    "counts": "numbers of checks: `planned`, `passed`, `failed`, `inconclusive`, `not_offered`; `skipped`: of what was "
+    "left out",
     "environment": "versions, commit, build, processor, device: what `trigraph info` shows",
     "structures": "of a run: what `--structure` named, one sentence each",
     "skips": "what was left out, a list: `what` and the `reason`",
@@ -80,6 +81,7 @@ def assemble(
             "planned": planned,
             "passed": passed,
             "failed": failed,
+            "inconclusive": sum(c.inconclusive for c in checks),
             "not_offered": counted(c for c in checks if not c.offered),
             "skipped": len(skips),
         },
@@ -136,11 +138,15 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
         return math.nan if value is None else float(value)
 
     columns, checks = _check("checks", report["checks"], (dict,)), []
+    columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports have no such column
     for row in zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True):
         values = dict(zip(COLUMNS, row, strict=True))
         for name, value in values.items():
             if name in NUMBERS:
                 values[name] = restored(name, value)
+            elif name == "inconclusive":
+                if not isinstance(value, bool):
+                    raise TypeError(f"its inconclusive: {json.dumps(value)[:100]}; expected bool")
             elif name == "order":
                 values[name] = _check(name, value, (int, float, type(None)))
             elif name == "curve":

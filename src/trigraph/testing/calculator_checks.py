@@ -115,7 +115,8 @@ class Checks:
     ) -> Check:
         """Check central differences along a direction, over a range of steps."""
         found = examine(phi, g, x, v, abs(phi(x)), self.noise)
-        return self.check(kind, label, found.best, found.tolerance, found.note, order=found.order, curve=found.curve)
+        more = {"order": found.order, "curve": found.curve, "inconclusive": found.inconclusive}
+        return self.check(kind, label, found.best, found.tolerance, found.note, **more)
 
     @property
     def noise(self) -> float:
@@ -129,9 +130,9 @@ class Checks:
         chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
         alone, others = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
         groups = [*alone, others] if others.size else alone
-        ratio, note = worst_part(phi, g, x, sizes, self.noise, groups, named)
+        ratio, note, unsure = worst_part(phi, g, x, sizes, self.noise, groups, named)
         label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(others.size)
-        return self.check(kind, label, ratio, 1.0, note)
+        return self.check(kind, label, ratio, 1.0, note, inconclusive=unsure)
 
     def forces(self) -> Iterator[Check]:
         """Compare forces with differences of the energy."""

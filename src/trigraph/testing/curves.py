@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trigraph.fortran import judge
 from trigraph.verification.differences import assess, inner, rounded_gap
-from trigraph.verification.tolerances import MARGIN, SENSITIVE
+from trigraph.verification.tolerances import EPS, MARGIN, SENSITIVE
 from trigraph.verification.tolerances import differences as best_of
 
 Scalar = Callable[[np.ndarray], float]  # of one input, with the others fixed
@@ -18,6 +18,9 @@ FEWEST = 6  # steps that must remain when the largest ones are discarded
 # Steps at which only rounding contributes to fourth differences. There are several, because a tiny step may change
 # nothing at a point of symmetry.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
+EPSILON = EPS["float64"]
+SHORT = 0.25  # a step by which a derivative turns by less shows it
+BETTER = "inputs of another size, or a formula with less cancellation, would decide"
 
 
 def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
@@ -27,22 +30,46 @@ def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
     J. J. Moré, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33 (2011).
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
-    fourth = np.diff(values, 4)
+    fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # other steps leave the domain
+    if not fourth.size:
+        return 2.0**-54 * scale
     largest = float(abs(fourth).max()) or 1.0  # scaled, because squares may overflow
     return max(largest * float(np.sqrt(np.mean((fourth / largest) ** 2, axis=1) / 70).max()), 2.0**-54 * scale)
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """An array and estimated rounding errors of its elements."""
+    """An array and estimated rounding errors of its elements.
+
+    `seen` is what a change of the last bits makes, if that is more than `rounding`, which is believed. A result that is
+    wrong by less than `seen` cannot be told from a right one.
+    """
 
     values: np.ndarray
     rounding: np.ndarray
+    seen: np.ndarray | None = None
+
+    @property
+    def doubt(self) -> np.ndarray:
+        """The larger estimate."""
+        return self.rounding if self.seen is None else self.seen
+
+    def turning(self, size: np.ndarray) -> float:
+        """Return by how much of itself the array changes per relative change of the inputs, at least 1.
+
+        The derivative along a step of relative length h is then known to the square of h times this number.
+        """
+        total = float(np.sum(abs(self.values) * size))
+        found = float(np.sum(self.doubt * size)) / (EPSILON * total) if total > 0 else 1.0
+        return max(1.0, found)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Assessment of a curve: points, order (None: exact up to rounding), problem ("" if none), remark."""
+    """Assessment of a curve: points, order (None: exact up to rounding), problem ("" if none), remark.
+
+    If it is `inconclusive`, the problem says why nothing can be said of the derivative.
+    """
 
     curve: tuple[tuple[float, float], ...]
     best: float  # infinite if there is a problem
@@ -50,12 +77,13 @@ class Verdict:
     order: float | None
     problem: str
     remark: str
+    inconclusive: bool = False
 
     @property
     def note(self) -> str:
         """The problem with the errors at every third step, or the remark."""
         errors = ", ".join(f"{error:.0e} at h={step:.0e}" for step, error in self.curve[::3])
-        return f"{self.problem} ({errors})" if self.problem else self.remark
+        return f"{self.problem} ({errors})" if self.problem and errors else self.problem or self.remark
 
 
 def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale: float, noise: float) -> Verdict:
@@ -64,31 +92,34 @@ def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale:
     `scale` is the sum of |terms| of the value at `x`, `noise` the result of `noise_of`. The curve is judged as in
     `trigraph verify` (`verification.differences.assess`), with the estimated rounding. If the whole curve fails, the
     largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
-    larger steps cross a kink.
+    larger steps cross a kink. If none passes, the verdict is inconclusive where rounding, or the curvature that the
+    gradient shows, explains the error at the step that shows most.
     """
+    if not np.isfinite(gradient.values).all():
+        bad = gradient.values[~np.isfinite(gradient.values)][0]
+        return Verdict((), math.inf, best_of("float64"), None, f"the derivative is {bad}", "")
     g = judge.pair(gradient.values)
-    errors, floors = [], []
+    turning = gradient.turning(abs(v))
+    errors, floors, doubts = [], [], []
     for h in STEPS:
         gap = rounded_gap(x, h, v)
         change = phi(x + h * v) - phi(x - h * v)
         product, size = inner([(g, gap)])
         if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
             size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
-        rounding = 2 * noise + float(np.sum(gradient.rounding * abs(gap[0])))
+        rounding, doubt = (2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt))
         errors.append(abs(change - product) / size)
         floors.append(MARGIN * (rounding / size + 2.0**-50))
-    return _judged(errors, floors, one_sided(phi, x, v, noise))
+        known = (h * turning) ** 2 if h * turning < SHORT else math.inf
+        doubts.append(MARGIN * (doubt / size + 2.0**-50 + known))
+    return _judged(errors, floors, doubts, one_sided(phi, x, v, noise))
 
 
-def _judged(errors: list[float], floors: list[float], sides: str) -> Verdict:
+def _judged(errors: list[float], floors: list[float], doubts: list[float], sides: str) -> Verdict:
     points = tuple(zip(STEPS, errors, strict=True))
     truncation = errors[0] / STEPS[0] ** 2
     reachable = min(f + truncation * h * h for f, h in zip(floors, STEPS, strict=True))
     tolerance = max(best_of("float64"), 4 * reachable if math.isfinite(reachable) else 0.0)
-    if min(floors) > SENSITIVE:
-        problem = f"rounding of the function hides errors below {min(floors):.0e} at every step: inconclusive"
-        problem = "; ".join(filter(None, [problem, sides]))
-        return Verdict(points, math.inf, tolerance, None, problem, "")
     first = None
     for start in range(len(STEPS) - FEWEST + 1):
         curve = assess(STEPS[start:], errors[start:], floors[start:], None)
@@ -97,6 +128,13 @@ def _judged(errors: list[float], floors: list[float], sides: str) -> Verdict:
             remark = f"steps above {STEPS[start]:.0e} cross a kink, or the curvature is large" if start > 1 else ""
             return Verdict(points, curve.best, tolerance, curve.order, "", remark)
     assert first is not None
+    doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
+    if error <= doubt and not sides:
+        if not math.isfinite(doubt):
+            problem = f"no step is short enough for the curvature of the function and within its domain; {BETTER}"
+        else:
+            problem = f"rounding and curvature hide errors below {doubt:.0e} at every step; {BETTER}"
+        return Verdict(points, math.inf, tolerance, None, problem, "", inconclusive=True)
     problem = first.problem.replace("slope -0.00", "slope 0.00") or f"best error {first.best:.1e}"
     if sides:
         problem += f"; {sides}"
@@ -129,6 +167,7 @@ class Part:
     error: float
     allowed: float
     difference: float
+    decided: bool = True  # whether an error above the tolerance is one of the derivative
 
     @property
     def ratio(self) -> float:
@@ -136,37 +175,60 @@ class Part:
         found = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
         return found if math.isfinite(found) else math.inf
 
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What is worst is largest: an error of the derivative, then the ratio."""
+        return self.ratio > 1 and self.decided, self.ratio
+
 
 def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float) -> Part:
     """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
 
     The result is for the step with the smallest tolerance. If that fails, smaller steps are tried, because a kink may
-    be between the points. Other arguments are those of `examine`.
+    be between the points. These decide only if they would show the error. Other arguments are those of `examine`.
     """
+    elements = np.flatnonzero(v)
+    if not np.isfinite(gradient.values.flat[elements]).all():
+        return Part(elements, math.inf, 0.0, math.nan)
     found = _along(phi, gradient, x, v, noise, NEAR)
-    return found if found.error <= found.allowed else _along(phi, gradient, x, v, noise, NEARER)
+    if found.error <= found.allowed:
+        return found
+    nearer = _along(phi, gradient, x, v, noise, NEARER)
+    blind = nearer.error <= nearer.allowed and not nearer.allowed < found.error
+    return replace(found, decided=False) if blind else nearer
 
 
 def _along(
     phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float, steps: tuple[float, ...]
 ) -> Part:
     elements = np.flatnonzero(v)
-    best = Part(elements, math.inf, math.inf, math.nan)
+    best, sure = Part(elements, math.inf, math.inf, math.nan), (math.inf, math.inf)
     unit = v.flat[elements]
+    size = abs(unit)
+    claim = float(gradient.values.flat[elements] @ unit)
+    doubt = Rounded(gradient.values.flat[elements], gradient.doubt.flat[elements])
     for h in steps:
         slopes, residuals = [], []
         for step in (h, h / 2):
             plus, minus = x + step * v, x - step * v
-            gap = (plus - minus).flat[elements]  # twice the step, rounded
-            per_step = float(unit @ unit / (gap @ unit))
-            slopes.append((phi(plus) - phi(minus)) * per_step)
+            gap = (plus - minus).flat[elements] / step  # twice the unit, rounded
+            largest = float(size.max())
+            per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
+            slopes.append((phi(plus) - phi(minus)) / step * per_step)
             residuals.append(slopes[-1] - float(gradient.values.flat[elements] @ gap) * per_step)
         difference = (4 * slopes[1] - slopes[0]) / 3
-        rounding = MARGIN * (8 * noise / h + float(gradient.rounding.flat[elements] @ abs(unit)))
-        allowed = rounding + abs(slopes[1] - slopes[0]) + 2.0**-40 * abs(difference)
-        if allowed < best.allowed or not math.isfinite(best.allowed):
-            best = Part(elements, abs(4 * residuals[1] - residuals[0]) / 3, allowed, difference)
-    return best
+        error = abs(4 * residuals[1] - residuals[0]) / 3
+        if not math.isfinite(error):  # a step leaves the domain
+            continue
+        spread = 8 * noise / h
+        allowed = MARGIN * (spread + float(gradient.rounding.flat[elements] @ size))
+        allowed += abs(slopes[1] - slopes[0]) + 2.0**-40 * abs(difference)
+        if allowed < best.allowed:
+            best = Part(elements, error, allowed, difference)
+        turned = h * doubt.turning(size)
+        curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
+        sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
+    return replace(best, decided=sure[1] > sure[0])
 
 
 def worst_part(
@@ -177,11 +239,11 @@ def worst_part(
     noise: float,
     groups: Iterable[np.ndarray],
     named: Callable[[tuple[int, ...]], str],
-) -> tuple[float, str]:
+) -> tuple[float, str, bool]:
     """Compare groups of elements (flat indices) of a gradient with differences, in steps of `sizes`.
 
     The result is the error over the tolerance of the worst group; if it fails, of its failing elements, found by
-    bisection, with a description of their error.
+    bisection, with a description of their error, and whether it is inconclusive.
     """
     signed = np.where(np.signbit(gradient.values), -sizes, sizes)  # so that terms do not cancel
 
@@ -191,20 +253,26 @@ def worst_part(
         return along(phi, gradient, x, v, noise)
 
     def worst(groups: Iterable[np.ndarray]) -> Part:
-        return max(map(judged, groups), key=lambda part: part.ratio)
+        return max(map(judged, groups), key=lambda part: part.rank)
 
     found = worst(groups)
     while found.ratio > 1 and found.elements.size > 1:
         half = worst(np.array_split(found.elements, 2))
-        if not half.ratio > 1:
+        if not half.ratio > 1 or half.decided < found.decided:
             break
         found = half
     if found.ratio <= 1:
-        return found.ratio, ""
+        return found.ratio, "", False
     v = np.zeros_like(x)
     v.flat[found.elements] = sizes.flat[found.elements]
-    texts = _told(found, gradient, sizes, named), one_sided(phi, x, v, noise)
-    return found.ratio, "; ".join(filter(None, texts))
+    sides = one_sided(phi, x, v, noise)
+    inconclusive = not (found.decided or sides)
+    texts = (
+        _told(found, gradient, sizes, named),
+        f"rounding, curvature or the domain hide more; {BETTER}" * inconclusive,
+        sides,
+    )
+    return found.ratio, "; ".join(filter(None, texts)), inconclusive
 
 
 def _told(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:

@@ -56,7 +56,10 @@ class Framework(ABC):
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return gradients of sum <direction, gradient> for the wanted inputs, and for the cotangents."""
+        """Return gradients of sum <direction, gradient> for the wanted inputs, and for the cotangents.
+
+        A cotangent or direction that is None is zero.
+        """
 
     @contextlib.contextmanager
     def threads(self, number: int) -> Iterator[None]:
@@ -131,8 +134,10 @@ class Torch(Framework):
         return isinstance(value, self.torch.Tensor)
 
     def to_host(self, value: Any) -> np.ndarray:
-        plain = value.detach().cpu().resolve_conj().resolve_neg()
-        return np.array((plain.float() if plain.dtype == self.torch.bfloat16 else plain).numpy())
+        half = value.dtype == self.torch.bfloat16  # which NumPy lacks
+        host = self.torch.empty(value.shape, dtype=self.torch.float32 if half else value.dtype)
+        host.copy_(value.detach())  # zeros that autograd has not written, conjugates and negatives are written here
+        return np.asarray(host.numpy())
 
     def from_host(self, array: np.ndarray, like: Any) -> Any:
         return self.torch.from_numpy(np.array(array)).to(like.device)
@@ -262,7 +267,8 @@ class Jax(Framework):
 
         given = tuple(g for g in cotangents if g is not None)
         _, pull = self.jax.vjp(gradients, at, given)
-        of_inputs, of_given = pull(tuple(directions))
+        zeros = self.jax.numpy.zeros_like
+        of_inputs, of_given = pull(tuple(zeros(x) if u is None else u for x, u in zip(at, directions, strict=True)))
         of_weights = iter(of_given)
         return of_inputs, [None if g is None else next(of_weights) for g in cotangents]
 

@@ -1,7 +1,7 @@
 """A function at a point, with NumPy arrays: outputs, vector-Jacobian products and second derivatives."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,15 @@ Arrays = list[np.ndarray]
 
 class CallFailed(Exception):
     """A function, a derivative or a calculator returned a wrong type or shape, as the message describes."""
+
+
+@dataclass
+class Arguments:
+    """Arguments of a function and of its derivatives, arrays of the framework; None is left out."""
+
+    inputs: list[Any]
+    cotangents: list[Any]
+    directions: list[Any]
 
 
 @dataclass
@@ -54,6 +63,39 @@ class Problem:
             raise CallFailed(f"{what} is a {type(value).__name__}; expected an array of {self.framework.name}")
         return self.framework.to_host(value)
 
+    def arguments(self, arrays: Arrays, weights: Arrays, directions: Sequence[np.ndarray | None]) -> "Arguments":
+        """Return native arguments of the derivatives; empty weights, and directions that are None, are left out."""
+        like = self.inputs[self.wanted[0]]
+        return Arguments(
+            self.native(arrays),
+            [self.framework.from_host(w, like) if w.size else None for w in weights],
+            [
+                None if u is None else self.framework.from_host(u, self.inputs[i])
+                for i, u in zip(self.wanted, directions, strict=True)
+            ],
+        )
+
+    def raw(self, order: int, a: "Arguments") -> list[Any]:
+        """Return native results of an order: outputs, gradients, or gradients of sum <direction, gradient>.
+
+        The last are those with respect to the inputs and then to the cotangents.
+        """
+        if order == 0:
+            return list(as_tuple(self.framework.outputs(a.inputs)))
+        if order == 1:
+            return list(self.framework.vjp(a.inputs, self.wanted, a.cotangents))
+        of_inputs, of_cotangents = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
+        return [*of_inputs, *of_cotangents]
+
+    def results(self, order: int, a: "Arguments") -> Arrays:
+        """Return the results of an order as NumPy arrays; CallFailed if one has another shape than it must have."""
+        if order == 0:
+            return self.returned(a.inputs)
+        if order == 1:
+            return self._gradients(self.raw(1, a), self.x, "gradient")
+        of_inputs, of_cotangents = self.second(a)
+        return of_inputs + of_cotangents
+
     def returned(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
         found = [self.host(y, f"output {k}") for k, y in enumerate(as_tuple(self.framework.outputs(inputs)))]
@@ -62,10 +104,6 @@ class Problem:
     def outputs(self, arrays: Sequence[np.ndarray]) -> Arrays:
         """Return the floating outputs at a point."""
         return self.returned(self.native(arrays))
-
-    def _cotangents(self, weights: Arrays) -> list[Any]:
-        like = self.inputs[self.wanted[0]]
-        return [self.framework.from_host(w, like) if w.size else None for w in weights]
 
     def _gradients(self, found: Sequence[Any], expected: Arrays, what: str) -> Arrays:
         if len(found) != len(expected):
@@ -78,40 +116,30 @@ class Problem:
             arrays.append(array)
         return arrays
 
-    def gradients(
-        self, inputs: Sequence[Any], weights: Arrays, other: tuple[int, Any] | None = None, only: int | None = None
-    ) -> Arrays:
-        """Return the vector-Jacobian product at native inputs, with weights of the outputs (empty: none).
+    def gradients(self, arrays: Arrays, weights: Arrays) -> Arrays:
+        """Return the vector-Jacobian product at a point, with weights of the outputs (empty: none)."""
+        return self.results(1, self.arguments(arrays, weights, [None] * len(arrays)))
 
-        `other` is the number of an output and a native array that replaces its weights. `only` selects the gradient of
-        one floating input.
-        """
-        cotangents = self._cotangents(weights)
-        if other is not None:
-            cotangents[other[0]] = other[1]
-        chosen = slice(None) if only is None else slice(only, only + 1)
-        found = self.framework.vjp(inputs, self.wanted[chosen], cotangents)
-        return self._gradients(found, self.x[chosen], "gradient")
-
-    def kept(self, inputs: Sequence[Any], weights: Arrays) -> Callable[[], tuple[Arrays, Arrays]]:
-        """Compute outputs and gradients; return a function that reads their current values."""
-        gradients = self.framework.vjp(inputs, self.wanted, self._cotangents(weights))
-        results = as_tuple(self.framework.outputs(inputs)), gradients
-
-        def values() -> tuple[Arrays, Arrays]:
-            outputs, found = ([self.framework.to_host(a) for a in part if self.framework.takes(a)] for part in results)
-            return outputs, found
-
-        return values
-
-    def second(self, arrays: Arrays, weights: Arrays, directions: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the gradients of sum <direction, gradient> with respect to inputs and weights."""
-        us = [self.framework.from_host(u, self.inputs[i]) for i, u in zip(self.wanted, directions, strict=True)]
-        found = self.framework.vjp2(self.native(arrays), self.wanted, self._cotangents(weights), us)
+    def second(self, a: "Arguments") -> tuple[Arrays, Arrays]:
+        """Return the gradients of sum <direction, gradient> with respect to inputs and cotangents."""
+        found = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
         of_x = self._gradients(found[0], self.x, "second derivative")
-        given = [g for g, w in zip(found[1], weights, strict=True) if w.size]
-        of_w = self._gradients(given, [w for w in weights if w.size], "derivative in cotangent")
-        return of_x, of_w
+        given = [(g, w) for g, w in zip(found[1], a.cotangents, strict=True) if w is not None]
+        expected = [self.framework.to_host(w) for _, w in given]
+        return of_x, self._gradients([g for g, _ in given], expected, "derivative in cotangent")
+
+    def alone(self, k: int, a: "Arguments") -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the gradient in floating input `k`, and its second derivative if it has a direction, asked for alone.
+
+        The other inputs are constants then.
+        """
+        wanted, like = [self.wanted[k]], [self.x[k]]
+        (first,) = self._gradients(self.framework.vjp(a.inputs, wanted, a.cotangents), like, "gradient")
+        if a.directions[k] is None:
+            return first, None
+        found, _ = self.framework.vjp2(a.inputs, wanted, a.cotangents, [a.directions[k]])
+        (second,) = self._gradients(found, like, "second derivative")
+        return first, second
 
     def nudged(self, arrays: Arrays, relative: float) -> Arrays:
         """Return arrays with random relative perturbations of a given size."""
@@ -122,14 +150,22 @@ class Problem:
 
         With a `gradient`, the direction has its signs, so that the contributions of all elements add up.
         """
-        typical = float(np.sqrt(np.mean(array**2))) if array.size else 1.0
-        size = np.maximum(abs(array), typical if typical > 0 and math.isfinite(typical) else 1.0)
+        typical = magnitude(array)
+        size = np.maximum(abs(array), typical if math.isfinite(typical) else 1.0)
         found = size * self.rng.uniform(0.5, 1.0, array.shape) * self.rng.choice([-1.0, 1.0], array.shape)
         return found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
 
     def weights(self, outputs: Arrays) -> Arrays:
         """Return random cotangents."""
         return [self.rng.uniform(0.5, 1.0, y.shape) * self.rng.choice([-1.0, 1.0], y.shape) for y in outputs]
+
+
+def magnitude(array: np.ndarray) -> float:
+    """Return the root of the mean square, 1 for zeros; squares neither overflow nor underflow."""
+    largest = float(abs(array).max(initial=0.0))
+    if not (largest > 0 and math.isfinite(largest)):
+        return largest or 1.0
+    return largest * float(np.sqrt(np.mean((array / largest) ** 2)))
 
 
 def dot(left: Arrays, right: Arrays) -> tuple[float, float]:

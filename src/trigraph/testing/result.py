@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trigraph.environment import collect
+from trigraph.verification import progress
 from trigraph.verification.record import Check
 from trigraph.verification.report import assemble, encoded, page
 from trigraph.verification.units import counted
@@ -37,13 +38,18 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether there are checks, and none failed."""
-        return bool(self.checks) and not self.failures
+        """Whether a check passed, and none failed."""
+        return any(c.passed for c in self.checks) and not self.failures
 
     @property
     def failures(self) -> list[Check]:
         """The failed checks."""
         return [c for c in self.checks if c.failed]
+
+    @property
+    def inconclusive(self) -> list[Check]:
+        """The checks that double precision cannot decide, for the reason in their notes."""
+        return [c for c in self.checks if c.inconclusive]
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -52,14 +58,16 @@ class Result:
 
         table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=escape(self.name))
         for c in self.checks:
-            mark = "failed: " if c.failed else ""
+            mark = "failed: " if c.failed else "inconclusive: " if c.inconclusive else ""
             slope = "" if c.order is None else f"{c.order:.2f}".replace("-0.00", "0.00")
             numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")
             table.add_row(c.kind, c.case, c.field, *numbers, slope, escape(mark + c.note))
         for kind, why in self.skipped.items():
             table.add_row(kind, "", "", "", "", "", escape(f"skipped: {why}"))
         text = io.StringIO()
-        Console(file=text, width=150, highlight=False).print(table)
+        console = Console(file=text, width=150, highlight=False)
+        console.print(table)
+        console.print(progress.result(self.checks))
         return text.getvalue()
 
     def plot(self) -> "Figure":
