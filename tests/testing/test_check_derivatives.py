@@ -83,15 +83,90 @@ NUMPY_MISTAKES = {
     "its shape": ("differences", 1, cube, lambda x, g: (gradient(x, g)[0].sum(0),), second),
     "one too many": ("differences", 1, cube, lambda x, g: gradient(x, g) * 2, second),
     "a wider output": ("form", 0, lambda x: cube(x).astype(np.longdouble), gradient, second),
-    "changed cotangent": ("unchanged", "", cube, in_its_cotangent, second),
+    "changed cotangent": ("unchanged", 1, cube, in_its_cotangent, second),
     "a buffer": ("repeat", 1, cube, in_a_buffer, second),
-    "changed input": ("unchanged", "", sums_of_rows, gradient, second),
+    "changed input": ("unchanged", 0, sums_of_rows, gradient, second),
     "a leak": ("nan", 0, leaking, gradient, second),
     "memory order": ("layout", "", lambda x: x.ravel(order="K").reshape(x.shape) ** 3, gradient, second),
     "float32": ("float32", 0, lambda x: cube(x) * (1.001 if x.dtype == np.float32 else 1), gradient, second),
     "symmetry": ("symmetry", 2, cube, gradient, half_symmetric),
     "adjoint": ("adjoint", 2, cube, gradient, wrong_in_cotangent),
 }
+
+
+# Second derivatives of the cube that are wrong, each for a kind of check.
+DRAWS = np.random.default_rng(1)
+
+
+def of_second(change):
+    """Return the second derivatives of the cube, changed by a function of them and of the arguments."""
+    return lambda x, g, u: change(*(part[0] for part in second(x, g, u)), x[0], g[0], u[0])
+
+
+def contiguous(array):
+    """Read memory as a kernel does that takes a pointer."""
+    return np.lib.stride_tricks.as_strided(array, array.shape, np.empty_like(array, order="C").strides)
+
+
+def stored(of_x, of_g, x, g, u):
+    BUFFERS[of_x.dtype.name][...] = of_x
+    return (BUFFERS[of_x.dtype.name],), (of_g,)
+
+
+def in_its_arguments(name):
+    def change(of_x, of_g, **given):
+        given[name] *= 1 + 1e-3
+        return (of_x,), (of_g,)
+
+    return lambda of_x, of_g, x, g, u: change(of_x, of_g, x=x, g=g, u=u)
+
+
+SECOND_MISTAKES = {
+    "float32": ("float32", 2, lambda h, j, x, g, u: ((h * (1.5 if h.dtype == np.float32 else 1),), (j,))),
+    "float32 in the cotangent": (
+        "float32",
+        2,
+        lambda h, j, x, g, u: ((h,), (j * (1.5 if j.dtype == np.float32 else 1),)),
+    ),
+    "random last bits": ("repeat", 2, lambda h, j, x, g, u: ((h * (1 + 1e-10 * DRAWS.random()),), (j,))),
+    "a factor at random": ("repeat", 2, lambda h, j, x, g, u: ((h * (1.5 if DRAWS.random() < 0.3 else 1),), (j,))),
+    "a buffer": ("repeat", 2, stored),
+    "strided inputs": ("layout", "", lambda h, j, x, g, u: ((6 * contiguous(x) * g * u,), (j,))),
+    "strided cotangents": ("layout", "", lambda h, j, x, g, u: ((6 * x * contiguous(g) * u,), (j,))),
+    "strided directions": ("layout", "", lambda h, j, x, g, u: ((h,), (3 * x**2 * contiguous(u),))),
+    "changed inputs": ("unchanged", 2, in_its_arguments("x")),
+    "changed cotangents": ("unchanged", 2, in_its_arguments("g")),
+    "changed directions": ("unchanged", 2, in_its_arguments("u")),
+    "dtype": ("form", 2, lambda h, j, x, g, u: ((h,), (j.astype(np.float32),))),
+}
+
+
+@pytest.mark.parametrize("name", SECOND_MISTAKES)
+def test_mistakes_in_second_derivatives(name):
+    kind, order, change = SECOND_MISTAKES[name]
+    result = check_derivatives(cube, (X,), vjp=(gradient, of_second(change)), raises=False)
+    assert any((c.kind, c.case) == (kind, str(order)) for c in result.failures), str(result)
+    assert not any(c.case == "1" for c in result.failures), str(result)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("size", [1e9, 1e200])
+def test_a_wrong_small_output_beside_a_large_one(together, size):
+    """Whether they are two arrays or elements of one."""
+
+    def both(x):
+        parts = size * np.sin(x), np.cos(x)
+        return np.stack(parts) if together else parts
+
+    def slopes(factor):
+        return lambda x, g: (
+            size * np.cos(x[0]) * (g[0][0] if together else g[0])
+            - factor * np.sin(x[0]) * (g[0][1] if together else g[1]),
+        )
+
+    assert check_derivatives(both, (X,), order=1, vjp=slopes(1)).passed
+    result = check_derivatives(both, (X,), order=1, vjp=slopes(2), raises=False)
+    assert {c.kind for c in result.failures} >= {"differences", "elements"}, str(result)
 
 
 @pytest.mark.parametrize("name", NUMPY_MISTAKES)
@@ -108,7 +183,7 @@ def test_one_wrong_element_among_many(width):
     result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
     (note,) = failed(result, "elements")
     assert re.match(rf"element \[14, {width - 1}\] is (\S+); differences give \S+ \+- \de-0[5678]$", note), note
-    given, found = map(float, re.findall(r"(?:is|give) (\d\S+\d)", note))
+    given, found = map(float, re.findall(r"(?:is|give) (-?\d\S+\d)", note))
     assert given / found == pytest.approx(1 + 1e-5, abs=3e-6)
 
 
@@ -381,7 +456,7 @@ def test_ctrl_c_is_the_users():
 
 def test_a_failure_is_an_assertion_error_with_the_result():
     with pytest.raises(
-        AssertionError, match=r"^cube: 2 of 23 checks of its derivatives failed\n  differences"
+        AssertionError, match=r"^cube: 2 of 24 checks of its derivatives failed\n  differences"
     ) as caught:
         check_derivatives(cube, (X,), order=1, vjp=one_wrong_element)
     assert caught.value.result.failures

@@ -15,8 +15,8 @@ from trigraph.verification.record import Check
 from trigraph.verification.subjects import message_of
 from trigraph.verification.tolerances import EPS, MARGIN, RESPONSE, ROUNDING, UNSURE
 
-# Calls that are compared: a result that is wrong at random with probability 0.3 differs from another one of them but for
-# a chance of 0.7**39 + 0.3**39 = 9e-7.
+# Calls that are compared: a result that is wrong at random with probability 0.3 differs from another one of
+# them but for a chance of 0.7**39 + 0.3**39 = 9e-7.
 REPEATS = 39
 ELEMENTS = 200  # elements of each input that are compared individually
 GROUPS = 40  # groups of the other elements, each compared as a whole
@@ -60,7 +60,9 @@ class Checks:
         for k, y in enumerate(self.y):
             moves = [abs(there[k] - y) / h for h, there in steps if there[k].shape == y.shape]
             own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
-            noise = np.max([np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape], axis=0)
+            noise = np.max(
+                [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
+            )
             lost.append(int(np.count_nonzero(noise > LOST * own)))
             size = np.asarray(np.maximum(own, noise / KNOWN))
             size[~((size > 0) & np.isfinite(size))] = 1.0
@@ -184,32 +186,32 @@ class Checks:
 
     def form(self) -> Iterator[Check]:
         """Check dtypes, shapes and devices of derivatives, dtypes of outputs, and that no argument is modified."""
-        p = self.p
+        p, x = self.p, [self.p.given[i] for i in self.p.wanted]
+        widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
-        widest = max((p.given[i].dtype for i in p.wanted), key=lambda dtype: dtype.itemsize)
-        for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
-            note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
-            yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
-        x = [p.given[i] for i in p.wanted]
         w = [
-            w.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
-            for w, y in zip(p.weights(outputs), outputs, strict=True)
+            weights.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
+            for weights, y in zip(p.weights(outputs), outputs, strict=True)
         ]
         u = [u.astype(a.dtype) for u, a in zip(self.u, x, strict=True)]
-        for order in self.orders:
-            a = p.arguments(x, w, u if order == 2 else [None] * len(x))
-            like = [(f"input {i}", a.inputs[i], p.given[i]) for i in p.wanted]
-            like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order == 2]
-            for (name, argument, wanted), g in zip(like, p.raw(order, a), strict=True):
-                if g is not None and argument is not None:
-                    yield self._form(order, name, g, argument, wanted)
+        for order in (0, *self.orders):
+            a = p.arguments(x, w, u)
+            results = p.raw(order, a)
+            if order == 0:
+                for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
+                    note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
+                    yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
+            else:
+                like = [(f"input {i}", a.inputs[i], p.given[i]) for i in p.wanted]
+                like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order == 2]
+                for (name, argument, wanted), g in zip(like, results, strict=True):
+                    if g is not None and argument is not None:
+                        yield self._form(order, name, g, argument, wanted)
             kept = [(f"input {i}", a.inputs[i], old) for i, old in p.given.items()]
-            kept += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if g is not None]
-            kept += [
-                (f"direction {i}", g, u[k])
-                for k, (i, g) in enumerate(zip(p.wanted, a.directions, strict=True))
-                if g is not None
-            ]
+            if order > 0:
+                kept += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if g is not None]
+            if order == 2:
+                kept += [(f"direction {i}", *pair) for i, *pair in zip(p.wanted, a.directions, u, strict=True)]
             for name, value, old in kept:
                 same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
                 note = "" if same else "it was modified by a call"
@@ -487,10 +489,8 @@ class Checks:
                     beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
                     note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
                     if beyond:
-                        note, unsure = (
-                            f"numbers up to {scale:.1e} are beyond float32, or rounded inputs leave the domain; {SCALED}",
-                            True,
-                        )
+                        note = f"numbers up to {scale:.1e} are beyond float32, or rounded inputs leave the domain"
+                        note, unsure = f"{note}; {SCALED}", True
                     elif gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
                         note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
                 yield self.check("float32", order, self._part(order, i), gap, allowed, note, unsure)

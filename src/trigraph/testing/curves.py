@@ -267,11 +267,8 @@ def worst_part(
     v.flat[found.elements] = sizes.flat[found.elements]
     sides = one_sided(phi, x, v, noise)
     inconclusive = not (found.decided or sides)
-    texts = (
-        _told(found, gradient, sizes, named),
-        f"rounding, curvature or the domain hide more; {BETTER}" * inconclusive,
-        sides,
-    )
+    hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
+    texts = _told(found, gradient, sizes, named), hidden
     return found.ratio, "; ".join(filter(None, texts)), inconclusive
 
 
