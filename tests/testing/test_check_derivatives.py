@@ -246,6 +246,94 @@ def test_functions_of_torch_that_are_not_asked_for_everything():
     assert (left_out.case, left_out.note.split(":")[0]) == ("float32", "RuntimeError")
 
 
+def hilbert(n):
+    return 1 / (np.arange(n)[:, None] + np.arange(n) + 1)
+
+
+def attention(*given):
+    """Return attention behind a causal mask of one array, or of three."""
+    import torch
+
+    q, k, v = given * 3 if len(given) == 1 else given
+    later = torch.ones(len(q), len(q)).triu(1).bool()
+    return (q @ k.T / 2).masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+# Right functions at points that are hard for double precision, and the checks that cannot decide.
+HARD = {
+    "no memory": (lambda x: x.abs(), X, set()),
+    "saturated": (lambda x: x.softmax(-1), np.array([[0, 50, 100], [700, 0, -700]]), set()),
+    "nearly saturated": (lambda x: x.softmax(-1), np.array([0, 30, 3]), set()),
+    "far apart": (lambda x: x.softmax(-1), 1000 * X, set()),
+    "flat": (lambda x: x.logsumexp(-1), np.array([0, 40, 1]), set()),
+    "flatter": (lambda x: x.logsumexp(-1), np.array([0, 700, 1]), set()),
+    "constant": (lambda x: x.softmax(-1).sum(), X, set()),
+    "cancelling": (lambda x: (x + 1e6 - (x + 1e6).mean()) / (x + 1e6).std(), X, {"float32", "differences 2"}),
+    "cancelling inputs": (lambda x: (x - x.mean()) / x.std(), X + 1e6, {"differences 1", "differences 2"}),
+    "badly conditioned": (
+        lambda x: x.inverse(),
+        hilbert(8),
+        {"differences 1", "elements 1", "differences 2", "elements 2"},
+    ),
+    "singular": (
+        lambda x: x.inverse(),
+        hilbert(11),
+        {"float32", "differences 1", "elements 1", "differences 2", "elements 2"},
+    ),
+    "determinant": (lambda x: x.det(), hilbert(8), set()),
+    "large": (lambda x: (1e-200 * x).sin(), 1e200 * X, {"float32"}),
+    "small": (lambda x: x.log(), 1e-100 * abs(X), {"float32"}),
+    "beside the domain": (lambda x: x.sqrt(), np.array([1e-9, 1, 2]), set()),
+    "beside a pole": (lambda x: x.log(), np.array([1e-9, 1, 2]), set()),
+    "inside by little": (
+        lambda x: (1 - x * x).sqrt(),
+        np.array([1 - 1e-8, 0.5]),
+        {"float32", "differences 1", "elements 1", "differences 2", "elements 2"},
+    ),
+    "small and linear": (lambda x: 3 * x, 1e-200 * X, {"float32"}),
+    "with small results": (lambda x: 1e-200 * x, X, {"float32"}),
+    "attention": (attention, X, {"nan"}),
+    "attention of three": (attention, (X, X[::-1], 2 * X), {"nan"}),
+}
+
+
+def tensors(x):
+    import torch
+
+    return tuple(torch.from_numpy(np.array(a, np.float64)) for a in (x if isinstance(x, tuple) else (x,)))
+
+
+@torch_only
+@pytest.mark.parametrize("name", HARD)
+def test_mistakes_at_hard_points_do_not_pass(name):
+    """Gradients are wrong by a factor of 2; where rounding hides that, it is inconclusive."""
+    function, x, _ = HARD[name]
+
+    def wrong(*given):
+        return function(*(2 * a - a.detach() for a in given))
+
+    result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
+    found = {c.kind for c in result.failures}
+    if name in ("badly conditioned", "singular"):
+        found = {c.kind for c in result.inconclusive}
+    assert ("differences" in found) == (name != "constant"), str(result)  # twice 0 is 0
+
+
+@torch_only
+@pytest.mark.parametrize("name", HARD)
+def test_hard_points_are_no_failures(name):
+    """What cannot be decided is inconclusive, with the reason."""
+    function, x, expected = HARD[name]
+    inputs = tensors(x)
+    result = check_derivatives(function, inputs, framework="torch")
+    found = {
+        f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in result.inconclusive
+    }
+    assert found == expected, str(result)
+    assert all("decide" in c.note for c in result.inconclusive)
+    assert f"{len(result.inconclusive)} inconclusive" in str(result) or not expected
+
+
 def test_the_callers_arrays_stay_as_they_are():
     degrees, x = np.array([2, 0, 1]), X.copy()
 

@@ -144,7 +144,11 @@ class Checks:
             if number:
                 note = f"{number} of {self.y[k].size} elements change by their rounding; {BETTER}"
                 yield self.check("differences", 1, f"output {k}", math.inf, 0.0, note, unsure=True)
-        gradients, (_, scale) = self.rounded_gradient(order), self.phi(order, p.x)
+        gradients, (value, scale) = self.rounded_gradient(order), self.phi(order, p.x)
+        if not math.isfinite(value):
+            note = f"the {PARTS[order - 1]} are not finite"
+            yield self.check("differences", order, "all inputs", math.inf, 0.0, note)
+            return
         if order == 2:  # where second derivatives vanish, they are compared with the function
             scale += self.phi(1, p.x)[1]
         for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):

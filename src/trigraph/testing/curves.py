@@ -19,6 +19,8 @@ FEWEST = 6  # steps that must remain when the largest ones are discarded
 # nothing at a point of symmetry.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
 EPSILON = EPS["float64"]
+BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22)
+LAST_BITS = 2.0**-40  # a smaller relative change of a value is no jump
 SHORT = 0.25  # a step by which a derivative turns by less shows it
 BETTER = "inputs of another size, or a formula with less cancellation, would decide"
 
@@ -142,7 +144,12 @@ def _judged(errors: list[float], floors: list[float], doubts: list[float], sides
 
 
 def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
-    """Return a message with the slopes on both sides if the point lies on a kink, else ""."""
+    """Return a message with the values on both sides if the function jumps there, or the slopes at a kink, else ""."""
+    after, before = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
+    jump, within = abs(after[-1] - before[-1]), max(float(np.ptp(after)), float(np.ptp(before)))
+    # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
+    if jump > MARGIN * within and jump > LAST_BITS * max(abs(after[-1]), abs(before[-1])):
+        return f"the point lies on a jump: values are {before[-1]:.6g} before it and {after[-1]:.6g} after it"
     seen = []
     for h in (2.0**-16, 2.0**-20):
         middle, right, left = phi(x), phi(x + h * v), phi(x - h * v)
