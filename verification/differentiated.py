@@ -14,7 +14,7 @@ import numpy as np
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
 from trigraph.terminal import plain
 from trigraph.testing.frameworks import DIFFERENTIATING
-from trigraph.verification.implementation import fields_of, load
+from trigraph.verification.implementation import check_signature, fields_of, load
 from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of
 
 
@@ -102,7 +102,8 @@ def differentiated(
 
     The function is imported by its `name`, ``"mymodule:function"``, unless it is given. The operator is named without
     order, ``"mha_gat_n2n"``, by default as the function; the device as the framework names it (default: ``"cpu"``).
-    ValueError if the function cannot be loaded, or there is no such operator, framework or device.
+    ValueError if the function cannot be loaded or does not take the arguments, or there is no such operator, framework
+    or device.
     """
     if framework not in DIFFERENTIATING:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")
@@ -111,5 +112,8 @@ def differentiated(
     if target not in names:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
     DIFFERENTIATING[framework](own)  # which says what is missing
+    fwd = OPERATORS[f"{target}_fwd"]
+    absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are None are not passed
+    check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
     call = partial(_call, own, framework, _device(framework, device))
     return Subject(plain(name), False, call, selective=False), target

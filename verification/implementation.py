@@ -8,6 +8,7 @@ derivative of, fortran-reference computes it.
 """
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,26 @@ def fields_of(
     return mapping
 
 
+def check_signature(
+    name: str, function: Callable[..., Any], op: Operator, passed: Sequence[str], optional: Sequence[str] = ()
+) -> None:
+    """Raise ValueError if a user's function cannot take an operator's arguments by keyword.
+
+    `passed` are their names, of which `optional` ones are not always passed. A function whose signature Python does not
+    know is not checked.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**dict.fromkeys(n for n in passed if n not in optional or n in signature.parameters))
+    except TypeError as error:
+        raise ValueError(
+            f"verify: {name!r} is a function of {signature}; {op.name} passes by keyword ({', '.join(passed)}): {error}"
+        ) from error
+
+
 def _own(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -120,12 +141,14 @@ def _call(
 def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
     """Make a user's function a subject called `name`; it is imported by that name unless `function` is given.
 
-    It implements `operator`, by default the one with its own name. ValueError if it cannot be loaded, or there is no
-    such operator.
+    It implements `operator`, by default the one with its own name. ValueError if it cannot be loaded, there is no such
+    operator, or it does not take its arguments.
     """
     own = load(name) if function is None else function
     target = operator or getattr(own, "__name__", "")
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
+    op = OPERATORS[target]
+    check_signature(name, own, op, [n for n in op.parameters if n not in op.definition.requests])
     call = partial(_call, own, target, panel("fortran-reference"))
     return Subject(plain(name), False, call, target, partial(_own, own))

@@ -30,6 +30,35 @@ def result(checks: Iterable[Check]) -> str:
     return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in others.items() if n)
 
 
+# Kinds of check that ask for more than right values and derivatives, and what for.
+PROPERTIES = {
+    "nan": "NaN locality",
+    "repeat": "repeated calls",
+    "threads": "numbers of threads",
+    "levels": "instruction sets",
+    "batch": "batches",
+    "permutation": "order of edges",
+    "layout": "memory layout",
+    "out": "the caller's arrays",
+    "empty": "nothing to sum",
+    "form": "dtypes and shapes",
+    "unchanged": "unchanged arguments",
+    "alone": "single requests",
+}
+
+
+def verdict(checks: Iterable[Check]) -> str:
+    """Return a text that tells values and derivatives from properties; "" if no check was made."""
+    made, texts = [c for c in checks if c.offered], []
+    for name, wanted in (("values and derivatives", False), ("properties", True)):
+        group = [c for c in made if (c.kind in PROPERTIES) == wanted]
+        failed = [c for c in group if c.failed]
+        kinds = dict.fromkeys(PROPERTIES.get(c.kind, c.kind) for c in failed)
+        if group:
+            texts.append(f"{name}: " + (f"{len(failed)} failed ({', '.join(kinds)})" if failed else "passed"))
+    return "; ".join(texts)
+
+
 def follow(
     units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]
 ) -> Iterator[tuple[Unit, list[Check], str]]:

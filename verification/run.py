@@ -26,6 +26,7 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real, real_inputs
+from trigraph.verification.record import KINDS
 from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, takes
@@ -61,6 +62,9 @@ WEIGHTS = {
     "invariance": 80,
 }
 SHARE = {"gpu-host": 3.0}
+
+# Kinds of check of which an implementation may leave out some.
+SKIPPED = tuple(kind for kind in KINDS if kind not in ("empty", "complete", "not offered"))
 
 # Hubs: every subject but the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
 # only once, are for subjects that sum in chunks, also the emulated device: these promise the same accuracy for any
@@ -281,6 +285,7 @@ def plan(
     where: Iterable[str] = (),
     framework: str | None = None,
     device: str | None = None,
+    skip: Iterable[str] = (),
 ) -> list[Unit]:
     """Lay out a run: every number that is drawn follows from the seed.
 
@@ -290,14 +295,17 @@ def plan(
     `framework` ("torch" or "jax") it is the forward of an operator on tensors on a `device`, of which all orders are
     checked (`differentiated`). `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the
     only ones (`structures.read`). `where` are settings that all operators are restricted to (`settings.restriction`).
+    `skip` are kinds of check (`SKIPPED`) that are not made of the implementation.
 
-    ValueError if a name is unknown, a panel cannot run here, structures are given for no operator, or
+    ValueError if a name or kind is unknown, a panel cannot run here, structures are given for no operator, or
     `TRIGRAPH_CPU_LEVEL` is no level that can run here.
     """
     with suppress(ImportError):  # a missing panel, if it is asked for, is reported below
         get_cpu_level()
     operators = None if operators is None else list(operators)
-    scopes = []
+    skip, scopes = list(skip), []
+    if unknown := [kind for kind in skip if kind not in SKIPPED]:
+        raise ValueError(f"verify: skip names {', '.join(unknown)}; expected {', '.join(SKIPPED)}")
     if implementation is not None:
         if isinstance(implementation, str):
             if operators is not None and len(operators) != 1:
@@ -311,7 +319,7 @@ def plan(
             else:
                 implementation = adapt(implementation, target)
         operators = [implementation.only] if operators is None and implementation.only else operators
-        scopes.append(Scope(implementation, _selection(operators)))
+        scopes.append(Scope(implementation, _selection(operators), skip=frozenset(skip)))
     selected = _selection(operators)
     if alone:
         selected = frozenset(name for name in selected if OPERATORS[name].family == "dimenet")

@@ -27,6 +27,7 @@ class Scope:
     subject: Subject
     selected: frozenset[str]
     where: Where = field(default_factory=dict)
+    skip: frozenset[str] = frozenset()  # kinds of check that are left out
 
     def has(self, op: Operator) -> bool:
         """Whether the subject's operator is to be checked."""
@@ -56,7 +57,10 @@ def _on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
         return make()
 
 
-def _task(scope: Scope, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
+def _task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
+    """Return a task of checks of a kind; it has none if the scope leaves the kind out."""
+    if kind in scope.skip:
+        return Task(operator, scope.subject.name, dtype, 0, list)
     return Task(operator, scope.subject.name, dtype, count, partial(_on_one_thread, make))
 
 
@@ -84,15 +88,18 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
     "permutation": (properties.check_permutation, lambda case, op: len(properties.renumbered_fields(case, op))),
 }
 
+# The kind of their checks, where that has another name.
+OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
+
 
 def of_operators(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
     """Return tasks of some `CHECKS` for each operator of a case: ``check(subject, judged, op, *more)``."""
     judged = lazy()
     case, subject = judged.case, scope.subject
     return [
-        _task(scope, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
+        _task(scope, named, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
         for op in scope.operators(case)
-        for check, count in (CHECKS[kind] for kind in kinds)
+        for named, (check, count) in ((OF_VALUES.get(kind, kind), CHECKS[kind]) for kind in kinds)
     ]
 
 
@@ -108,7 +115,7 @@ def of_every_number(scope: Scope, name: str) -> list[Task]:
     if not scope.has(OPERATORS[half.EVERY_NUMBER]):
         return []
     check = partial(half.check_every_number, scope.subject, name)
-    return [_task(scope, half.EVERY_NUMBER, "float32", 1, check)]
+    return [_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
 
 
 def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
@@ -117,7 +124,7 @@ def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
     case, subject = judged.case, scope.subject
     check = partial(nonfinite.check_nonfinite, subject, judged)
     return [
-        _task(scope, op.name, case.dtype, len(case.returned(op)), partial(check, op, argument.name))
+        _task(scope, "nan", op.name, case.dtype, len(case.returned(op)), partial(check, op, argument.name))
         for op in scope.operators(case)
         for argument in case.given(op)
     ]
@@ -130,7 +137,7 @@ def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
     name = scope.record_as(case.values, bwd2)
     if name:
         symmetry = partial(properties.check_symmetry, scope.subject, judged)
-        tasks.append(_task(scope, name, case.dtype, 1, lambda: [symmetry()]))
+        tasks.append(_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
     permutations = of_operators(scope, lazy, ["permutation"], seed)
     return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
 
@@ -143,7 +150,7 @@ def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
     if not name:
         return []
     check = partial(properties.check_adjoint, scope.subject, judged, name)
-    return [_task(scope, name, judged.case.dtype, 1, lambda: [check()])]
+    return [_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
 
 
 def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
@@ -155,7 +162,7 @@ def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[T
         name = scope.record_as(case.values, upper, fwd if upper is bwd else bwd)
         if name:
             check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
-            tasks.append(_task(scope, name, case.dtype, len(case.returned(upper)), check))
+            tasks.append(_task(scope, "differences", name, case.dtype, len(case.returned(upper)), check))
     return tasks
 
 
@@ -186,7 +193,7 @@ def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
     tasks, fwd, judged = of_operators(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
     if fwd in scope.operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
-        tasks.append(_task(scope, fwd.name, judged.case.dtype, bessel.DEGREES, check))
+        tasks.append(_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
     return tasks
 
 
@@ -199,7 +206,7 @@ def of_physics(scope: Scope, kind: str, system: Callable[[], physics.System]) ->
     def check() -> list[Check]:
         return physics.CHECKS[kind](scope.subject, system(), name)
 
-    return [_task(scope, name, "float64", physics.COUNTS[kind], check)]
+    return [_task(scope, kind, name, "float64", physics.COUNTS[kind], check)]
 
 
 def of_golden(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Task]:
@@ -211,5 +218,5 @@ def of_golden(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], d
             if scope is None:
                 tasks.append(Task(vector.operator, "judge", "real128", len(vector.expected), check))
             else:
-                tasks.append(_task(scope, vector.operator, dtype, len(vector.expected), check))
+                tasks.append(_task(scope, "golden", vector.operator, dtype, len(vector.expected), check))
     return tasks

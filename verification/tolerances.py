@@ -145,7 +145,9 @@ TESTING = (
         "Rounding of values is the standard deviation that fourth differences of nearby values show (Moré and Wild), "
         f"that of gradients what a change of the inputs' last bits makes, {UNSURE:g} at most, since what is wrong does "
         "change; 8 deviations are not met by chance in some thousand comparisons. The slope is 2 +- 0.1, as always. "
-        f"Where rounding hides {SENSITIVE:g} at every step, nothing can be said, and the check fails.",
+        f"Where rounding hides {SENSITIVE:g} at every step the check does not pass. It is inconclusive, and no failure, if "
+        f"the error, at the step that shows most, is below {MARGIN:g} times all that a change of the last bits makes plus "
+        "the square of the step times the relative change of the gradient per relative change of the inputs.",
     ),
     Tolerance(
         "elements",
@@ -158,13 +160,17 @@ TESTING = (
         "layout, alone, adjoint, symmetry of any function",
         "largest number of the result; sum of |terms|",
         f"2**{int(math.log2(ROUNDING))} (layout, alone); {MARGIN:g} times that and rounding (adjoint, symmetry)",
-        "256 epsilons of float64: in another layout, or for one output, some hundred terms are added in another order.",
+        "256 epsilons of float64: in another layout, or for one output, some hundred terms are added in another order. "
+        f"Beyond that, {MARGIN:g} times what a change of the last bits makes, {UNSURE:g} at most; and for derivatives the "
+        "last bit of what is derived over a step of the size of the inputs, below which they vanish.",
     ),
     Tolerance(
         "float32",
         "what a change of all numbers by one epsilon of float32 makes",
         f"{RESPONSE:g}",
-        "A result in float32 rounds in every step of the computation, not in its inputs alone: so many steps in a row.",
+        "A result in float32 rounds in every step of the computation, not in its inputs alone: so many steps in a row. "
+        "A larger error is inconclusive if it is within 8 standard deviations of the rounding in float32, which fourth "
+        "differences of the error show: that of a wrong function changes smoothly.",
     ),
     Tolerance(
         "results of a calculator",

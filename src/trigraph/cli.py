@@ -109,7 +109,15 @@ def _plan(
     if floats and (others or implementation):
         tensors = {name: options[name] for name in ("implementation", "framework", "device")}
         requests.append(
-            {**common, **tensors, "panels": others, "dtypes": floats, "structures": structures, "alone": alone}
+            {
+                **common,
+                **tensors,
+                "panels": others,
+                "dtypes": floats,
+                "structures": structures,
+                "alone": alone,
+                "skip": tuple(options["left_out"]),
+            }
         )
     if judge and not alone:
         requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
@@ -227,6 +235,7 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     where = [f"{name}={value}" for name, (value,) in settings.items()]
     where += [setting for setting in options["where"] if setting.partition("=")[0] not in settings]
     words += [word for setting in where for word in ("--where", setting)]
+    words += [word for kind in options["skipped"] for word in ("--skip", kind)]
     return shlex.join(("trigraph", "verify", *words))
 
 
@@ -327,7 +336,7 @@ def _calculator(ctx: click.Context) -> int:
     "skipped",
     multiple=True,
     metavar="KIND=WHY",
-    help="Skip a kind of check of a --calculator and record the reason; repeatable.",
+    help="Skip a kind of check of an --implementation or a --calculator and record the reason; repeatable.",
 )
 @click.option(
     "--timeout",
@@ -357,6 +366,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     implementation does not offer (it raises NotImplementedError) count separately; if it offers none, the status is 1.
     """
     from trigraph.environment import tf32_problems
+    from trigraph.testing.command import left_out_by
     from trigraph.verification import progress
     from trigraph.verification.console import print_comparison, print_failures, print_summary, print_withheld
     from trigraph.verification.report import read
@@ -366,8 +376,10 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     folder, against, where = options["folder"], options["against"], options["where"]
     if options["calculator"]:
         ctx.exit(_calculator(ctx))
-    if options["skipped"]:
-        raise click.UsageError("--skip requires a --calculator; none is given")
+    if options["skipped"] and not options["implementation"]:
+        raise click.UsageError("--skip requires an --implementation or a --calculator; none is given")
+    with _checked("--skip"):
+        options["left_out"] = left_out_by(options["skipped"])
     with _checked("--against"):
         earlier = read(against) if against else None
     if not options["files"] and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
@@ -411,7 +423,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         raise
     made = counted(checks)
     asked, alone = bool(options["panels"] or options["implementation"]), bool(structures) and not options["operators"]
-    skips = _skips(checks, asked, alone)
+    skips = [*options["left_out"].items(), *_skips(checks, asked, alone)]
     comparison, problem = None, ""
     if folder or earlier:  # first, because printing can fail
         comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
@@ -434,6 +446,8 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         say(f"Error: the report was not written, and an earlier one is unchanged: {problem}", err=True)
     if made != planned:
         say(f"Error: {made:,} of {planned:,} planned checks were run", err=True)
+    if options["implementation"]:
+        say(progress.verdict(checks))
     say(progress.result(checks))
     good = any(c.passed for c in checks) and not any(c.failed for c in checks)
     ctx.exit(0 if good and made == planned and not problem else 1)

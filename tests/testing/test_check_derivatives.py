@@ -237,6 +237,20 @@ def test_gradients_that_are_right_in_company_alone():
 
 
 @torch_only
+def test_a_module_in_float32_and_inputs_that_name_their_framework():
+    import torch
+
+    inputs, layer = ([0, 1], torch.ones(4, 3)), torch.nn.Linear(3, 2)
+    for function in (layer, lambda x: layer(x)):
+        result = check_derivatives(function, inputs[1:], raises=False)
+        (note,) = failed(result, "call")
+        assert note.endswith("; inputs are converted to float64: convert a module by .double(), too")
+    check_derivatives(lambda rows, x: x[rows].sin(), inputs)
+    with pytest.raises(TypeError, match="vjp is given for 'torch'"):
+        check_derivatives(torch.sin, inputs[1:], vjp=gradient)
+
+
+@torch_only
 def test_functions_of_torch_that_are_not_asked_for_everything():
     import torch
 
@@ -332,6 +346,39 @@ def test_hard_points_are_no_failures(name):
     assert found == expected, str(result)
     assert all("decide" in c.note for c in result.inconclusive)
     assert f"{len(result.inconclusive)} inconclusive" in str(result) or not expected
+
+
+@torch_only
+def test_second_derivatives_that_are_right_in_company_alone():
+    """A backward of a backward that takes a cotangent that is not given for one of ones."""
+    import torch
+
+    class Slope(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, g, x, w):
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(g, x, w)
+            return g * w, g * x
+
+        @staticmethod
+        def backward(ctx, u, v):
+            g, x, w = ctx.saved_tensors
+            u, v = (torch.ones_like(x) if a is None else a for a in (u, v))
+            return u * w + v * x, g * v, g * u
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx, g):
+            return Slope.apply(g, *ctx.saved_tensors)
+
+    inputs = tensors((X, X[::-1].copy()))
+    result = check_derivatives(Product.apply, inputs, raises=False)
+    assert {(c.kind, c.case) for c in result.failures} == {("alone", "2")}, str(result)
 
 
 def test_the_callers_arrays_stay_as_they_are():
@@ -607,6 +654,7 @@ BAD = [
     (TypeError, "function is a int; expected a callable", {"function": 3}),
     (TypeError, "inputs is a ndarray; expected a tuple of arrays", {"inputs": X}),
     (ValueError, "order is 3; expected 1 or 2", {"order": 3}),
+    (ValueError, "skip of 'nan' is ' '; expected a reason", {"skip": {"nan": " "}}),
     (ValueError, "framework is 'theano'; expected 'numpy', 'torch' or 'jax'", {"framework": "theano", "vjp": None}),
     (TypeError, "vjp is a NoneType; expected a function for 'numpy'", {"vjp": None}),
     (TypeError, r"order is 2 and vjp is not a pair; expected \(vjp, vjp2\), or order=1", {"order": 2}),

@@ -50,6 +50,23 @@ def test_a_forward_that_autograd_does_not_follow(forwards):
     assert not any(operator.endswith("_fwd") for operator, _ in failed)
 
 
+def test_kinds_are_left_out_with_a_reason(forwards):
+    """The message tells properties from derivatives; what is left out is in the table and the report."""
+    where = {
+        **SUM,
+        "operator": "mha_gat_n2n",
+        "where": ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"],
+    }
+    with pytest.raises(OperatorError, match=r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)"):
+        trigraph.verify(forwards.gatconv, **where)
+    result = trigraph.verify(forwards.gatconv, **where, skip={"nan": "index_add spreads NaN"})
+    assert result.passed
+    assert "nan" not in {c.kind for c in result.checks}
+    assert "skipped: index_add spreads NaN" in str(result)
+    with pytest.raises(ValueError, match="verify: skip names speed"):
+        trigraph.verify(forwards.gatconv, **where, skip={"speed": "why"})
+
+
 def test_functions_of_numpy():
     import my_gno
 

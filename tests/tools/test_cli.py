@@ -147,7 +147,7 @@ def test_options_reach_the_plan(verify):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
     result = verify([GOOD], *options, "--panel", "judge")
     request = {"operators": ("gno_kernel", "gno_aggregate_fwd"), "seed": 3, "where": ()}
-    nothing = {"structures": [], "alone": False, "implementation": None, "framework": None, "device": None}
+    nothing = dict.fromkeys(("implementation", "framework", "device")) | {"structures": [], "alone": False, "skip": ()}
     assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}]
     request = {"operators": None, "seed": 0, "where": ("op=sum", "op=max")}
     where = ("--where", "op=sum", "--where", "op=max")
@@ -186,9 +186,10 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         raise ValueError("that is enough")
 
     monkeypatch.setattr(isolated, "Workers", workers)
-    runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd", "--timeout", "3"])
+    options = ["--operator", "gno_kernel_bwd", "--timeout", "3", "--skip", "nan=spread by 0 * NaN"]
+    runner.invoke(main, ["verify", "--implementation", "mine:f", *options])
     request, processes, seconds = asked
-    assert seconds == 3
+    assert (seconds, request["skip"]) == (3, ("nan",))
     assert (request["implementation"], request["operators"]) == ("mine:f", ("gno_kernel_bwd",))
     assert (request["panels"], request["dtypes"], processes) == ([], ["float32", "float64"], 1)
 
@@ -201,6 +202,8 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--dtype", "float16"), ("float16", "float32", "float64", "real128")),
         (("--panel", "judge", "--dtype", "float32"), ("nothing to verify", "real128")),
         (("--implementation", "nonsense"), ("nonsense", "module:function")),
+        (("--skip", "nan=why"), ("--skip requires an --implementation",)),
+        (("--implementation", "mine:f", "--skip", "nan"), ("expected KIND=WHY",)),
         (("--against", "no_such.json"), ("no_such.json",)),
         (("--operator", "weighted", "--where", "op=median"), ("'op=median'", "sum, mean, min, max")),
         (("--operator", "weighted", "--where", "aggregation=sum"), ("'aggregation'", "op, mean_by, edge_weight")),

@@ -1,5 +1,6 @@
 """Wrong functions are caught, right ones pass: `trigraph verify` on functions of a user."""
 
+import re
 import sys
 
 import numpy as np
@@ -8,14 +9,15 @@ import scipy.sparse
 
 from trigraph import pyref
 from trigraph.verification.implementation import adapt
+from trigraph.verification.progress import verdict
 from trigraph.verification.run import plan
 from trigraph.verification.subjects import Subject
 from trigraph.verification.units import counted
 
 
-def checks_of(function, operator, where=(), cases=("regular",)):
+def checks_of(function, operator, where=(), cases=("regular",), skip=()):
     """Checks of a function on some cases (None: on all, the golden vectors too), and how many were planned."""
-    found = plan(implementation=adapt("user:function", operator, function), where=where)
+    found = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
     found = [u for u in found if cases is None or any(name in u.label for name in cases)]
     assert found
     return [c for u in found for c in u.execute()], sum(u.planned() for u in found)
@@ -185,6 +187,36 @@ def test_a_part_of_an_operator():
     assert counted(checks) == planned > 0
     assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
     assert all(c.passed for c in checks)
+
+
+def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
+    """Sum by a dense matrix, whose zeros multiply NaN."""
+    weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
+    weight = weight if graph.edge_ids is None else weight[graph.edge_ids]
+    matrix = np.zeros((graph.num_dst_nodes, graph.num_src_nodes), embedding.dtype)
+    np.add.at(matrix, (destinations(graph), graph.indices), weight)
+    return matrix @ embedding
+
+
+def test_kinds_are_left_out_by_name():
+    """What is left out is not planned; the verdict tells properties from values."""
+    checks, _ = checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"])
+    assert {c.kind for c in checks if c.failed} == {"nan"}
+    assert re.fullmatch(r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)", verdict(checks))
+    rest, planned = checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=["nan"])
+    assert counted(rest) == planned
+    assert [c.kind for c in rest] == [c.kind for c in checks if c.kind != "nan"]
+    kinds = {c.kind for c in rest} - {"empty"}
+    assert kinds >= {"accuracy", "differences", "batch", "layout", "repeat", "permutation"}
+    assert checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=kinds | {"nan"}) == ([], 0)
+    with pytest.raises(ValueError, match="skip names speed; expected accuracy, differences"):
+        checks_of(nan_everywhere, "agg_weighted_n2n_fwd", skip=["speed"])
+
+
+def test_a_function_of_other_arguments_is_refused_once():
+    text = r"is a function of \(x, w\); gno_kernel_fwd passes by keyword \(coords, params, f_in, f_out\): missing"
+    with pytest.raises(ValueError, match=text):
+        adapt("user:function", "gno_kernel_fwd", lambda x, w: x)
 
 
 def test_restrictions_are_of_every_panel_and_of_the_judge():

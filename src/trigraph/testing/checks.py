@@ -383,7 +383,7 @@ class Checks:
                 chosen = p.rng.permutation(x.size)[:SPOILT]
                 found = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
                 flat, spread = next(((flat, masks) for flat, masks in found if masks), (0, []))
-                unsure = bool(spread) and not self._separate(k, flat, [mask.any() for mask in spread])
+                unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
             except Exception as error:  # a function may refuse NaN and distant points
                 yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
                 continue

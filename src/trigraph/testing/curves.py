@@ -109,7 +109,7 @@ def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale:
         product, size = inner([(g, gap)])
         if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
             size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
-        rounding, doubt = (2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt))
+        rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
         errors.append(abs(change - product) / size)
         floors.append(MARGIN * (rounding / size + 2.0**-50))
         known = (h * turning) ** 2 if h * turning < SHORT else math.inf
@@ -145,11 +145,11 @@ def _judged(errors: list[float], floors: list[float], doubts: list[float], sides
 
 def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
     """Return a message with the values on both sides if the function jumps there, or the slopes at a kink, else ""."""
-    after, before = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
-    jump, within = abs(after[-1] - before[-1]), max(float(np.ptp(after)), float(np.ptp(before)))
+    high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
+    gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
     # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
-    if jump > MARGIN * within and jump > LAST_BITS * max(abs(after[-1]), abs(before[-1])):
-        return f"the point lies on a jump: values are {before[-1]:.6g} before it and {after[-1]:.6g} after it"
+    if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
+        return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
     seen = []
     for h in (2.0**-16, 2.0**-20):
         middle, right, left = phi(x), phi(x + h * v), phi(x - h * v)

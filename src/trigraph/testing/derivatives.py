@@ -1,6 +1,7 @@
 """`check_derivatives`: its arguments and the order of its checks."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.testing.checks import KINDS, Checks
-from trigraph.testing.frameworks import DIFFERENTIATING, Framework, Function, NumPy
+from trigraph.testing.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
 from trigraph.testing.problem import Problem
 from trigraph.testing.result import DerivativeError, Result
 from trigraph.testing.running import CALL, Plan, check_options, run
@@ -38,7 +39,7 @@ def check_derivatives(
     inputs: Sequence[Any],
     *,
     order: int = 2,
-    framework: str = "numpy",
+    framework: str | None = None,
     vjp: Any = None,
     skip: Mapping[str, str] | None = None,
     timeout: float | None = None,
@@ -61,8 +62,9 @@ def check_derivatives(
         are passed unchanged.
     order : {1, 2}
         Highest derivative.
-    framework : {"numpy", "torch", "jax"}
-        Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``.
+    framework : {"numpy", "torch", "jax"}, optional
+        Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: that of the first input that is a
+        tensor of torch or an array of JAX, else NumPy.
     vjp : callable, or pair of callables, for NumPy
         ``vjp(inputs, cotangents)``, with tuples, returns the gradients of sum <cotangent, output> with respect to the
         floating inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of
@@ -111,6 +113,7 @@ def check_derivatives(
     if not isinstance(inputs, (tuple, list)):
         raise TypeError(f"check_derivatives: inputs is a {type(inputs).__name__}; expected a tuple of arrays")
     skip = check_options("check_derivatives", timeout, skip, KINDS)
+    framework = framework or framework_of(inputs)
     name = getattr(function, "__name__", type(function).__name__)
     plan, checks = run(partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed), timeout)
     result = Result(name, checks, skipped=plan.skip, seed=seed)
@@ -166,4 +169,6 @@ class _Plan(Plan):
     def lost(self, number: int, text: str) -> Check:
         order, kind = self.steps[number]
         name = self.problem.framework.name
+        if kind == CALL and re.search("double.*float|float.*double", text, re.IGNORECASE):
+            text += "; inputs are converted to float64: convert a module by .double(), too"
         return Check(self.name, name, "float64", kind, order, "", math.inf, 0.0, note=text)

@@ -4,6 +4,7 @@ Values are exchanged as NumPy arrays of float64, or of the tested dtype.
 """
 
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import parent_process
@@ -73,6 +74,13 @@ class Framework(ABC):
 def as_tuple(value: Any) -> tuple[Any, ...]:
     """Return the result of a function as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def framework_of(inputs: Sequence[Any]) -> str:
+    """Return the name of the framework of the first input that is an array of torch or JAX, else "numpy"."""
+    kinds = {"torch": "Tensor", "jax": "Array"}
+    loaded = [(name, getattr(sys.modules[name], kind)) for name, kind in kinds.items() if name in sys.modules]
+    return next((name for value in inputs for name, kind in loaded if isinstance(value, kind)), "numpy")
 
 
 class NumPy(Framework):

@@ -7,6 +7,7 @@ from typing import Any
 
 from trigraph.testing.result import Result
 from trigraph.testing.running import Plan, check_options, run
+from trigraph.verification.progress import verdict
 from trigraph.verification.record import Check
 from trigraph.verification.units import missing, spoil_new_memory
 
@@ -22,7 +23,9 @@ class OperatorError(AssertionError):
     def __init__(self, result: Result) -> None:
         from trigraph.verification.failures import failures
 
-        lines = [f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed"]
+        lines = [
+            f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed; {verdict(result.checks)}"
+        ]
         for f in failures(result.checks):
             lines.append(f"  {f.operator}: {f.what}: {f.count} check{'s'[: f.count > 1]} ({f.where})")
             lines += [f"      {text}" for text in (*f.remarks, *f.trace.splitlines())]
@@ -40,6 +43,7 @@ def verify(
     device: str | None = None,
     where: Iterable[str] = (),
     dtypes: Iterable[str] | None = None,
+    skip: Mapping[str, str] | None = None,
     timeout: float | None = None,
     seed: int = 0,
     raises: bool = True,
@@ -60,6 +64,8 @@ def verify(
         Settings ``"name=value"`` to which the cases are restricted, as for ``--where``.
     dtypes : iterable of {"float32", "float64"}, optional
         Default: both.
+    skip : mapping of str to str, optional
+        Kinds of check to skip (such as ``"nan"``), each with the reason.
     timeout : float, optional
         Time limit in seconds for the checks of one kind in one case. All checks then run in a separate process, as for
         `check_derivatives`, so that a function may hang or crash.
@@ -78,7 +84,7 @@ def verify(
     OperatorError
         If a check failed or none passed, and `raises` is True; an AssertionError with the attribute `result`.
     TypeError, ValueError
-        If `function` is not callable, an operator, framework, device or setting is unknown, or no process can be
+        If `function` is not callable, an operator, framework, device, setting or kind is unknown, or no process can be
         started.
     ImportError
         If the framework is not installed.
@@ -92,8 +98,9 @@ def verify(
     """
     from trigraph.verification.differentiated import differentiated
     from trigraph.verification.implementation import adapt
+    from trigraph.verification.run import SKIPPED
 
-    check_options("verify", timeout)
+    skip = check_options("verify", timeout, skip, SKIPPED)
     if not callable(function):
         raise TypeError(f"verify: function is a {type(function).__name__}; expected a callable")
     name = getattr(function, "__name__", type(function).__name__)
@@ -104,9 +111,9 @@ def verify(
     else:
         subject = adapt(name, operator, function)
         target = subject.only or name
-    settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where)}
+    settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where), "skip": tuple(skip)}
     make = partial(_Plan, name, {"operators": [target], "implementation": subject, **settings})
-    result = Result(name, run(make, timeout)[1], cases="case", title="Checks of", seed=seed)
+    result = Result(name, run(make, timeout)[1], skip, "case", title="Checks of", seed=seed)
     if raises and not result.passed:
         raise OperatorError(result)
     return result

@@ -67,7 +67,8 @@ class Result:
         text = io.StringIO()
         console = Console(file=text, width=150, highlight=False)
         console.print(table)
-        console.print(progress.result(self.checks))
+        told = progress.verdict(self.checks) if self.failures else ""
+        console.print("; ".join(filter(None, [progress.result(self.checks), told])), markup=False)
         return text.getvalue()
 
     def plot(self) -> "Figure":

@@ -43,7 +43,11 @@ P = TypeVar("P", bound=Plan)
 
 
 def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()) -> dict[str, str]:
-    """Return the skipped kinds of check and the reasons; raise if one is not of `kinds` or a timeout not positive."""
+    """Return the skipped kinds of check and the reasons.
+
+    TypeError if `skip` is no mapping; ValueError if a kind is not of `kinds` or has no reason, or a timeout is not
+    positive.
+    """
     if timeout is not None and not timeout > 0:
         raise ValueError(f"{who}: timeout is {timeout!r}; expected seconds above 0, or None")
     if not isinstance(skip or {}, Mapping):
@@ -51,6 +55,9 @@ def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iter
     skip = dict(skip or {})
     if unknown := set(skip) - set(kinds):
         raise ValueError(f"{who}: skip names {', '.join(sorted(unknown))}; expected {', '.join(kinds)}")
+    for kind, why in skip.items():
+        if not (isinstance(why, str) and why.strip()):
+            raise ValueError(f"{who}: skip of {kind!r} is {why!r}; expected a reason")
     return skip
 
 
