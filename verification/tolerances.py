@@ -145,9 +145,10 @@ TESTING = (
         "Rounding of values is the standard deviation that fourth differences of nearby values show (Moré and Wild), "
         f"that of gradients what a change of the inputs' last bits makes, {UNSURE:g} at most, since what is wrong does "
         "change; 8 deviations are not met by chance in some thousand comparisons. The slope is 2 +- 0.1, as always. "
-        f"Where rounding hides {SENSITIVE:g} at every step the check does not pass. It is inconclusive, and no failure, if "
-        f"the error, at the step that shows most, is below {MARGIN:g} times all that a change of the last bits makes plus "
-        "the square of the step times the relative change of the gradient per relative change of the inputs.",
+        f"Where rounding hides {SENSITIVE:g} at every step the check does not pass. It is inconclusive, and no "
+        f"failure, if the error, at the step that shows most, is below {MARGIN:g} times all that a change of the last "
+        "bits makes, plus the square of the step times the relative change of the gradient per relative change of the "
+        "inputs.",
     ),
     Tolerance(
         "elements",
@@ -161,8 +162,8 @@ TESTING = (
         "largest number of the result; sum of |terms|",
         f"2**{int(math.log2(ROUNDING))} (layout, alone); {MARGIN:g} times that and rounding (adjoint, symmetry)",
         "256 epsilons of float64: in another layout, or for one output, some hundred terms are added in another order. "
-        f"Beyond that, {MARGIN:g} times what a change of the last bits makes, {UNSURE:g} at most; and for derivatives the "
-        "last bit of what is derived over a step of the size of the inputs, below which they vanish.",
+        f"Beyond that, {MARGIN:g} times what a change of the last bits makes, {UNSURE:g} at most; and for derivatives "
+        "the last bit of what is derived over a step of the size of the inputs, below which they vanish.",
     ),
     Tolerance(
         "float32",

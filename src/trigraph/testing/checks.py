@@ -46,6 +46,8 @@ class Checks:
         self.u = [problem.direction(x) for x in problem.x]
         self.sizes, self.lost = self._sizes()
         self.w = self._weights()
+        # Random points and their outputs, by the number of the point. They depend on the function and the seed, which
+        # are those of these checks alone.
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
 
     def _sizes(self) -> tuple[Arrays, list[int]]:

@@ -155,7 +155,10 @@ class _Plan(Plan):
 
     @cached_property
     def checks(self) -> Checks:
-        """The checks; creating them calls the function."""
+        """The checks; creating them calls the function.
+
+        They depend on the problem, its name and the order, which belong to this plan and do not change.
+        """
         return Checks(self.problem, self.name, self.order)
 
     def make(self, number: int) -> Iterator[Check]:
