@@ -451,7 +451,8 @@ class Checks:
                 if any(a.shape != y.shape for a, y in zip((*other, *values), (*self.y, *self.y), strict=True)):
                     return []
                 suspects = [s & (a == b) for s, a, b in zip(suspects, other, values, strict=True)]
-            varied = [v | (a != y) for v, a, y in zip(varied, values, self.y, strict=True)]
+            for v, a, y in zip(varied, values, self.y, strict=True):  # by more than rounding
+                v |= abs(a - y) > ROUNDING * (abs(a) + abs(y))
         masks = [s & v for s, v in zip(suspects, varied, strict=True)]
         return masks if any(mask.any() for mask in masks) else []
 
