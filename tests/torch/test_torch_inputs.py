@@ -65,17 +65,6 @@ def test_bfloat16_without_ml_dtypes_is_refused(monkeypatch):
     refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
 
 
-def test_a_third_derivative_is_refused():
-    arguments = attention_arguments(torch.float64)
-    x = arguments["src_embedding"].requires_grad_()
-    value = tt.mha_gat_n2n(**arguments, activation="ELU").output_embedding.square().sum()
-    for _ in range(2):
-        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
-        value = gradient.square().sum()
-    with pytest.raises(RuntimeError, match="mha_gat_n2n_bwd2: a third derivative was requested; expected at most two"):
-        torch.autograd.grad(value, x)
-
-
 def test_only_what_needs_a_gradient_is_computed(monkeypatch):
     from trigraph.torch import library
 

@@ -1,4 +1,4 @@
-"""The operators of trigraph for PyTorch, twice differentiable, on the CPU and on CUDA devices.
+"""The operators of trigraph for PyTorch, differentiable to any order, on the CPU and on CUDA devices.
 
 There is one function for each definition of the operator table, such as ``trigraph.torch.mha_gat_n2n(...)`` for
 ``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``. Its arguments are those of ``trigraph``, with tensors instead of arrays.

@@ -351,18 +351,65 @@ class _Derivative:
         """Return zero gradients of all outputs by name."""
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
-    def refuse(self) -> None:
-        """Raise if the second derivative is differentiated."""
-        if self.order == 2:
-            raise RuntimeError(
-                f"{self.op.op.name}: a third derivative was requested; expected at most two derivatives of "
-                f"{self.spec.name}: reverse over reverse, or forward over reverse"
+    def is_multilinear(self, others: Mapping[str, Any]) -> bool:
+        """Whether the operator is linear in each of its inputs."""
+        if self.spec.name == "agg_weighted_n2n":
+            return others["op"] == "sum" or (others["op"], others["mean_by"]) == ("mean", "count")
+        return all(a.degree == 1 for a in self.spec.inputs)
+
+    def third(self, values: Mapping[str, Any], others: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
+        """Return a function from names of bwd2's arguments to their gradients, given cotangents of its fields.
+
+        Bwd2 returns J a and d/dx <g, J a>. In a multilinear operator its tangent along c is the sum over inputs n of
+        bwd2 with c_n in place of the input n, which then is neither in a nor differentiated: calls of the operators,
+        which differentiate to any order in this way. Other operators use torch's own operations.
+        """
+        names = [n for n in self.inputs if values[n] is not None]
+        grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
+        if not self.is_multilinear(others):
+            from trigraph.torch.plain import PLAIN, second  # loads SciPy's special functions
+
+            given, function = second(names, self.outputs, values, others, PLAIN[self.spec.name])
+            results, pull = torch.func.vjp(function, *given.values())[:2]
+            fields = [*(f"grad_{n}" for n in self.outputs), *names]
+            seeds = tuple(
+                cotangents[n].to(t.dtype) if n in cotangents else torch.zeros_like(t)
+                for n, t in zip(fields, results, strict=True)
             )
+            found = dict(zip(given, pull(seeds), strict=True))
+            return lambda wanted: {n: found[n] for n in wanted}
+        bwd, bwd2 = self.later
+
+        def gradients(wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+            found: dict[str, torch.Tensor] = {}
+
+            def add(op: TorchOperator, changed: dict[str, Any], fields: Mapping[str, str]) -> None:
+                for n, t in self.call(op, {**values, **changed}, dict(others), tuple(fields)).items():
+                    found[fields[n]] = found[fields[n]] + t if fields[n] in found else t
+
+            of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
+            of_inputs = {n: n for n in names if n in wanted}
+            of_grads = {n: n for n in wanted if n.startswith("grad_")}
+            if grads:
+                add(bwd, grads, of_along)
+                add(bwd2, grads, of_inputs)
+            if along:
+                add(bwd2, {f"gg_{n}": along.get(n) for n in names}, of_along)
+            for n, t in along.items():
+                rest = {k: v for k, v in of_inputs.items() if k != n}
+                add(bwd2, {n: t, f"gg_{n}": None}, {**of_grads, **rest})
+            return found
+
+        return gradients
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
-        self.refuse()
         values, others = self.arguments(ctx)
+        if self.order == 2:
+            there = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
+            wanted = [n for n, need in zip(self.op.array_names, needed, strict=False) if need]
+            found = self.third(values, others, there)(wanted) if there else {}
+            return (*(found.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
         prefix = "grad_" if self.order == 0 else "gg_"
         given = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in given.values()):
@@ -379,9 +426,11 @@ class _Derivative:
         With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
         derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
-        self.refuse()
         values, others = self.arguments(ctx)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
+        if self.order == 2:
+            results = self.third_tangents(values, others, along)
+            return results if len(results) > 1 else results[0]
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
@@ -398,6 +447,22 @@ class _Derivative:
                     found[n] = found[n] + t if n in found else t
         results = tuple(found.get(n) for n in self.fields)
         return results if len(results) > 1 else results[0]
+
+    def third_tangents(
+        self, values: Mapping[str, Any], others: Mapping[str, Any], along: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
+        from trigraph.torch.plain import PLAIN, second
+
+        names = [n for n in self.inputs if values[n] is not None]
+        given, function = second(names, self.outputs, values, others, PLAIN[self.spec.name])
+        results, pull = torch.func.vjp(function, *given.values())[:2]
+        zeros = tuple(map(torch.zeros_like, results))
+        push = torch.func.vjp(pull, zeros)[1]
+        tangents = push(tuple(along.get(n, torch.zeros_like(t)) for n, t in given.items()))[0]
+        found = dict(zip([*(f"grad_{n}" for n in self.outputs), *names], tangents, strict=True))
+        wanted = set(others["wanted"].split(","))
+        return tuple(found.get(n) if n in wanted else None for n in self.fields)
 
 
 def _vmap(op: TorchOperator) -> Callable[..., Any]:
