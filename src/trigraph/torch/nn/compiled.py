@@ -24,7 +24,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import Module
 
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
-from trigraph.torch.nn.facts import Facts, difference
+from trigraph.torch.nn.facts import Facts, differences
 from trigraph.torch.nn.potential import Potential, derivatives
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
 
@@ -64,6 +64,7 @@ def _surroundings(device: torch.device) -> tuple[Any, ...]:
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_num_threads(),
     )
 
 
@@ -107,15 +108,15 @@ def graphs_of(neighbors: Neighbors) -> tuple[Any, ...]:
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
-def example_of(model: Potential, given: Inputs) -> Inputs:
-    """Return structures for tracing: clusters of atoms of the given elements.
+def example_of(model: Potential, given: Inputs, least: int = 17) -> Inputs:
+    """Return at least so many structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns the same symbol to equal sizes in the example. Therefore the numbers of atoms, edges and structures,
     the derived sizes of graphs (one or two larger, or twice as large), and the sizes of parameters all differ.
     """
     taken = {n for p in model.parameters() for n in p.shape} | set(range(10))
     generator = torch.Generator().manual_seed(0)
-    for structures in itertools.count(17):
+    for structures in itertools.count(least):
         batch = torch.arange(structures).repeat_interleave(torch.arange(structures) % 4 + 4)
         places = torch.cartesian_prod(*3 * [torch.arange(2.0)])[torch.cat([torch.arange(n) for n in batch.bincount()])]
         pos = 0.45 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))
@@ -147,17 +148,16 @@ class _Program:
     It is a function of tensors alone: positions, cells, graphs, parameters and buffers.
     """
 
-    def __init__(
-        self, model: Potential, facts: Facts, kind: _Kind, given: Inputs, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, model: Potential, facts: Facts, kind: _Kind, given: Inputs, options: Mapping[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, facts.values, 0
         with torch.device("cpu"):  # instead of a default device
-            example = example_of(model, given)
-        if kind.create_graph:
-            example.pos.requires_grad_()
-        if kind.cells_require_grad:
-            example.cells.requires_grad_()  # type: ignore[union-attr]
-        program = traced_program(_copied(model, facts), kind.constants, example)
+            example, another = (example_of(model, given, least) for least in (17, 29))
+        for one in (example, another):
+            one.pos.requires_grad_(kind.create_graph)
+            if kind.cells_require_grad:
+                one.cells.requires_grad_()  # type: ignore[union-attr]
+        expected = self._expected(model, facts, example)
+        program = traced_program(_copied(model, facts), kind.constants, example, facts.constants)
         _without_small_products(program)
         self.condition, self.conditions = condition_of(program), ShapeEnv()
         # Sizes of the last call that met the condition, which depends on sizes alone.
@@ -174,15 +174,15 @@ class _Program:
             return program(dict(zip(facts.state, state, strict=True)), *given)
 
         self.compiled = torch.compile(with_own_code(run), dynamic=True, fullgraph=True, **options)
-        try:
-            self._check(model, facts, example)
-        except Exception as error:
-            if "InvalidCxxCompiler" in str(error):
-                raise RuntimeError(
-                    "compile_potential: torch found no C++ compiler; expected g++ or clang++, or its name in the "
-                    "environment variable CXX"
-                ) from error
-            raise
+        got = self._got(model, facts, example)
+        if self.takes(facts.state, another):
+            self._got(model, facts, another)
+        if self.compilations > 1:
+            raise RuntimeError(
+                f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
+                "atoms or edges; expected derivatives that torch compiles for any, unlike second ones of BatchNorm"
+            )
+        self._compare(type(model).__name__, got, expected)
 
     def __call__(self, state: Mapping[str, Tensor], given: Inputs) -> Any:
         with torch.set_grad_enabled(self.kind.create_graph):
@@ -197,40 +197,59 @@ class _Program:
         self.shapes = shapes
         return True
 
-    def _check(self, model: Potential, facts: Facts, example: Inputs) -> None:
-        """Compile, and raise RuntimeError unless the program does the same as the model for the example.
+    def _expected(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return results and gradients of the model for the example, and its buffers afterwards.
 
-        Compared are results, gradients, and buffers afterwards. Tracing ignores that a model detaches tensors or
-        disables gradients. The bound detects such errors, not differences in rounding.
+        Raise RuntimeError if the call changes anything else of the model.
         """
-        name = type(model).__name__
         eager = _copied(model, facts)
         before = Facts(eager)
-        expected = self._found(before.state, example, eager)
+        found = self._found(before.state, example, eager)
         after = Facts(eager)
-        changed = difference(before.values, after.values)
-        if changed is not None:
+        changed = differences(before.values, after.values)
+        if changed:
             raise RuntimeError(
-                f"compile_potential: {name} changes {changed} when it is called, as a program would not; expected a "
-                "buffer that is changed in place, or a value that is there before (call the model once)"
+                f"compile_potential: {type(model).__name__} changes {changed[0]} when it is called, as a program would "
+                "not; expected a buffer that is changed in place, or a value that is there before (call the model once)"
             )
+        return found, {n: t for n, t in after.state.items() if n not in after.parameters}
+
+    def _got(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return the same of the program, which the first call compiles."""
         state = {n: t if n in facts.parameters else t.clone() for n, t in facts.state.items()}
-        got = self._found(state, example, None)
+        try:
+            found = self._found(state, example, None)
+        except Exception as error:
+            if "InvalidCxxCompiler" in str(error):
+                raise RuntimeError(
+                    "compile_potential: torch found no C++ compiler; expected g++ or clang++, or its name in the "
+                    "environment variable CXX"
+                ) from error
+            raise RuntimeError(
+                f"compile_potential: {type(model).__name__} cannot be compiled: {error}; expected a model whose traced "
+                "program torch.compile takes"
+            ) from error
+        return found, {n: t for n, t in state.items() if n not in facts.parameters}
+
+    def _compare(self, name: str, got: Any, expected: Any) -> None:
+        """Raise RuntimeError unless results and buffers of `_got` and `_expected` agree.
+
+        Tracing ignores that a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
+        bounds detect such errors, not differences in rounding.
+        """
+        (values, buffers), (expected_values, expected_buffers) = got, expected
         eps = torch.finfo(self.kind.dtype).eps
-        floor = 1000.0 * eps * max((float(t.abs().max()) for t in expected if t.numel()), default=0.0)
-        for one, other in zip(got, expected, strict=True):
-            if not other.numel():
-                continue
-            error, bound = float((one - other).abs().max()), math.sqrt(eps) * float(other.abs().max()) + floor
+        floor = 1000.0 * eps * max(map(_largest, expected_values))
+        for value, other in zip(values, expected_values, strict=True):
+            error, bound = _largest(value - other), math.sqrt(eps) * _largest(other) + floor
             if not error <= bound:
                 raise RuntimeError(
                     f"compile_potential: {name} and its program differ by {error:.1e}; expected at most {bound:.1e}: "
                     "does it detach a tensor, disable gradients, or use random numbers?"
                 )
-        for buffer in after.state.keys() - set(after.parameters):
-            one, other = (t.double() for t in (state[buffer], after.state[buffer]))
-            error = float((one - other).abs().max()) if one.numel() else 0.0
-            if not error <= math.sqrt(eps) * float(other.abs().max() if other.numel() else 0.0):
+        for buffer, other in expected_buffers.items():
+            error = _largest(buffers[buffer].double() - other.double())
+            if not error <= math.sqrt(eps) * _largest(other.double()):
                 raise RuntimeError(
                     f"compile_potential: {name} changes its buffer {buffer} when it is called, and its program by "
                     f"{error:.1e} otherwise; expected a buffer that is changed in place"
@@ -251,6 +270,10 @@ class _Program:
             loss = torch.stack([t.nan_to_num().square().sum() + t.nan_to_num().sum() for t in values]).sum()
             values += torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
         return [t.detach().nan_to_num() for t in values]
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
 def _copied(model: Potential, facts: Facts) -> Potential:
@@ -278,12 +301,12 @@ def _without_small_products(program: Any) -> None:
         if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
             continue
         first, second = node.args[-2:]
-        inner, columns = second.meta["val"].shape
-        if not (isinstance(inner, int) and inner == 1 or isinstance(columns, int) and columns == 1):
+        inner, columns = (isinstance(n, int) and n == 1 for n in second.meta["val"].shape)  # others are symbols
+        if not (inner or columns):
             continue
         with program.graph.inserting_before(node):
             call = program.graph.call_function
-            if inner == 1:
+            if inner:
                 found = call(aten.mul.Tensor, (first, second))
             else:
                 product = call(aten.mul.Tensor, (first, call(aten.t.default, (second,))))
@@ -300,8 +323,13 @@ def state_of(model: Potential) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def traced_program(model: Potential, given_constants: Sequence[Sequence[int]], example: Inputs) -> Any:
-    """Trace energies and derivatives as a function of a model's parameters, buffers and `Inputs`."""
+def traced_program(
+    model: Potential, given_constants: Sequence[Sequence[int]], example: Inputs, plain: Sequence[str]
+) -> Any:
+    """Trace energies and derivatives as a function of a model's parameters, buffers and `Inputs`.
+
+    `plain` names tensors that are neither; those cannot be traced.
+    """
 
     def function(state: Mapping[str, Tensor], *given: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
@@ -314,9 +342,10 @@ def traced_program(model: Potential, given_constants: Sequence[Sequence[int]], e
     try:
         return trace(function, state_of(model), *example._replace(pos=place))
     except Exception as error:
+        buffers = f", with buffers instead of the tensors {', '.join(plain)}" if plain else ""
         raise RuntimeError(
             f"compile_potential: {type(model).__name__} cannot be traced: {error}; expected a model that "
-            "torch.fx.experimental.proxy_tensor.make_fx takes"
+            f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}"
         ) from error
 
 
@@ -472,8 +501,8 @@ class CompiledPotential(Module):
             found = self._found(kind, self._shared(facts))  # of another thread
             if found is not None:
                 return found
-            alike = [p for p in self.programs if p.kind == kind]
-            changed = difference(alike[-1].values, facts.values) if alike else None
+            alike = [differences(p.values, facts.values) for p in self.programs if p.kind == kind]
+            changed = min(alike, key=len)[0] if alike else None
             devices = [given.pos.device] if given.pos.is_cuda else []
             with _reported(type(self.model).__name__, changed), torch.random.fork_rng(devices):
                 found = _Program(self.model, facts, kind, given, self.options)

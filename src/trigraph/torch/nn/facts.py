@@ -17,6 +17,7 @@ from torch.nn import Module
 MOST = 100_000  # values: comparing them takes some 3 ms in each call
 _PLAIN = (type(None), type(...), bool, int, str, bytes, torch.device, torch.dtype, torch.layout, torch.memory_format)
 _AS_THEY_ARE = (types.ModuleType, type, types.BuiltinFunctionType, property, staticmethod, classmethod, enum.Enum)
+_GLOBALS = (bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor, dict, list, tuple, set, frozenset)
 _CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)
 _properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
 
@@ -39,8 +40,9 @@ class Facts:
 
     Numbers, texts and containers of them count by value, tensors that are neither parameters nor buffers and NumPy
     arrays by their bits, parameters and buffers by dtype, device, sizes and whether they require a gradient, other
-    objects by class and attributes, functions by identity and what they enclose, and everything else by identity. Of
-    classes, attributes and methods count.
+    objects by class and attributes, functions by identity and the variables that they enclose, and everything else by
+    identity. Of classes, attributes and methods count. Of the global variables that a function or method names, those
+    count that are numbers, texts, tensors, arrays or containers.
 
     Attributes
     ----------
@@ -48,11 +50,13 @@ class Facts:
         Parameters, then buffers, by name.
     values : dict
         Equal to those of another module if both give the same program.
+    constants : list of str
+        Where tensors are that are neither parameters nor buffers.
 
     Raises
     ------
     TypeError
-        If a tensor that is neither parameter nor buffer requires a gradient, or its bits cannot be read.
+        If the bits of a tensor that is neither parameter nor buffer cannot be read.
     ValueError
         If there are more values than MOST.
     """
@@ -62,6 +66,7 @@ class Facts:
         parameters = dict(root.named_parameters())
         self.state: dict[str, Tensor] = {**parameters, **dict(root.named_buffers())}
         self.parameters = tuple(parameters)
+        self.constants: list[str] = []
         # Everything below is for `unchanged`. It holds the model's own objects, therefore they have the same identity
         # exactly as long as nobody has assigned others.
         self._kept: dict[int, Any] = {}  # what was seen, by identity
@@ -130,8 +135,8 @@ class Facts:
         self._kept[id(cls)] = cls
         self._watch(vars(cls))
         for name, value in vars(cls).items():
-            if isinstance(value, types.FunctionType):  # what it encloses may be a memory of a decorator
-                self._put(f"{cls.__qualname__}.{name}", _Same(value))
+            if isinstance(value, types.FunctionType):
+                self._function(f"{cls.__qualname__}.{name}", value)
             elif not name.startswith("__"):
                 self._add(f"{cls.__qualname__}.{name}", value)
 
@@ -179,13 +184,12 @@ class Facts:
             self._watch(value)
             self._put(f"{place} as a set", frozenset(map(_key, value)))
         elif isinstance(value, Tensor):
+            self.constants.append(place.removeprefix("."))
             self._put(f"{place} as a tensor", self._read(self._bits, place, value))
         elif isinstance(value, np.ndarray):
             self._put(f"{place} as an array", self._read(_bytes, value))
         elif isinstance(value, types.FunctionType):
-            self._put(f"{place} as a function", _Same(value))
-            for name, one in zip(value.__code__.co_freevars, self._read(_enclosed, value), strict=True):
-                self._add(f"{place}: {name}", one)
+            self._function(place, value)
         elif isinstance(value, types.MethodType):
             self._put(f"{place} as a method", _Same(value.__func__))
             self._add(f"{place}.__self__", value.__self__)
@@ -203,6 +207,18 @@ class Facts:
             for name, one in zip(slots, held, strict=True):
                 self._add(f"{place}.{name}", one)
 
+    def _function(self, place: str, function: types.FunctionType) -> None:
+        """Add a function, and the variables that it reads."""
+        self._put(f"{place} as a function", _Same(function))
+        if function.__globals__.get("__name__", "").partition(".")[0] in ("torch", "trigraph"):
+            return  # which change variables as they remember, but not what they compute
+        for name, one in zip(function.__code__.co_freevars, self._read(_enclosed, function), strict=True):
+            self._add(f"{place}: {name}", one)
+        names = [name for name in _named(function.__code__) if isinstance(function.__globals__.get(name), _GLOBALS)]
+        if names:
+            for name, one in zip(names, self._read(_globals, function, names), strict=True):
+                self._add(f"{place}: {name}", one)
+
     def _read(self, read: Callable[..., Any], *arguments: Any) -> Any:
         """Read what `unchanged` reads again."""
         function = functools.partial(read, *arguments)
@@ -211,11 +227,6 @@ class Facts:
 
     def _bits(self, place: str, tensor: Tensor) -> Any:
         """Return type, properties and bits of a tensor that is neither parameter nor buffer."""
-        if tensor.requires_grad:
-            raise TypeError(
-                f"compile_potential: {place.removeprefix('.')} of {type(self.root).__name__} requires a gradient and "
-                "is no parameter; expected a torch.nn.Parameter, or a constant"
-            )
         try:
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             bits = flat.view(torch.uint8).cpu().numpy().tobytes()
@@ -256,16 +267,24 @@ def _bytes(array: np.ndarray) -> Any:
 
 
 def _enclosed(function: types.FunctionType) -> _Slots:
-    """Return the values of the variables that a function encloses, None for one without a value."""
+    return _Slots(map(_content, function.__closure__ or ()))
 
-    def values() -> Iterator[Any]:
-        for cell in function.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:
-                yield None
 
-    return _Slots(values())
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable without a value
+        return None
+
+
+def _named(code: types.CodeType) -> list[str]:
+    """Return the names that a function may read from its module."""
+    inner = [_named(one) for one in code.co_consts if isinstance(one, types.CodeType)]
+    return sorted({*code.co_names, *chain.from_iterable(inner)})
+
+
+def _globals(function: types.FunctionType, names: list[str]) -> _Slots:
+    return _Slots(function.__globals__.get(name) for name in names)
 
 
 def _slots(cls: type) -> Iterator[str]:
@@ -274,9 +293,7 @@ def _slots(cls: type) -> Iterator[str]:
         yield from (slots,) if isinstance(slots, str) else slots
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """Return the first place where the `values` of two facts differ, or None."""
-    for place in chain(after, before):
-        if place not in before or place not in after or before[place] != after[place]:
-            return place.split(" as ")[0]
-    return None
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the places where the `values` of two facts differ."""
+    changed = [p for p in chain(after, before) if p not in before or p not in after or before[p] != after[p]]
+    return [place.split(" as ")[0] for place in dict.fromkeys(changed)]

@@ -1,5 +1,6 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
+import itertools
 import math
 from typing import Any
 
@@ -183,11 +184,22 @@ class Potential(Module):
         ------
         TypeError, ValueError, MemoryError, NotImplementedError
             As for `forward`, or if `out_channels` is not 1.
+        RuntimeError
+            If the model was made inside ``torch.inference_mode()``.
         """
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            return self.differentiated(z, pos, cells, neighbors, create_graph)
+            try:
+                return self.differentiated(z, pos, cells, neighbors, create_graph)
+            except RuntimeError as error:
+                for name, tensor in itertools.chain(self.named_parameters(), self.named_buffers()):
+                    if tensor.is_inference():
+                        raise RuntimeError(
+                            f"{type(self).__name__}: {name} was made inside torch.inference_mode, where nothing has "
+                            "derivatives; expected a model made outside, or copy.deepcopy(model), called outside"
+                        ) from error
+                raise
 
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
