@@ -1,6 +1,12 @@
 """trigraph.torch.compile_potential: one program for structures of any size, whose forces train."""
 
 import contextlib
+import copy
+import io
+import logging
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -162,6 +168,263 @@ def test_a_model_that_looks_at_sizes():
         with pytest.warns(UserWarning, match="branch, for 11 atoms") if sizes == (5, 6) else contextlib.nullcontext():
             found = compiled.energy_forces_stress(z, pos, batch)
         close(found.energy, model.energy_forces_stress(z, pos, batch).energy)
+
+
+class Net(Springs):
+    """A potential with submodules, where something may stand between two of them."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = torch.nn.Linear(1, 8).double(), torch.nn.Linear(8, 1).double()
+        self.inner, self.scale = inner or torch.nn.Dropout(0.0), 1.0
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        distance = vec.square().sum(dim=1, keepdim=True).sqrt()
+        weight = self.scale * FACTORS["global"] * (self.cutoff - distance).square()
+        return neighbors.into_atoms(self.last(self.inner(torch.tanh(self.first(distance)))) * weight)
+
+
+FACTORS = {"global": 1.0}
+ENCLOSED = [2.0]
+
+
+def hook(enclosed):
+    return lambda module, given, found: enclosed[0] * found
+
+
+def norm():
+    return torch.nn.BatchNorm1d(8).double()
+
+
+CHANGES = {
+    "attribute": lambda model: setattr(model, "scale", 2.0),
+    "type": lambda model: setattr(model, "scale", 1),
+    "cutoff": lambda model: setattr(model, "cutoff", 2.5),
+    "class": lambda model: setattr(type(model), "max_num_neighbors", 2),
+    "method": lambda model: setattr(type(model), "atoms_of_vectors", lambda *args: 2 * Net.atoms_of_vectors(*args)),
+    "global": lambda model: FACTORS.update({"global": 3.0}),
+    "hook": lambda model: model.first.register_forward_hook(hook([0.5])),
+    "enclosed": lambda model: ENCLOSED.__setitem__(0, 0.5),
+    "mode": lambda model: model.inner.eval(),
+    "module": lambda model: setattr(model, "inner", torch.nn.Tanh()),
+    "parameter": lambda model: setattr(model.last, "bias", None),
+    "buffer": lambda model: model.inner.register_buffer("none", torch.zeros(1)),
+    "frozen": lambda model: model.first.requires_grad_(False),
+    "parametrized": lambda model: torch.nn.utils.parametrizations.weight_norm(model.first),
+    "double": lambda model: model.double(),
+    "same": lambda model: setattr(model, "scale", float("1.0")),
+    "weights": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
+}
+SAME = ("double", "same", "weights")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_between_calls_is_seen(change, monkeypatch):
+    """Each change is computed with, by a program of its own unless it is of tensors, and so is what was before."""
+    monkeypatch.setitem(FACTORS, "global", 1.0)
+    monkeypatch.setitem(ENCLOSED, 0, 2.0)
+    model = type("Changed", (Net,), {})(norm())
+    model.last.register_forward_hook(hook(ENCLOSED))
+    before, given = copy.deepcopy(model), structures((5, 6))
+    compiled = tt.compile_potential(model, backend="eager")
+    for one in (None, CHANGES[change]):
+        if one is not None:
+            one(model)
+        for got, expected in zip(
+            compiled.energy_forces_stress(*given), copy.deepcopy(model).energy_forces_stress(*given), strict=True
+        ):
+            if expected is not None:
+                close(got, expected)
+    assert len(compiled.programs) == (1 if change in SAME else 2)
+    compiled.model = before
+    if change not in ("class", "method", "global", "enclosed"):
+        compiled.energy_forces_stress(*given)
+        assert len(compiled.programs) == (1 if change in SAME else 2)
+
+
+@pytest.mark.parametrize(
+    ("training", "create_graph", "refused"), [(True, False, False), (False, False, False), (True, True, True)]
+)
+def test_a_call_leaves_what_an_eager_call_leaves(training, create_graph, refused):
+    """Buffers, gradients, and the state of random numbers; a refused model as it was."""
+    eager = Net(norm()).train(training)
+    model, state = copy.deepcopy(eager), torch.get_rng_state()
+    compiled = tt.compile_potential(model, backend="aot_eager")
+    for seed in range(2):
+        with raising("RuntimeError: ...") if refused else contextlib.nullcontext():
+            compiled.energy_forces_stress(*structures((5, 6), seed), create_graph=create_graph)
+        if not refused:
+            eager.energy_forces_stress(*structures((5, 6), seed))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())
+    for name, buffer in eager.named_buffers():
+        close(dict(model.named_buffers())[name].double(), buffer.double())
+    assert eager.inner.num_batches_tracked == (2 if training and not refused else 0)
+
+
+def test_copies_and_pickles_have_programs_of_their_own():
+    given, compiled = structures((5, 6)), tt.compile_potential(Net(), backend="eager")
+    for _ in range(2):
+        file = io.BytesIO()
+        torch.save(compiled, file)
+        file.seek(0)
+        for other in (
+            copy.deepcopy(compiled),
+            pickle.loads(pickle.dumps(compiled)),
+            torch.load(file, weights_only=False),
+        ):
+            with torch.no_grad():
+                other.model.last.weight.mul_(2.0)
+            close(other.energy_forces_stress(*given).energy, other.model.energy_forces_stress(*given).energy)
+            assert (len(other.programs), other.options) == (1, {"backend": "eager"})
+        close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+
+
+def test_threads_that_meet_in_their_first_call():
+    """One of them traces, the others wait; torch's tracer works afterwards."""
+    given, model = structures((5, 6)), Net()
+    potentials = [tt.compile_potential(one, backend="aot_eager") for one in (model, copy.deepcopy(model))]
+    meeting = threading.Barrier(4)
+
+    def call(i):
+        meeting.wait()
+        return potentials[i % 2].energy_forces_stress(*given, create_graph=i > 1).forces
+
+    with ThreadPoolExecutor(4) as pool:
+        for forces in pool.map(call, range(4)):
+            close(forces, model.energy_forces_stress(*given).forces)
+    assert [one.compilations for one in potentials] == [2, 2]
+    other = Net(torch.nn.Tanh())
+    got = tt.compile_potential(other, backend="aot_eager").energy_forces_stress(*given)
+    close(got.forces, other.energy_forces_stress(*given).forces)
+
+
+class Counting(Net):
+    calls = 0
+
+    def atoms_of_vectors(self, *given):
+        self.calls += 1
+        return super().atoms_of_vectors(*given)
+
+
+class Assigning(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def atoms_of_vectors(self, *given):
+        self.calls = self.calls + 1
+        return super().atoms_of_vectors(*given)
+
+
+class Plain(Net):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.ones(1).double()
+
+    def atoms_of_vectors(self, *given):
+        return self.factor * super().atoms_of_vectors(*given)
+
+
+def recording():
+    model, seen = Net(), []
+    model.first.register_forward_hook(lambda module, given, found: seen.append(found))
+    return model
+
+
+def with_many_values():
+    model = Net()
+    model.table = list(range(100_000))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "create_graph", "message"),
+    [
+        (Counting, False, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
+        (recording, False, "RuntimeError: ...Net changes first._forward_hooks[0]: seen when it is called, ..."),
+        (
+            Assigning,
+            False,
+            "RuntimeError: ...changes its buffer calls when it is called, and its program by 1.0e+00...",
+        ),
+        (Plain, False, "RuntimeError: ...Plain cannot be traced: ..., with buffers instead of the tensors factor"),
+        (lambda: Net(norm()), True, "RuntimeError: ...the program of Net is compiled again for other numbers of ..."),
+        (
+            lambda: Net(torch.nn.Dropout(0.5)),
+            False,
+            "RuntimeError: ...does it detach a tensor, ... use random numbers?",
+        ),
+        (
+            with_many_values,
+            False,
+            "ValueError: ...Net holds more than 100000 values that its program may ...",
+        ),
+    ],
+)
+def test_models_that_a_program_would_not_follow(make, create_graph, message):
+    model = make()
+    with raising(message):
+        tt.compile_potential(model, backend="eager").energy_forces_stress(
+            *structures((5, 6)), create_graph=create_graph
+        )
+    assert getattr(model, "calls", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dynamic": False}, "TypeError: compile_potential: dynamic is given; expected backend, mode, options of ..."),
+        ({"fullgraph": True}, "TypeError: compile_potential: fullgraph is given; expected backend, mode, options ..."),
+        ({"mode": "fast"}, "RuntimeError: Unrecognized mode=fast, ..."),
+    ],
+)
+def test_options(options, message):
+    with raising(message):
+        tt.compile_potential(Net(), **options)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("periodic", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_one_compilation_for_small_widths(periodic, create_graph):
+    """With the decompositions of torch's default compiler, which decides by sizes about narrow matrix products."""
+    model = DimeNetPlusPlus(
+        **(SIZES | {"hidden_channels": 16, "out_emb_channels": 16}), **LAYERS, num_spherical=3, num_radial=4, cutoff=4.0
+    )
+    compiled = tt.compile_potential(model, backend="aot_eager_decomp_partition")
+    cell = 9.0 * torch.eye(3)
+    for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
+        z, pos, batch = structures(sizes)
+        cells = cell.repeat(len(sizes), 1, 1) if periodic else None
+        pos = torch.nn.Parameter(pos.float()) if sizes == (20,) else pos.float()
+        many = torch.arange(2 * len(z)) // 2
+        compiled.energy_forces_stress(z[many][::2], pos, batch[many][::2], cells, create_graph=create_graph)
+        compiled.energy_forces_stress(
+            z[:1].expand(len(z)).int(), pos, None, cell if periodic else None, create_graph=create_graph
+        )
+    assert compiled.compilations == 1
+
+
+def test_progress_is_told(caplog, capsys):
+    with caplog.at_level(logging.INFO, "trigraph"):
+        tt.compile_potential(Net(), backend="eager").energy_forces_stress(*structures((5, 6)))
+    told = [record.getMessage() for record in caplog.records if record.name == "trigraph"]
+    assert [text.split(" in ")[0] for text in told] == [
+        "compile_potential: compiling Net; this may take minutes",
+        "compile_potential: compiled Net",
+    ]
+    assert capsys.readouterr().err == ""  # no terminal
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_made_in_inference_mode(compiled):
+    with torch.inference_mode():
+        model = Net()
+    one = tt.compile_potential(model, backend="eager") if compiled else model
+    with raising("RuntimeError: ...stiffness was made inside torch.inference_mode, where nothing has derivatives; ..."):
+        one.energy_forces_stress(*structures((5, 6)))
+    assert copy.deepcopy(model).energy_forces_stress(*structures((5, 6))).forces.abs().max() > 0
 
 
 @pytest.mark.slow

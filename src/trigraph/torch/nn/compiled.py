@@ -226,8 +226,8 @@ class _Program:
                     "environment variable CXX"
                 ) from error
             raise RuntimeError(
-                f"compile_potential: {type(model).__name__} cannot be compiled: {error}; expected a model whose traced "
-                "program torch.compile takes"
+                f"compile_potential: {type(model).__name__} cannot be compiled; expected a model whose traced program "
+                f"torch.compile takes: {error}"
             ) from error
         return found, {n: t for n, t in state.items() if n not in facts.parameters}
 
@@ -286,8 +286,8 @@ def _copied(model: Potential, facts: Facts) -> Potential:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise RuntimeError(
-            f"compile_potential: {type(model).__name__} cannot be copied: {error}; expected a model that copy.deepcopy "
-            "takes"
+            f"compile_potential: {type(model).__name__} cannot be copied; expected a model that copy.deepcopy takes: "
+            f"{error}"
         ) from error
 
 
@@ -344,8 +344,8 @@ def traced_program(
     except Exception as error:
         buffers = f", with buffers instead of the tensors {', '.join(plain)}" if plain else ""
         raise RuntimeError(
-            f"compile_potential: {type(model).__name__} cannot be traced: {error}; expected a model that "
-            f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}"
+            f"compile_potential: {type(model).__name__} cannot be traced; expected a model that "
+            f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}: {error}"
         ) from error
 
 
@@ -503,6 +503,8 @@ class CompiledPotential(Module):
                 return found
             alike = [differences(p.values, facts.values) for p in self.programs if p.kind == kind]
             changed = min(alike, key=len)[0] if alike else None
+            if len(alike) > 3:
+                _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", given)
             devices = [given.pos.device] if given.pos.is_cuda else []
             with _reported(type(self.model).__name__, changed), torch.random.fork_rng(devices):
                 found = _Program(self.model, facts, kind, given, self.options)

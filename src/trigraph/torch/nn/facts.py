@@ -1,5 +1,6 @@
 """What a traced program of a module depends on beside the tensors that it is given, and whether that has changed."""
 
+import dis
 import enum
 import functools
 import operator
@@ -17,7 +18,7 @@ from torch.nn import Module
 MOST = 100_000  # values: comparing them takes some 3 ms in each call
 _PLAIN = (type(None), type(...), bool, int, str, bytes, torch.device, torch.dtype, torch.layout, torch.memory_format)
 _AS_THEY_ARE = (types.ModuleType, type, types.BuiltinFunctionType, property, staticmethod, classmethod, enum.Enum)
-_GLOBALS = (bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor, dict, list, tuple, set, frozenset)
+_DATA = (bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor, dict, list, tuple, set, frozenset)
 _CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)
 _properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
 
@@ -41,8 +42,8 @@ class Facts:
     Numbers, texts and containers of them count by value, tensors that are neither parameters nor buffers and NumPy
     arrays by their bits, parameters and buffers by dtype, device, sizes and whether they require a gradient, other
     objects by class and attributes, functions by identity and the variables that they enclose, and everything else by
-    identity. Of classes, attributes and methods count. Of the global variables that a function or method names, those
-    count that are numbers, texts, tensors, arrays or containers.
+    identity. Of classes, attributes and methods count. The global variables that a function or method reads count in
+    the same way, but not what functions and other objects among them read in turn.
 
     Attributes
     ----------
@@ -135,8 +136,9 @@ class Facts:
         self._kept[id(cls)] = cls
         self._watch(vars(cls))
         for name, value in vars(cls).items():
-            if isinstance(value, types.FunctionType):
-                self._function(f"{cls.__qualname__}.{name}", value)
+            function = getattr(value, "__func__", getattr(value, "fget", value))  # of static methods and properties
+            if isinstance(function, types.FunctionType):
+                self._function(f"{cls.__qualname__}.{name}", function)
             elif not name.startswith("__"):
                 self._add(f"{cls.__qualname__}.{name}", value)
 
@@ -214,10 +216,12 @@ class Facts:
             return  # which change variables as they remember, but not what they compute
         for name, one in zip(function.__code__.co_freevars, self._read(_enclosed, function), strict=True):
             self._add(f"{place}: {name}", one)
-        names = [name for name in _named(function.__code__) if isinstance(function.__globals__.get(name), _GLOBALS)]
-        if names:
-            for name, one in zip(names, self._read(_globals, function, names), strict=True):
+        names = _globals_of(function.__code__)
+        for name, one in zip(names, self._read(_values_of, function, names), strict=True):
+            if isinstance(one, _DATA):
                 self._add(f"{place}: {name}", one)
+            else:
+                self._put(f"{place}: {name}", _Same(one))
 
     def _read(self, read: Callable[..., Any], *arguments: Any) -> Any:
         """Read what `unchanged` reads again."""
@@ -277,13 +281,15 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _named(code: types.CodeType) -> list[str]:
-    """Return the names that a function may read from its module."""
-    inner = [_named(one) for one in code.co_consts if isinstance(one, types.CodeType)]
-    return sorted({*code.co_names, *chain.from_iterable(inner)})
+@functools.cache
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of the global variables that a function reads, also in functions inside of it."""
+    names = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+    inner = (_globals_of(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return tuple(sorted(names.union(*inner)))
 
 
-def _globals(function: types.FunctionType, names: list[str]) -> _Slots:
+def _values_of(function: types.FunctionType, names: tuple[str, ...]) -> _Slots:
     return _Slots(function.__globals__.get(name) for name in names)
 
 
