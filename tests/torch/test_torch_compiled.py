@@ -19,6 +19,7 @@ import trigraph
 import trigraph.ase
 import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.nn.facts import Facts, differences
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
@@ -178,6 +179,7 @@ class Net(Springs):
         torch.manual_seed(0)
         self.first, self.last = torch.nn.Linear(1, 8).double(), torch.nn.Linear(8, 1).double()
         self.inner, self.scale = inner or torch.nn.Dropout(0.0), 1.0
+        self.held = {"array": np.zeros(2), "list": [torch.zeros(2)]}
 
     def atoms_of_vectors(self, z, vec, neighbors):
         distance = vec.square().sum(dim=1, keepdim=True).sqrt()
@@ -198,8 +200,11 @@ def norm():
 
 CHANGES = {
     "attribute": lambda model: setattr(model, "scale", 2.0),
-    "type": lambda model: setattr(model, "scale", 2),
     "attribute again": lambda model: setattr(model, "scale", float("2.0")),
+    "type": lambda model: setattr(model, "scale", 2),
+    "array": lambda model: model.held["array"].fill(1.0),
+    "tensor": lambda model: model.held["list"][0].add_(1.0),
+    "list": lambda model: model.held["list"].append(1.0),
     "cutoff": lambda model: setattr(model, "cutoff", 2.5),
     "hook": lambda model: model.first.register_forward_hook(hook(ENCLOSED)),
     "enclosed": lambda model: ENCLOSED.update({"enclosed": 0.5}),
@@ -218,20 +223,39 @@ CHANGES = {
 NO_NEW_PROGRAM = ("attribute again", "values")
 
 
-@pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
-def test_what_changes_between_calls_is_seen(monkeypatch):
-    """Each change is computed with, by a program of its own unless it is of values of tensors."""
+def changes(monkeypatch, names):
+    """Yield a model before and after each change."""
     monkeypatch.setitem(FACTORS, "global", 1.0)
     monkeypatch.setitem(ENCLOSED, "enclosed", 2.0)
-    model, given = type("Changed", (Net,), {})(norm()), structures((5, 6))
-    compiled = tt.compile_potential(model, backend="eager")
-    for name, change in {"first": lambda model: None, **CHANGES}.items():
-        change(model)
-        before, expected = len(compiled.programs), copy.deepcopy(model).energy_forces_stress(*given)
-        got = compiled.energy_forces_stress(*given)
+    model = type("Changed", (Net,), {})(norm())
+    yield "first", model
+    for name in names:
+        CHANGES[name](model)
+        yield name, model
+
+
+def test_facts_tell_every_change(monkeypatch):
+    """Except of values of parameters and buffers, and except of a value that was assigned once more."""
+    known = None
+    for name, model in changes(monkeypatch, CHANGES):
+        found = Facts(model)
+        assert found.unchanged(model)
+        if known is not None:
+            assert bool(differences(known.values, found.values)) == (name not in NO_NEW_PROGRAM), name
+            assert known.unchanged(model) == (name == "values"), name
+        known = found
+
+
+@pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
+def test_what_changes_between_calls_is_computed_with(monkeypatch):
+    compiled = None
+    names = ("attribute", "attribute again", "hook", "class", "mode", "values")
+    for number, (name, model) in enumerate(changes(monkeypatch, names)):
+        compiled = compiled or tt.compile_potential(model, backend="eager")
+        expected, got = (one.energy_forces_stress(*structures((5, 6))) for one in (copy.deepcopy(model), compiled))
         for one in ("energy", "forces", "energies"):
             close(getattr(got, one), getattr(expected, one))
-        assert len(compiled.programs) == before + (name not in NO_NEW_PROGRAM), name
+        assert len(compiled.programs) == 1 + number - (number > 1) - (name == "values"), name
 
 
 @pytest.mark.parametrize(

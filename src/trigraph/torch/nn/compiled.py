@@ -26,7 +26,7 @@ from torch.nn import Module
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
 from trigraph.torch.nn.facts import Facts, differences
 from trigraph.torch.nn.potential import Potential, derivatives
-from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
+from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
 
 MOST_PROGRAMS = 32  # of a potential
 _log = logging.getLogger("trigraph")
@@ -123,7 +123,8 @@ def example_of(model: Potential, given: Inputs, least: int = 17) -> Inputs:
         z = given.z.cpu()[torch.randint(len(given.z), (len(batch),), generator=generator)].to(given.z.device)
         cells = None if given.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(given.pos), None if cells is None else cells.to(given.pos)
-        neighbors = model.neighbors(pos, batch.to(z.device), cells)
+        # All neighbours: with at most two into each atom, numbers of atoms and edges could not differ in all sizes.
+        neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
         if len(set(sizes)) == len(sizes) and not taken & set(sizes):
