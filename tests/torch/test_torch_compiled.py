@@ -355,7 +355,11 @@ def with_many_values():
         (Counting, False, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
         (recording, False, "RuntimeError: ...Net changes first._forward_hooks[...]: seen when it is called, ..."),
         (Assigning, False, "RuntimeError: ...changes its buffer calls when it is called, and its program by 1..."),
-        (Plain, False, "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of the tensors factor..."),
+        (
+            Plain,
+            False,
+            "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of the tensors ...factor...",
+        ),
         (lambda: Net(norm()), True, "RuntimeError: ...the program of Net is compiled again for other numbers of ..."),
         (lambda: Net(torch.nn.Dropout(0.5)), False, "RuntimeError: ...does it detach a tensor, ... random numbers?"),
         (with_many_values, False, "ValueError: ...Net holds more than 100000 values that its program may ..."),
@@ -419,16 +423,6 @@ def test_progress_is_told(caplog, capsys):
         "compile_potential: compiled Net",
     ]
     assert capsys.readouterr().err == ""  # no terminal
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_model_made_in_inference_mode(compiled):
-    with torch.inference_mode():
-        model = Net()
-    one = tt.compile_potential(model, backend="eager") if compiled else model
-    with raising("RuntimeError: ...stiffness was made inside torch.inference_mode, where nothing has derivatives; ..."):
-        one.energy_forces_stress(*structures((5, 6)))
-    assert copy.deepcopy(model).energy_forces_stress(*structures((5, 6))).forces.abs().max() > 0
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
-import itertools
 import math
 from typing import Any
 
@@ -190,16 +189,7 @@ class Potential(Module):
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            try:
-                return self.differentiated(z, pos, cells, neighbors, create_graph)
-            except RuntimeError as error:
-                for name, tensor in itertools.chain(self.named_parameters(), self.named_buffers()):
-                    if tensor.is_inference():
-                        raise RuntimeError(
-                            f"{type(self).__name__}: {name} was made inside torch.inference_mode, where nothing has "
-                            "derivatives; expected a model made outside, or copy.deepcopy(model), called outside"
-                        ) from error
-                raise
+            return self.differentiated(z, pos, cells, neighbors, create_graph)
 
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
