@@ -38,13 +38,10 @@ def private_names(tree):
     return found
 
 
-DOCUMENTED = {"packaged.py": {"torch._inductor"}}  # where torch documents the functions of AOTInductor
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_private_names(folder):
     paths = (ROOT / folder).rglob("*.py")
-    found = {str(p): set(private_names(ast.parse(p.read_text()))) - DOCUMENTED.get(p.name, set()) for p in paths}
+    found = {str(p): set(private_names(ast.parse(p.read_text()))) for p in paths}
     assert {path: names for path, names in found.items() if names} == {}
 
 

@@ -1,6 +1,12 @@
 """trigraph.torch.compile_potential: one program for structures of any size, whose forces train."""
 
 import contextlib
+import copy
+import io
+import logging
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +19,7 @@ import trigraph
 import trigraph.ase
 import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.nn.facts import Facts, differences
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
@@ -20,10 +27,10 @@ LAYERS = {"num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1, "nu
 ROUNDING = 1000 * torch.finfo(torch.float64).eps  # a term of each sum over edges and channels
 
 
-def potential():
+def potential(**sizes):
     torch.manual_seed(0)
     return DimeNetPlusPlus(
-        **SIZES, **LAYERS, num_spherical=3, num_radial=4, cutoff=3.0, output_initializer="glorot_orthogonal"
+        **SIZES | sizes, **LAYERS, num_spherical=3, num_radial=4, cutoff=3.0, output_initializer="glorot_orthogonal"
     ).double()
 
 
@@ -162,6 +169,260 @@ def test_a_model_that_looks_at_sizes():
         with pytest.warns(UserWarning, match="branch, for 11 atoms") if sizes == (5, 6) else contextlib.nullcontext():
             found = compiled.energy_forces_stress(z, pos, batch)
         close(found.energy, model.energy_forces_stress(z, pos, batch).energy)
+
+
+class Net(Springs):
+    """A potential with submodules, where something may stand between two of them."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = torch.nn.Linear(1, 8).double(), torch.nn.Linear(8, 1).double()
+        self.inner, self.scale = inner or torch.nn.Dropout(0.0), 1.0
+        self.held = {"array": np.zeros(2), "list": [torch.zeros(2)]}
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        distance = vec.square().sum(dim=1, keepdim=True).sqrt()
+        weight = self.scale * FACTORS["global"] * (self.cutoff - distance).square()
+        return neighbors.into_atoms(self.last(self.inner(torch.tanh(self.first(distance)))) * weight)
+
+
+FACTORS, ENCLOSED = {"global": 1.0}, {"enclosed": 2.0}
+
+
+def hook(factors):
+    return lambda module, given, found: factors["enclosed"] * found
+
+
+def norm():
+    return torch.nn.BatchNorm1d(8).double()
+
+
+CHANGES = {
+    "attribute": lambda model: setattr(model, "scale", 2.0),
+    "attribute again": lambda model: setattr(model, "scale", float("2.0")),
+    "type": lambda model: setattr(model, "scale", 2),
+    "array": lambda model: model.held["array"].fill(1.0),
+    "tensor": lambda model: model.held["list"][0].add_(1.0),
+    "list": lambda model: model.held["list"].append(1.0),
+    "cutoff": lambda model: setattr(model, "cutoff", 2.5),
+    "hook": lambda model: model.first.register_forward_hook(hook(ENCLOSED)),
+    "enclosed": lambda model: ENCLOSED.update({"enclosed": 0.5}),
+    "global": lambda model: FACTORS.update({"global": 3.0}),
+    "class": lambda model: setattr(type(model), "max_num_neighbors", 2),
+    "method": lambda model: setattr(type(model), "atoms_of_vectors", lambda *args: 2 * Net.atoms_of_vectors(*args)),
+    "mode": lambda model: model.inner.eval(),
+    "modes": lambda model: model.eval(),
+    "frozen": lambda model: model.first.requires_grad_(False),
+    "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
+    "parametrized": lambda model: torch.nn.utils.parametrizations.weight_norm(model.first),
+    "parameter": lambda model: setattr(model.last, "bias", None),
+    "module": lambda model: setattr(model, "inner", torch.nn.Tanh()),
+    "buffer": lambda model: model.inner.register_buffer("none", torch.zeros(1)),
+}
+NO_NEW_PROGRAM = ("attribute again", "values")
+
+
+def changes(monkeypatch, names):
+    """Yield a model before and after each change."""
+    monkeypatch.setitem(FACTORS, "global", 1.0)
+    monkeypatch.setitem(ENCLOSED, "enclosed", 2.0)
+    model = type("Changed", (Net,), {})(norm())
+    yield "first", model
+    for name in names:
+        CHANGES[name](model)
+        yield name, model
+
+
+def test_facts_tell_every_change(monkeypatch):
+    """Except of values of parameters and buffers, and except of a value that was assigned once more."""
+    known = None
+    for name, model in changes(monkeypatch, CHANGES):
+        found = Facts(model)
+        assert found.unchanged(model)
+        if known is not None:
+            assert bool(differences(known.values, found.values)) == (name not in NO_NEW_PROGRAM), name
+            assert known.unchanged(model) == (name == "values"), name
+        known = found
+
+
+@pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
+def test_what_changes_between_calls_is_computed_with(monkeypatch):
+    compiled = None
+    names = ("attribute", "attribute again", "hook", "class", "mode", "values")
+    for number, (name, model) in enumerate(changes(monkeypatch, names)):
+        compiled = compiled or tt.compile_potential(model, backend="eager")
+        expected, got = (one.energy_forces_stress(*structures((5, 6))) for one in (copy.deepcopy(model), compiled))
+        for one in ("energy", "forces", "energies"):
+            close(getattr(got, one), getattr(expected, one))
+        assert len(compiled.programs) == 1 + number - (number > 1) - (name == "values"), name
+
+
+@pytest.mark.parametrize(
+    ("training", "create_graph", "refused"), [(True, False, False), (False, False, False), (True, True, True)]
+)
+def test_a_call_leaves_what_an_eager_call_leaves(training, create_graph, refused):
+    """Buffers and gradients; a refused model is as it was."""
+    eager = Net(norm()).train(training)
+    model = copy.deepcopy(eager)
+    compiled = tt.compile_potential(model, backend="aot_eager")
+    for seed in range(1 if refused else 2):
+        with raising("RuntimeError: ...") if refused else contextlib.nullcontext():
+            compiled.energy_forces_stress(*structures((5, 6), seed), create_graph=create_graph)
+        if not refused:
+            eager.energy_forces_stress(*structures((5, 6), seed))
+    assert all(p.grad is None for p in model.parameters())
+    for name, buffer in eager.named_buffers():
+        close(dict(model.named_buffers())[name].double(), buffer.double())
+    assert eager.inner.num_batches_tracked == (2 if training and not refused else 0)
+
+
+def test_copies_and_pickles_have_programs_of_their_own():
+    given, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
+    unused = pickle.loads(pickle.dumps(compiled))
+    close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+    torch.save(compiled, file)
+    file.seek(0)
+    for other in (copy.deepcopy(compiled), torch.load(file, weights_only=False), unused):
+        assert (other.compilations, other.options) == (0, {"backend": "eager"})
+        with torch.no_grad():
+            other.model.last.weight.mul_(2.0)
+        close(other.energy_forces_stress(*given).energy, other.model.energy_forces_stress(*given).energy)
+    close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+
+
+def test_threads_that_meet_in_their_first_call():
+    """One of them traces, the others wait; torch's tracer works afterwards."""
+    given, model = structures((5, 6)), Net()
+    potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
+    meeting = threading.Barrier(4)
+
+    def call(i):
+        meeting.wait()
+        return potentials[i % 2].energy_forces_stress(*given, create_graph=i > 1).forces
+
+    with ThreadPoolExecutor(4) as pool:
+        for forces in pool.map(call, range(4)):
+            close(forces, model.energy_forces_stress(*given).forces)
+    assert [one.compilations for one in potentials] == [2, 2]
+    other = Net(torch.nn.Tanh())
+    got = tt.compile_potential(other, backend="eager").energy_forces_stress(*given)
+    close(got.forces, other.energy_forces_stress(*given).forces)
+
+
+class Counting(Net):
+    calls = 0
+
+    def atoms_of_vectors(self, *given):
+        self.calls += 1
+        return super().atoms_of_vectors(*given)
+
+
+class Assigning(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def atoms_of_vectors(self, *given):
+        self.calls = self.calls + 1
+        return super().atoms_of_vectors(*given)
+
+
+class Plain(Net):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.ones(1).double()
+
+    def atoms_of_vectors(self, *given):
+        return self.factor * super().atoms_of_vectors(*given)
+
+
+def recording():
+    model, seen = Net(), []
+    model.first.register_forward_hook(lambda module, given, found: seen.append(found))
+    return model
+
+
+def with_many_values():
+    model = Net()
+    model.table = list(range(100_000))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "create_graph", "message"),
+    [
+        (Counting, False, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
+        (recording, False, "RuntimeError: ...Net changes first._forward_hooks[...]: seen when it is called, ..."),
+        (Assigning, False, "RuntimeError: ...changes its buffer calls when it is called, and its program by 1..."),
+        (
+            Plain,
+            False,
+            "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of the tensors ...factor...",
+        ),
+        (lambda: Net(norm()), True, "RuntimeError: ...the program of Net is compiled again for other numbers of ..."),
+        (lambda: Net(torch.nn.Dropout(0.5)), False, "RuntimeError: ...does it detach a tensor, ... random numbers?"),
+        (with_many_values, False, "ValueError: ...Net holds more than 100000 values that its program may ..."),
+    ],
+)
+def test_models_that_a_program_would_not_follow(make, create_graph, message):
+    model = make()
+    compiled, state = (
+        tt.compile_potential(model, backend="aot_eager" if create_graph else "eager"),
+        torch.get_rng_state(),
+    )
+    with raising(message):
+        compiled.energy_forces_stress(*structures((5, 6)), create_graph=create_graph)
+    assert torch.equal(state, torch.get_rng_state())
+    assert getattr(model, "calls", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dynamic": False}, "TypeError: compile_potential: dynamic is given; expected backend, mode, options of ..."),
+        ({"fullgraph": True}, "TypeError: compile_potential: fullgraph is given; expected backend, mode, options ..."),
+        ({"mode": "fast"}, "RuntimeError: Unrecognized mode=fast, ..."),
+    ],
+)
+def test_options(options, message):
+    with raising(message):
+        tt.compile_potential(Net(), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "periodic", "create_graph"),
+    [
+        (Net, True, True),
+        (Net, False, False),
+        pytest.param(lambda: potential(out_emb_channels=16), False, False, marks=pytest.mark.slow),
+        pytest.param(lambda: potential(out_emb_channels=16), True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
+    """With the decompositions of torch's default compiler, which decides by sizes about narrow matrix products."""
+    compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
+    cell = 9.0 * torch.eye(3).double()
+    for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
+        z, pos, batch = structures(sizes)
+        cells = cell.repeat(len(sizes), 1, 1) if periodic else None
+        pos = torch.nn.Parameter(pos) if sizes == (20,) else pos
+        twice = torch.arange(2 * len(z)) // 2
+        compiled.energy_forces_stress(z[twice][::2], pos, batch[twice][::2], cells, create_graph=create_graph)
+        one = {"cell": cell if periodic else None, "create_graph": create_graph}
+        compiled.energy_forces_stress(z[:1].expand(len(z)).int(), pos, **one)
+    assert compiled.compilations == 1
+
+
+def test_progress_is_told(caplog, capsys):
+    with caplog.at_level(logging.INFO, "trigraph"):
+        tt.compile_potential(Net(), backend="eager").energy_forces_stress(*structures((5, 6)))
+    told = [record.getMessage() for record in caplog.records if record.name == "trigraph"]
+    assert [text.split(" in ")[0] for text in told] == [
+        "compile_potential: compiling Net; this may take minutes",
+        "compile_potential: compiled Net",
+    ]
+    assert capsys.readouterr().err == ""  # no terminal
 
 
 @pytest.mark.slow

@@ -276,13 +276,8 @@ def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
 
 
 @compiled_whole
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-@pytest.mark.parametrize("packaged", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_exported_program_takes_graphs_of_any_size(packaged, tmp_path):
-    """With the bits of eager mode, and to rounding when packaged by AOTInductor, which fuses torch's operations.
-
-    A packaged program calls our operators in this process.
-    """
+def test_an_exported_program_takes_graphs_of_any_size():
+    """With the bits of eager mode."""
 
     def arguments(nodes, edges):
         rng = np.random.default_rng(edges)
@@ -294,13 +289,9 @@ def test_an_exported_program_takes_graphs_of_any_size(packaged, tmp_path):
     dynamic = {"args": ({0: torch.export.Dim.AUTO}, None, example[-1].dynamic_shapes)}
     program = torch.export.export(_Model(attention), example, dynamic_shapes=dynamic)
     run = program.module()
-    if packaged:
-        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "attention.pt2"))
-        run = torch._inductor.aoti_load_package(path)
     for sizes in ((7, 20), (30, 300), (5, 3), (2, 2)):
         given = arguments(*sizes)
-        got, expected = run(*given).item(), attention(*given).item()
-        assert got == (pytest.approx(expected, rel=180 * 2**-52) if packaged else expected)  # of at most 180 terms
+        assert run(*given).item() == attention(*given).item()
 
 
 def test_a_graph_of_tensors_is_refused_beside_arrays():

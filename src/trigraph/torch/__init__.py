@@ -21,12 +21,10 @@ from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)
 globals().update(FUNCTIONS)
-__all__ = ["GraphTensors", "basis_embedding", "compile_potential", "convert", "load_potential", "nn"]
-__all__ += ["package_potential", *sorted(FUNCTIONS)]
+__all__ = ["GraphTensors", "basis_embedding", "compile_potential", "convert", "nn", *sorted(FUNCTIONS)]
 
 
 _MODULES = {"convert": "conversion", "compile_potential": "nn.compiled"}
-_MODULES |= dict.fromkeys(("load_potential", "package_potential"), "nn.packaged")
 
 
 def __getattr__(name: str) -> object:

@@ -4,10 +4,17 @@ Torch's compiler does not support functions that compute their own gradients. Th
 and forces to a graph of operations with symbolic sizes, which is then compiled.
 """
 
+import contextlib
+import copy
 import itertools
+import logging
 import math
+import os
+import sys
+import threading
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,20 +24,48 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import Module
 
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
+from trigraph.torch.nn.facts import Facts, differences
 from trigraph.torch.nn.potential import Potential, derivatives
-from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
+from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
+
+MOST_PROGRAMS = 32  # of a potential
+_log = logging.getLogger("trigraph")
+_lock = threading.RLock()  # while a program is made: torch's tracer changes torch.nn.Module for all threads
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # the thread that holds it does not exist in the child
 
 
 class _Kind(NamedTuple):
-    """Properties that are fixed in a program; everything else is an argument of the program."""
+    """Properties of a call that are fixed in a program, beside the `Facts` of its model."""
 
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
     periodic: bool
     constants: tuple[tuple[int, ...], ...]  # of the graphs of the neighbours
-    training: bool  # of the model
     create_graph: bool
+    cells_require_grad: bool
+    surroundings: tuple[Any, ...]
+
+
+def _surroundings(device: torch.device) -> tuple[Any, ...]:
+    """Return the settings of torch that change what a model computes, or how it is compiled."""
+    return (
+        torch.is_autocast_enabled(device.type),
+        torch.get_autocast_dtype(device.type),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_num_threads(),
+    )
 
 
 class Inputs(NamedTuple):
@@ -57,8 +92,9 @@ class Inputs(NamedTuple):
             members = (torch.cat([members[0], members[0][-1:]]), *members[1:])
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
         # A program requires the strides that it was traced with.
-        cells = None if cells is None else cells.contiguous()
-        return cls(z.long(), pos.contiguous(), cells, batch, shifts, (*others, members))
+        z, pos, batch = z.long().contiguous(), pos.contiguous(), batch.contiguous()
+        cells, shifts = (None if t is None else t.contiguous() for t in (cells, shifts))
+        return cls(z, pos, cells, batch, shifts, (*others, members))
 
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
         """Return the neighbours, with graphs whose sizes come from the tensors."""
@@ -72,22 +108,23 @@ def graphs_of(neighbors: Neighbors) -> tuple[Any, ...]:
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
-def example_of(model: Potential, given: Inputs) -> Inputs:
-    """Return structures for tracing: clusters of atoms of the given elements.
+def example_of(model: Potential, given: Inputs, least: int = 17) -> Inputs:
+    """Return at least so many structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns the same symbol to equal sizes in the example. Therefore the numbers of atoms, edges and structures,
     the derived sizes of graphs (one or two larger, or twice as large), and the sizes of parameters all differ.
     """
     taken = {n for p in model.parameters() for n in p.shape} | set(range(10))
     generator = torch.Generator().manual_seed(0)
-    for structures in itertools.count(17):
+    for structures in itertools.count(least):
         batch = torch.arange(structures).repeat_interleave(torch.arange(structures) % 4 + 4)
         places = torch.cartesian_prod(*3 * [torch.arange(2.0)])[torch.cat([torch.arange(n) for n in batch.bincount()])]
         pos = 0.45 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))
         z = given.z.cpu()[torch.randint(len(given.z), (len(batch),), generator=generator)].to(given.z.device)
         cells = None if given.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(given.pos), None if cells is None else cells.to(given.pos)
-        neighbors = model.neighbors(pos, batch.to(z.device), cells)
+        # All neighbours: with at most two into each atom, numbers of atoms and edges could not differ in all sizes.
+        neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
         if len(set(sizes)) == len(sizes) and not taken & set(sizes):
@@ -107,16 +144,25 @@ class _Atoms(Module):
 
 
 class _Program:
-    """A compiled program for calls of one kind."""
+    """A compiled program for calls of one kind, of a model with certain facts.
 
-    def __init__(self, model: Potential, kind: _Kind, given: Inputs, options: Mapping[str, Any]) -> None:
-        self.compilations, self.model = 0, model
-        example = example_of(model, given)
-        if kind.create_graph:
-            example.pos.requires_grad_()
-        program = traced_program(model, kind.constants, example)
+    It is a function of tensors alone: positions, cells, graphs, parameters and buffers.
+    """
+
+    def __init__(self, model: Potential, facts: Facts, kind: _Kind, given: Inputs, options: Mapping[str, Any]) -> None:
+        self.kind, self.values, self.compilations = kind, facts.values, 0
+        with torch.device("cpu"):  # instead of a default device
+            example, another = (example_of(model, given, least) for least in (17, 29))
+        for one in (example, another):
+            one.pos.requires_grad_(kind.create_graph)
+            if kind.cells_require_grad:
+                one.cells.requires_grad_()  # type: ignore[union-attr]
+        expected = self._expected(model, facts, example)
+        program = traced_program(_copied(model, facts), kind.constants, example, facts.constants)
+        _without_small_products(program)
         self.condition, self.conditions = condition_of(program), ShapeEnv()
-        self.shapes: list[torch.Size] = []  # of the last call that met the condition
+        # Sizes of the last call that met the condition, which depends on sizes alone.
+        self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
         def count() -> int:
@@ -124,63 +170,153 @@ class _Program:
             self.compilations += 1
             return self.compilations
 
-        def run(*given: Any) -> Any:
+        def run(state: Sequence[Tensor], *given: Any) -> Any:
             count()
-            return program(state_of(model), *given)
+            return program(dict(zip(facts.state, state, strict=True)), *given)
 
         self.compiled = torch.compile(with_own_code(run), dynamic=True, fullgraph=True, **options)
-        try:
-            self._check(kind, example)
-        except Exception as error:
-            if "InvalidCxxCompiler" in str(error):
-                raise RuntimeError(
-                    "compile_potential: torch found no C++ compiler; expected g++ or clang++, or its name in the "
-                    "environment variable CXX"
-                ) from error
-            raise
+        got = self._got(model, facts, example)
+        if self.takes(facts.state, another):
+            self._got(model, facts, another)
+        if self.compilations > 1:
+            raise RuntimeError(
+                f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
+                "atoms or edges; expected derivatives that torch compiles for any, unlike second ones of BatchNorm"
+            )
+        self._compare(type(model).__name__, got, expected)
 
-    def __call__(self, given: Inputs, create_graph: bool) -> Any:
-        with torch.set_grad_enabled(create_graph):
-            return self.compiled(*given)
+    def __call__(self, state: Mapping[str, Tensor], given: Inputs) -> Any:
+        with torch.set_grad_enabled(self.kind.create_graph):
+            return self.compiled(list(state.values()), *given)
 
-    def takes(self, given: Inputs) -> bool:
+    def takes(self, state: Mapping[str, Tensor], given: Inputs) -> bool:
         """Return whether structures of these sizes meet the conditions of the trace."""
-        leaves = leaves_of(state_of(self.model), given)
+        leaves = leaves_of(state, given)
         shapes = [t.shape for t in leaves]
         if shapes != self.shapes and not self.conditions.evaluate_guards_expression(self.condition, leaves):
             return False
         self.shapes = shapes
         return True
 
-    def _check(self, kind: _Kind, example: Inputs) -> None:
-        """Compile, and raise RuntimeError unless results and gradients for the example agree with the model.
+    def _expected(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return results and gradients of the model for the example, and its buffers afterwards.
 
-        Tracing ignores that a model detaches tensors or disables gradients. The bound detects such errors, not
-        differences in rounding.
+        Raise RuntimeError if the call changes anything else of the model.
         """
-        place = example.pos if kind.create_graph else example.pos.detach().requires_grad_()
-        inputs = [place, *(p for p in self.model.parameters() if p.requires_grad)] if kind.create_graph else []
-        found = []
-        for program in (True, False):
-            if program:
-                results = self(example, kind.create_graph)
-            else:
-                neighbors = example.neighbors(kind.constants)
-                results = derivatives(self.model.atoms_of_vectors, example.z, place, example.cells, neighbors, True)
-            values = [t for t in results if t is not None]
-            if inputs:
-                loss = torch.stack([t.nan_to_num().square().sum() + t.nan_to_num().sum() for t in values]).sum()
-                values += torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
-            found.append([t.detach().nan_to_num() for t in values])
-        eps = torch.finfo(kind.dtype).eps
-        floor = 1000.0 * eps * max(float(t.abs().max()) for t in found[1])
-        for got, expected in zip(*found, strict=True):
-            error, bound = float((got - expected).abs().max()), math.sqrt(eps) * float(expected.abs().max()) + floor
+        eager = _copied(model, facts)
+        before = Facts(eager)
+        found = self._found(before.state, example, eager)
+        after = Facts(eager)
+        changed = differences(before.values, after.values)
+        if changed:
+            raise RuntimeError(
+                f"compile_potential: {type(model).__name__} changes {changed[0]} when it is called, as a program would "
+                "not; expected a buffer that is changed in place, or a value that is there before (call the model once)"
+            )
+        return found, {n: t for n, t in after.state.items() if n not in after.parameters}
+
+    def _got(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return the same of the program, which the first call compiles."""
+        state = {n: t if n in facts.parameters else t.clone() for n, t in facts.state.items()}
+        try:
+            found = self._found(state, example, None)
+        except Exception as error:
+            if "InvalidCxxCompiler" in str(error):
+                raise RuntimeError(
+                    "compile_potential: torch found no C++ compiler; expected g++ or clang++, or its name in the "
+                    "environment variable CXX"
+                ) from error
+            raise RuntimeError(
+                f"compile_potential: {type(model).__name__} cannot be compiled; expected a model whose traced program "
+                f"torch.compile takes: {error}"
+            ) from error
+        return found, {n: t for n, t in state.items() if n not in facts.parameters}
+
+    def _compare(self, name: str, got: Any, expected: Any) -> None:
+        """Raise RuntimeError unless results and buffers of `_got` and `_expected` agree.
+
+        Tracing ignores that a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
+        bounds detect such errors, not differences in rounding.
+        """
+        (values, buffers), (expected_values, expected_buffers) = got, expected
+        eps = torch.finfo(self.kind.dtype).eps
+        floor = 1000.0 * eps * max(map(_largest, expected_values))
+        for value, other in zip(values, expected_values, strict=True):
+            error, bound = _largest(value - other), math.sqrt(eps) * _largest(other) + floor
             if not error <= bound:
                 raise RuntimeError(
-                    f"compile_potential: {type(self.model).__name__} and its program differ by {error:.1e}; expected "
-                    f"at most {bound:.1e}: does it detach a tensor, disable gradients, or use random numbers?"
+                    f"compile_potential: {name} and its program differ by {error:.1e}; expected at most {bound:.1e}: "
+                    "does it detach a tensor, disable gradients, or use random numbers?"
                 )
+        for buffer, other in expected_buffers.items():
+            error = _largest(buffers[buffer].double() - other.double())
+            if not error <= math.sqrt(eps) * _largest(other.double()):
+                raise RuntimeError(
+                    f"compile_potential: {name} changes its buffer {buffer} when it is called, and its program by "
+                    f"{error:.1e} otherwise; expected a buffer that is changed in place"
+                )
+
+    def _found(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
+        """Return results and gradients of a model, or of the program, for the example."""
+        create_graph = self.kind.create_graph
+        place = example.pos if create_graph else example.pos.detach().requires_grad_()
+        if model is None:
+            results = self(state, example)
+        else:
+            neighbors = example.neighbors(self.kind.constants)
+            results = derivatives(model.atoms_of_vectors, example.z, place, example.cells, neighbors, True)
+        values = [t for t in results if t is not None]
+        if create_graph:
+            inputs = [t for t in (place, example.cells, *state.values()) if t is not None and t.requires_grad]
+            loss = torch.stack([t.nan_to_num().square().sum() + t.nan_to_num().sum() for t in values]).sum()
+            values += torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+        return [t.detach().nan_to_num() for t in values]
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+
+
+def _copied(model: Potential, facts: Facts) -> Potential:
+    """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
+
+    Neither changes the model then, which other threads may use meanwhile.
+    """
+    memo = {id(facts.state[name]): facts.state[name] for name in facts.parameters}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise RuntimeError(
+            f"compile_potential: {type(model).__name__} cannot be copied; expected a model that copy.deepcopy takes: "
+            f"{error}"
+        ) from error
+
+
+def _without_small_products(program: Any) -> None:
+    """Write matrix products with one column or one inner index as elementwise products.
+
+    Torch's compiler decides by the number of rows whether to do so, and compiles again for other numbers.
+    """
+    aten = torch.ops.aten
+    for node in list(program.graph.nodes):
+        if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
+            continue
+        first, second = node.args[-2:]
+        inner, columns = (isinstance(n, int) and n == 1 for n in second.meta["val"].shape)  # others are symbols
+        if not (inner or columns):
+            continue
+        with program.graph.inserting_before(node):
+            call = program.graph.call_function
+            if inner:
+                found = call(aten.mul.Tensor, (first, second))
+            else:
+                product = call(aten.mul.Tensor, (first, call(aten.t.default, (second,))))
+                found = call(aten.sum.dim_IntList, (product, [1], True))
+            if node.target is aten.addmm.default:
+                found = call(aten.add.Tensor, (node.args[0], found))
+        node.replace_all_uses_with(found)
+        program.graph.erase_node(node)
+    program.recompile()
 
 
 def state_of(model: Potential) -> dict[str, Tensor]:
@@ -188,8 +324,13 @@ def state_of(model: Potential) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def traced_program(model: Potential, given_constants: Sequence[Sequence[int]], example: Inputs) -> Any:
-    """Trace energies and derivatives as a function of a model's parameters, buffers and `Inputs`."""
+def traced_program(
+    model: Potential, given_constants: Sequence[Sequence[int]], example: Inputs, plain: Sequence[str]
+) -> Any:
+    """Trace energies and derivatives as a function of a model's parameters, buffers and `Inputs`.
+
+    `plain` names tensors that are neither; those cannot be traced.
+    """
 
     def function(state: Mapping[str, Tensor], *given: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
@@ -199,7 +340,14 @@ def traced_program(model: Potential, given_constants: Sequence[Sequence[int]], e
         return tuple(derivatives(atoms, *inputs[:3], inputs.neighbors(given_constants), True))
 
     place = example.pos.detach().requires_grad_()
-    return trace(function, state_of(model), *example._replace(pos=place))
+    try:
+        return trace(function, state_of(model), *example._replace(pos=place))
+    except Exception as error:
+        buffers = f", with buffers instead of the tensors {', '.join(plain)}" if plain else ""
+        raise RuntimeError(
+            f"compile_potential: {type(model).__name__} cannot be traced; expected a model that "
+            f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}: {error}"
+        ) from error
 
 
 def condition_of(program: Any) -> str:
@@ -232,22 +380,46 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 
 
 class CompiledPotential(Module):
-    """A potential with a compiled program for energies, forces and stresses, made by :func:`compile_potential`.
+    """A potential with compiled programs for energies, forces and stresses, made by :func:`compile_potential`.
 
-    The first call of `energy_forces_stress` compiles, as does the first with another dtype, device, mode (`train` or
-    `eval`), presence of cells, or `create_graph`. Sizes do not matter. RuntimeError is raised as
-    :func:`compile_potential` describes.
+    A program takes structures of any size, and the parameters and buffers that the model has in each call. The first
+    call of `energy_forces_stress` compiles one, as does the first with another dtype, device, mode (`train` or `eval`),
+    presence of cells, `create_graph`, or setting of torch (autocast, default dtype and device, deterministic
+    algorithms, precision of products). So does the first after a change of what the program was made of: modes, hooks,
+    attributes, methods and parameters of all modules, but not global variables that a model reads. The last 32
+    programs are kept; copies and pickles have none at first.
+
+    RuntimeError, TypeError and ValueError are raised as :func:`compile_potential` describes.
 
     Attributes
     ----------
     model : Potential
         The original potential, with the same parameters.
+    options : dict
+        Those of torch.compile.
     """
 
     def __init__(self, model: Potential, options: Mapping[str, Any]) -> None:
         super().__init__()
         self.model, self.options = model, options
-        self.programs: dict[_Kind, _Program] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        # A result depends on the arguments of the call, on the parameters and buffers, which a program takes as
+        # arguments, and on everything else that its trace has read. A program holds the latter as kind and facts of
+        # the model, as torch.compile holds its options; both are compared in each call.
+        self.programs: list[_Program] = []
+        # What it says depends on the model alone, and `Facts.unchanged` compares it with the model in each call.
+        self._facts: Facts | None = None
+        self._dropped = 0  # compilations of programs that are no longer kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles have: programs can be neither pickled nor used for another model."""
+        return {n: v for n, v in vars(self).items() if n not in ("programs", "_facts", "_dropped")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
 
     @property
     def cutoff(self) -> float:
@@ -255,9 +427,19 @@ class CompiledPotential(Module):
         return self.model.cutoff
 
     @property
+    def max_num_neighbors(self) -> int | None:
+        """How many edges into each atom are kept, None for all."""
+        return self.model.max_num_neighbors
+
+    @property
+    def out_channels(self) -> int:
+        """Number of outputs of each atom."""
+        return self.model.out_channels
+
+    @property
     def compilations(self) -> int:
         """Number of compilations so far."""
-        return sum(program.compilations for program in self.programs.values())
+        return self._dropped + sum(program.compilations for program in self.programs)
 
     def neighbors(self, *args: Any, **kwargs: Any) -> Neighbors:
         """Return the neighbours of atoms; see :meth:`Potential.neighbors`."""
@@ -281,32 +463,71 @@ class CompiledPotential(Module):
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_(create_graph)
+        if not create_graph and cells is not None:
+            cells = cells.detach()
+        # Torch compiles again for another class, such as Parameter.
+        pos = pos if type(pos) is Tensor else pos.view_as(pos)
         given = Inputs.of(z, pos, cells, neighbors)
-        program = self._program(given, neighbors, create_graph)
-        if not program.takes(given):
+        facts = self._facts
+        if facts is None or not facts.unchanged(self.model):
+            facts = self._facts = self._shared(Facts(self.model))
+        program = self._program(facts, given, neighbors, create_graph)
+        if not program.takes(facts.state, given):
             _tell("ran without its program, because the model takes another branch,", given)
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
         before = program.compilations
-        energy, forces, stress, energies = program(given, create_graph)
+        energy, forces, stress, energies = program(facts.state, given)
         if program.compilations > before:
             _tell(f"recompiled its program ({program.compilations} compilations)", given)
         if neighbors.num_structures == 1:
             energy, stress = energy[:1], None if stress is None else stress[:1]
         return EnergyForcesStress(energy, forces, stress, energies)
 
-    def _program(self, given: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
+    def _program(self, facts: Facts, given: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
+        """Return the program of the kind of call and the facts of the model; make it if there is none."""
         kind = _Kind(
             given.pos.dtype,
             given.pos.device,
             given.batch.dtype,
             given.cells is not None,
             tuple(map(constants, graphs_of(neighbors))),
-            self.model.training,
             create_graph,
+            given.cells is not None and given.cells.requires_grad,
+            _surroundings(given.pos.device),
         )
-        if kind not in self.programs:
-            self.programs[kind] = _Program(self.model, kind, given, self.options)
-        return self.programs[kind]
+        found = self._found(kind, facts)
+        if found is not None:
+            return found
+        with _lock:
+            found = self._found(kind, self._shared(facts))  # of another thread
+            if found is not None:
+                return found
+            alike = [differences(p.values, facts.values) for p in self.programs if p.kind == kind]
+            changed = min(alike, key=len)[0] if alike else None
+            if len(alike) > 3:
+                _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", given)
+            devices = [given.pos.device] if given.pos.is_cuda else []
+            with _reported(type(self.model).__name__, changed), torch.random.fork_rng(devices):
+                found = _Program(self.model, facts, kind, given, self.options)
+            self.programs.append(found)
+            if len(self.programs) > MOST_PROGRAMS:
+                self._dropped += self.programs.pop(0).compilations
+                _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", given)
+            return found
+
+    def _found(self, kind: _Kind, facts: Facts) -> _Program | None:
+        for program in reversed(self.programs):
+            if program.kind == kind and program.values is facts.values:
+                return program
+        return None
+
+    def _shared(self, facts: Facts) -> Facts:
+        """Give facts the `values` of a program that has equal ones, so that calls compare identities."""
+        for program in self.programs:
+            if program.values == facts.values:
+                facts.values = program.values
+                break
+        return facts
 
 
 def _tell(what: str, given: Inputs) -> None:
@@ -314,18 +535,34 @@ def _tell(what: str, given: Inputs) -> None:
     warnings.warn(f"CompiledPotential: {what} for {len(given.z)} atoms with {edges} edges", stacklevel=5)
 
 
+@contextlib.contextmanager
+def _reported(name: str, changed: str | None) -> Iterator[None]:
+    """Say that a program is made, and how long it took, to the log `trigraph`, or else to a terminal."""
+    logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
+    why = "" if changed is None else f", because {changed} has changed"
+    began = time.perf_counter()
+    for text in (f"compile_potential: compiling {name}{why}; this may take minutes", ""):
+        text = text or f"compile_potential: compiled {name} in {time.perf_counter() - began:.0f} s"
+        _log.info(text)
+        if terminal and not logged:
+            print(text, file=sys.stderr, flush=True)
+        if "compiling" in text:
+            yield
+
+
 def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
     """Compile the energies, forces and stresses of a potential to one program, for structures of any size.
 
-    The first call compiles, which may take minutes; torch caches the result on disk. With ``create_graph=True``, a
-    compiled program also differentiates a loss of energies, forces and stresses, to train the model.
+    The first call compiles, which may take minutes; torch caches the result on disk. Beginning and end are told to the
+    log ``trigraph`` (level INFO), or else to standard error if it is a terminal. With ``create_graph=True``, a compiled
+    program also differentiates a loss of energies, forces and stresses, to train the model.
 
     Parameters
     ----------
     model : Potential
         `trigraph.torch.nn.DimeNetPlusPlus`, or your own class derived from `trigraph.torch.nn.Potential`.
     **options
-        Options of ``torch.compile``, such as ``mode="max-autotune"``, except `dynamic` and `fullgraph`.
+        The options `backend`, `mode` and `options` of ``torch.compile``, such as ``mode="max-autotune"``.
 
     Returns
     -------
@@ -335,11 +572,20 @@ def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
     Raises
     ------
     TypeError
-        If `model` is not a `Potential`.
+        If `model` is not a `Potential`, or for another option. In the first call, if a plain attribute of a module is a
+        tensor that requires a gradient.
+    ValueError
+        In the first call, if the model holds more than 100,000 values that are neither parameters nor buffers.
     RuntimeError
-        In the first call, if torch finds no C++ compiler, or if results or gradients of the program differ from those
-        of the model, which must not detach tensors, disable gradients or use random numbers.
+        If torch refuses the options. In the first call, if torch finds no C++ compiler, if the model cannot be copied
+        or traced, if a call of it changes anything but buffers in place, or if results, gradients or buffers of the
+        program differ from those of the model, which must not detach tensors, disable gradients or use random numbers.
     """
     if not isinstance(model, Potential):
         raise TypeError(f"compile_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")
+    taken = ("backend", "mode", "options")
+    for name in options:
+        if name not in taken:
+            raise TypeError(f"compile_potential: {name} is given; expected {', '.join(taken)} of torch.compile only")
+    torch.compile(lambda: None, **options)  # raises for values that it does not take
     return CompiledPotential(model, options)

@@ -183,6 +183,8 @@ class Potential(Module):
         ------
         TypeError, ValueError, MemoryError, NotImplementedError
             As for `forward`, or if `out_channels` is not 1.
+        RuntimeError
+            If the model was made inside ``torch.inference_mode()``.
         """
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)

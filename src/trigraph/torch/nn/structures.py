@@ -19,7 +19,7 @@ from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
 
-SRC, DST = (GRAPH_PARTS["EdgeGraph"].arrays.index(name) for name in ("src", "dst"))
+SRC = GRAPH_PARTS["EdgeGraph"].arrays.index("src")
 _sum = FUNCTIONS["agg_weighted_n2n"]
 
 
