@@ -508,9 +508,7 @@ def fortran(folder: Path, vector_bytes: str) -> None:
     "--skin", type=Finite(0), default=0.0, show_default=True, help="Keep neighbours until atoms moved by half, in Å."
 )
 @click.option("--compile", is_flag=True, help="Compile energies, forces and stresses to one program.")
-def lammps(
-    script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool
-) -> None:
+def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool) -> None:
     """Run SCRIPT with a potential in place of its line `fix ID all external pf/callback 1 1`.
 
     ARGUMENTS are those of LAMMPS, such as `-- -log none -var T 300`. `mpiexec -n 2 trigraph lammps ...` runs LAMMPS on

@@ -116,7 +116,9 @@ class Attached:
         order = np.argsort(tags, kind="stable")  # LAMMPS reorders atoms; sums are those of any number of ranks
         tags, x = tags[order], x[order]
         if len(tags) != (number := int(self.lmp.get_natoms())):
-            raise ValueError(f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost")
+            raise ValueError(
+                f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost"
+            )
         lost = tags[~np.isfinite(x).all(axis=1)]
         if len(lost):
             raise ValueError(f"fix {self.fix}: the position of atom {lost[0]} is not finite")
@@ -229,7 +231,9 @@ def _numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> list[int]:
         raise ValueError("attach: there is no box; expected create_box, read_data or read_restart before")
     units = lmp.extract_global("units")
     if units not in UNITS:
-        raise ValueError(f"attach: units is {units}; expected one of {', '.join(UNITS)}, as a model has eV and angstrom")
+        raise ValueError(
+            f"attach: units is {units}; expected one of {', '.join(UNITS)}, as a model has eV and angstrom"
+        )
     number = lmp.extract_global("ntypes")
     if len(elements) != number:
         raise ValueError(f"attach: elements has length {len(elements)}; expected {number}, one for each type of atoms")
