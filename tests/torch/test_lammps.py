@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -333,6 +334,27 @@ def test_attached_to_an_object(script):
     lmp.close()
 
 
+def test_interrupts_stop_lammps(script):
+    """One that comes within LAMMPS, as in the function of another fix, where Python would print it and go on."""
+    lmp = lammps(cmdargs=QUIET)
+    lmp.file(script(crystal(), "fix early all external pf/callback 1 1\nfix move all nve"))
+    lmp.set_fix_external_callback("early", lambda lmp, step, *_: step == 2 and signal.raise_signal(signal.SIGINT), lmp)
+    attached = trigraph.lammps.attach(lmp, Pairs(), SYMBOLS)
+    with pytest.raises(Exception, match="trigraph_stopped"):
+        lmp.command("run 5")
+    assert isinstance(attached.error, KeyboardInterrupt)
+    assert lmp.extract_global("ntimestep") == 2
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    lmp.close()
+
+
+class Infinite(Pairs):
+    def energy_forces_stress(self, *arguments, **given):
+        found = super().energy_forces_stress(*arguments, **given)
+        return found._replace(forces=found.forces / 0)
+
+
 ATOMS = f"{BOX}create_atoms 3 single 1 1 1 units box\ncreate_atoms 3 single 3 1 1 units box\n"
 MOVED = f"{FIX}\nfix move all nve\nvelocity all create 300 1\n"
 BAD = {
@@ -347,6 +369,11 @@ BAD = {
     "infinite": (f"{ATOMS}{MOVED}neigh_modify delay 9\ntimestep 1e308\nrun 2\n", SYMBOLS, "atom 1 is not finite"),
     "lost": (f"boundary f f f\n{ATOMS}{MOVED}velocity all set -500 0 0\nrun 99\n", SYMBOLS, "1 atoms .*; expected 2"),
 }
+
+
+def test_forces_that_are_not_finite(script):
+    with pytest.raises(ValueError, match="the force of atom 1 is not finite; 32 atoms have such"):
+        trigraph.lammps.run(Infinite(), script(crystal(), f"{FIX}\nrun 1"), SYMBOLS, arguments=QUIET)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -385,14 +412,17 @@ def two_systems(script):
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 def test_two_ranks(two_systems):
-    """The same bits as of one rank."""
-    dumps = []
+    """The same bits of atoms as of one rank; LAMMPS adds up what all ranks have in an order of its own."""
+    dumps, thermo = [], []
     for number in (1, 2):
         done = program(number, *two_systems)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("Loop time of") == 2
+        lines = [line.split() for line in done.stdout.splitlines()]
+        thermo.append([[float(word) for word in line] for line in lines if len(line) == 9 and line[0].isdigit()])
         dumps.append([Path(f"{name}.dump").read_text() for name in ("crystal", "molecule")])
     assert dumps[0] == dumps[1]
+    assert len(thermo[0]) == 18
+    np.testing.assert_allclose(*thermo, rtol=2e-7, atol=1e-9)  # as printed
     assert len(dumps[0][0].splitlines()) == 9 * (32 + 9)
 
 
