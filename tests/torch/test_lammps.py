@@ -77,10 +77,11 @@ def script(tmp_path, monkeypatch):
     """Write a script of LAMMPS that reads atoms, and then has the lines of a test."""
     monkeypatch.chdir(tmp_path)
 
-    def write(atoms, lines, before="", units="metal", boundary="p p p"):
+    def write(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
-        write_lammps_data("atoms", atoms[::-1], **options)
-        head = f"units {units}\nboundary {boundary}\natom_style atomic\n{before}\nread_data atoms\n"
+        write_lammps_data("atoms", atoms, **options)
+        sort = convert(3.0, "distance", "metal", units)  # the order is soon not that of tags
+        head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
         shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
         shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
         Path("in").write_text(f"{head}{shown}{lines}\n")
@@ -165,7 +166,7 @@ def test_neighbors_are_kept(script, monkeypatch):
     assert searches("run 0") == 1
     assert searches("displace_atoms all random 0.1 0.1 0.1 1 units box") == 0
     assert searches("displace_atoms all random 0.25 0.25 0.25 1 units box") == 1
-    assert searches("change_box all x scale 1.001 remap units box") == 1
+    assert searches("change_box all x final 0 7.25 y final 0 7.25 z final 0 7.25 remap") == 1
     assert searches("group some id 5\ndelete_atoms group some") == 1
     assert searches("run 0", lambda: setattr(model, "cutoff", 4.0)) == 1
     assert searches("run 0", model.float) == 1
@@ -375,16 +376,12 @@ def test_bad_input(case, tmp_path):
         trigraph.lammps.run(potential(), tmp_path / "in", elements, arguments=QUIET)
 
 
-def program(number, *arguments):
-    """Run the command on some ranks, more than there may be processors: those that wait let others run."""
-    ranks = [MPIEXEC, "-n", str(number)] if number > 1 else []
-    command = [*ranks, sys.executable, "-m", "trigraph", "lammps", *arguments, "--", "-log", "none"]
+def on_two_ranks(*arguments):
+    """Run the command on more ranks than there may be processors: those that wait let others run."""
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", *arguments, "--", "-log", "log"]
     given = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     given["TMPDIR"] = str(Path.cwd())  # MPICH leaves files there
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | given, check=False)
-
-
-DUMP = "dump some all custom 1 {} id type x y z vx vy vz fx fy fz c_each\ndump_modify some sort id format float %.17g\n"
 
 
 @pytest.fixture
@@ -392,29 +389,36 @@ def two_systems(script):
     """A script of a crystal, and after `clear` of a molecule that leaves one of two ranks without atoms."""
     texts = []
     for name, atoms in (("crystal", crystal()), ("molecule", molecule("C2H6", cell=[40, 9, 9]))):
-        atoms.positions += [0, 4, 4] if name == "molecule" else 0
-        lines = f"{FIX}\nfix move all nve\ntimestep 0.0001\n{DUMP.format(f'{name}.dump')}run 8\nclear\n"
-        texts.append(Path(script(atoms, lines)).read_text().replace("read_data atoms", f"read_data {name}"))
+        atoms.positions += 4 * (name == "molecule")
+        dump = f"dump some all custom 1 {name}.dump id type x y z vx vy vz fx fy fz c_each"
+        lines = f"{FIX}\nfix move all nve\ntimestep 0.0001\n{dump}\ndump_modify some sort id format float %.17g"
+        text = Path(script(atoms, f"{lines}\nrun 8\nclear\n")).read_text()
+        texts.append(text.replace("read_data atoms", f"processors * 1 1\nread_data {name}"))
         Path("atoms").rename(name)
-    Path("both").write_text("".join(f"processors * 1 1\n{text}" for text in texts))
+    Path("both").write_text("".join(texts))
     torch.save(potential(), "model.pt")
     return "both", "--model", "model.pt", "--elements", ",".join(SYMBOLS)
+
+
+def printed():
+    """Return what LAMMPS has written: dumps of both systems, and the numbers of its log."""
+    lines = [line.split() for line in Path("log").read_text().splitlines()]
+    thermo = [[float(word) for word in line] for line in lines if len(line) == 9 and line[0].isdigit()]
+    return [Path(f"{name}.dump").read_text() for name in ("crystal", "molecule")], thermo
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 def test_two_ranks(two_systems):
     """The same bits of atoms as of one rank; LAMMPS adds up what all ranks have in an order of its own."""
-    dumps, thermo = [], []
-    for number in (1, 2):
-        done = program(number, *two_systems)
-        assert done.returncode == 0, done.stderr
-        lines = [line.split() for line in done.stdout.splitlines()]
-        thermo.append([[float(word) for word in line] for line in lines if len(line) == 9 and line[0].isdigit()])
-        dumps.append([Path(f"{name}.dump").read_text() for name in ("crystal", "molecule")])
-    assert dumps[0] == dumps[1]
-    assert len(thermo[0]) == 18
-    np.testing.assert_allclose(*thermo, rtol=2e-7, atol=1e-9)  # as printed
-    assert len(dumps[0][0].splitlines()) == 9 * (32 + 9)
+    arguments = ["-screen", "none", "-log", "log"]
+    trigraph.lammps.run(potential(), "both", SYMBOLS, arguments=arguments).close()
+    dumps, thermo = printed()
+    done = on_two_ranks(*two_systems)
+    assert done.returncode == 0, done.stderr
+    assert printed()[0] == dumps
+    assert len(dumps[0].splitlines()) == 9 * (32 + 9)
+    assert len(thermo) == 18
+    np.testing.assert_allclose(printed()[1], thermo, rtol=2e-7, atol=1e-9)  # as printed
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
@@ -424,13 +428,13 @@ def test_two_ranks(two_systems):
         # The check of the atoms, on the first rank: one has left the box.
         ("velocity all set 2000 0 0\nrun 99", ["Error: fix model: ", "Error: rank 0: fix model: "]),
         # LAMMPS itself, on the rank that has these atoms.
-        ("variable bad atom sqrt(x-4)\ncompute bad all reduce sum v_bad\nprint $(c_bad)", ["Sqrt of negative"]),
+        ("variable bad atom sqrt(x-4)\ncompute bad all reduce sum v_bad\nrun 0\nprint $(c_bad)", ["Sqrt of negative"]),
     ],
 )
 def test_two_ranks_end_together(lines, messages, two_systems):
     both = Path("both").read_text().replace("run 8", f"run 0\n{lines}").replace("p p p", "f p p")
     Path("both").write_text(both)
-    done = program(2, *two_systems)
+    done = on_two_ranks(*two_systems)
     assert done.returncode != 0
     for message in messages:
         assert message in done.stderr
