@@ -35,8 +35,7 @@ FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 AUDIENCES = {
     "Check": ("verify",),
     "Look up": ("info", "operators"),
-    "Simulate": ("lammps",),
-    "Use from Fortran, C and C++": ("fortran",),
+    "Use from LAMMPS, Fortran, C and C++": ("lammps", "fortran"),
     "Develop trigraph": ("bench", "qualify"),
 }
 # Modules of commands that are imported on demand.
@@ -67,7 +66,7 @@ class _Commands(Commands):
 def main() -> None:
     """Check, list and export the message-passing operators of trigraph.
 
-    Begin with `trigraph verify --operator gat`; `trigraph COMMAND --help` explains a command.
+    Begin with `trigraph verify --operator gat`; `COMMAND --help` explains each.
     """
 
 
