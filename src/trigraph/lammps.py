@@ -190,6 +190,8 @@ def _heed_interrupts(attached: Attached) -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
+# Models that an interrupt may concern, as long as they exist, and the handler of interrupts that was there before ours:
+# both are of this process alone.
 _ATTACHED: weakref.WeakSet[Attached] = weakref.WeakSet()
 _BEFORE: Any = signal.default_int_handler
 
