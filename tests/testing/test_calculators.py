@@ -448,7 +448,9 @@ def test_an_interrupted_command_shows_what_it_knows(tmp_path, monkeypatch):
     (tmp_path / "interrupting.py").write_text(
         "import os, signal, time\nfrom ase.calculators.emt import EMT\n\n\nclass Interrupts(EMT):\n"
         "    def calculate(self, atoms, *more):\n        super().calculate(atoms, *more)\n"
-        "        if len(atoms) == 1:\n            os.kill(os.getppid(), signal.SIGINT)\n            time.sleep(60)\n"
+        "        if len(atoms) == 1:\n"
+        "            time.sleep(2)  # the command has then received what the kinds before have found\n"
+        "            os.kill(os.getppid(), signal.SIGINT)\n            time.sleep(60)\n"
     )
     skips = [
         word for kind, why in only("forces", "net force", "lone atom").items() for word in ("--skip", f"{kind}={why}")
