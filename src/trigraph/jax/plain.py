@@ -62,7 +62,7 @@ def _spherical_bessel(l: int, x: Any) -> Any:  # noqa: E741
     near, far = jnp.where(low, x, 1), jnp.where(low, l + 2, x)
     factors = [-0.5 / (k * (2 * l + 2 * k + 1)) for k in range(1, SERIES)]
     terms = np.cumprod([1 / math.prod(range(1, 2 * l + 2, 2)), *factors])[::-1]
-    series = near**l * jnp.polyval(jnp.asarray(terms, x.dtype), near * near)
+    series = near**l * jnp.polyval(jnp.asarray(terms, x.dtype), near * near, unroll=1)
     j = [jnp.sin(far) / far, jnp.sin(far) / far**2 - jnp.cos(far) / far]
     for n in range(1, l):
         j.append((2 * n + 1) / far * j[n] - j[n - 1])
