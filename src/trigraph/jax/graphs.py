@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from trigraph.graphs import GRAPH_TYPES, ReverseCSC, coarsened
 from trigraph.table import GRAPH_PARTS
@@ -38,15 +37,15 @@ def on_cpu(array: Any, what: str) -> Any:
 
 
 def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    # Leaves and numbers depend on the graph alone, which keeps them: it never changes, and `prepare` was called.
+    found = graph._built.get("jax")
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]
-    if graph.kind not in ("numpy", "jax"):
-        raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
-    if graph.kind == "numpy" and getattr(graph, parts.arrays[0]).dtype == np.int64:
-        on_cpu(getattr(graph, parts.arrays[0]), f"{name}: {parts.arrays[0]}")  # it may have been built before
-    # The arrays of a graph never change, and `prepare` is always called: they depend on the graph alone, which has them.
-    found = graph._built.get("jax")
+    if graph.kind == "numpy" and (first := getattr(graph, parts.arrays[0])).dtype.itemsize == 8:
+        on_cpu(first, f"{name}: {parts.arrays[0]}")  # it raises, also where 64 bits were enabled before
     if found is None:
+        if graph.kind not in ("numpy", "jax"):
+            raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
         reverse = graph.prepare()
         arrays = [getattr(graph, a) for a in parts.arrays] + [getattr(reverse, a) for a in parts.reverse]
         if graph.kind == "numpy":
