@@ -1,8 +1,8 @@
 """A small potential in JAX with forces and a Hessian, and a layer of a graph neural operator of one's own.
 
-Run ``python examples/jax_potential.py``; it needs ``pip install 'trigraph[jax]'``. The potential has DimeNet++'s sum over
-triplets: distances go through `radial_basis`, vectors and embeddings through `agg_edge_to_edge`. As in jax-md, it is a
-function of positions, so that forces are ``-jax.grad`` and a Hessian is ``jax.hessian``.
+Run ``python examples/jax_potential.py``; it needs ``pip install 'trigraph[jax]'``. The potential has DimeNet++'s sum
+over triplets: distances go through `radial_basis`, vectors and embeddings through `agg_edge_to_edge`. As in jax-md, it
+is a function of positions, so that forces are ``-jax.grad`` and a Hessian is ``jax.hessian``.
 """
 
 import jax

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import trigraph
-from trigraph import CSC, EdgeGraph, Segments
+from trigraph import CSC, EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
 from trigraph.verification.cases import build, variants
 
@@ -22,7 +22,9 @@ from trigraph.jax.plain import PLAIN  # noqa: E402
 NAMES = ("regular", "shared rows", "no edges", "images", "saturated", "periodic")
 CASES = [(spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in variants(spec) if v.name in NAMES}.values()]
 SMALL = [next(c for c in CASES if c[0] is spec) for spec in DEFINITIONS]
-SMALL += [c for c in CASES if c[1].name == "regular" and ("ELU" in repr(c[1]) or "mean" in repr(c[1]) or "max" in repr(c[1]))]
+SMALL += [
+    c for c in CASES if c[1].name == "regular" and ("ELU" in repr(c[1]) or "mean" in repr(c[1]) or "max" in repr(c[1]))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +170,8 @@ def test_graphs_are_pytrees(small):
     graph, x, w, f = small
     leaves, structure = jax.tree.flatten(graph)
     again = jax.tree.unflatten(structure, leaves)
-    assert isinstance(again, CSC) and (again.num_edges, again.num_dst_nodes) == (15, 6)
+    assert isinstance(again, CSC)
+    assert (again.num_edges, again.num_dst_nodes) == (15, 6)
     equal({"": f(x, w, again)}, {"": f(x, w)})
     assert jax.tree.structure(again) == structure  # so that a program is compiled once
     of_jax = CSC(jnp.asarray(graph.offsets), jnp.asarray(graph.indices), 6, jnp.asarray(graph.edge_ids))
@@ -184,9 +187,13 @@ def test_graphs_are_pytrees(small):
 def test_bad_input(small):
     graph, x, w, f = small
     raises = pytest.raises
-    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: edge_weight has shape \(14,\); expected \(num_edges,\) = \(15,\)"):
+    with raises(
+        ValueError, match=r"^agg_weighted_n2n_fwd: edge_weight has shape \(14,\); expected \(num_edges,\) = \(15,\)"
+    ):
         jax.jit(f)(x, w[1:])
-    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: edge_weight has dtype float32; expected float64, the dtype of"):
+    with raises(
+        TypeError, match=r"^agg_weighted_n2n_fwd: edge_weight has dtype float32; expected float64, the dtype of"
+    ):
         f(x, w.astype("float32"))
     with raises(TypeError, match=r"^agg_weighted_n2n_fwd: embedding is a list; expected a jax\.Array"):
         f([1.0], w)
@@ -207,9 +214,13 @@ def test_bad_input(small):
     with raises(TypeError, match=r"^agg_weighted_n2n_fwd: embedding has dtype float64, which JAX converts to float32"):
         f(np.ones((6, 3)), np.ones(15))
     one = jnp.ones((1, 2), "float32")
-    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: graph: CSC: offsets has dtype int64, which JAX converts to int32"):
+    with raises(
+        TypeError, match=r"^agg_weighted_n2n_fwd: graph: CSC: offsets has dtype int64, which JAX converts to int32"
+    ):
         tj.agg_weighted_n2n(one, None, wide)
-    assert tj.agg_weighted_n2n(one, None, CSC(wide.offsets.astype(np.int32), wide.indices.astype(np.int32)))[0].shape == (1, 2)
+    assert tj.agg_weighted_n2n(one, None, CSC(wide.offsets.astype(np.int32), wide.indices.astype(np.int32)))[
+        0
+    ].shape == (1, 2)
 
 
 def test_other_devices_are_refused(small):
@@ -232,7 +243,9 @@ def test_programs_follow_settings(small):
         equal({"": program(x)}, {"": expected})
         assert len(os.listdir("/proc/self/task")) > tasks
     primitive._handler.trigraph_xla_functions(None, 0)
-    with pytest.raises((RuntimeError, ValueError), match="agg_weighted_n2n_.wd_f64_i32 is not a function of this version"):
+    with pytest.raises(
+        (RuntimeError, ValueError), match=r"agg_weighted_n2n_.wd_f64_i32 is not a function of this version"
+    ):
         program(x).block_until_ready()
     set_cpu_level(before)
     equal({"": program(x)}, {"": expected})

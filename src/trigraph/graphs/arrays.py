@@ -94,8 +94,8 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
     if jax is not None and isinstance(value, jax.Array):
         if isinstance(value, jax.core.Tracer):
             raise TypeError(
-                f"{what} is traced by JAX; expected an array with values: build the graph outside of jit, grad and vmap, "
-                "and pass it as an argument"
+                f"{what} is traced by JAX; expected an array with values: build the graph outside of jit, grad and "
+                "vmap, and pass it as an argument"
             )
         if any(d.platform != "cpu" for d in value.devices()):
             raise ValueError(f"{what} is on {next(iter(value.devices()))}; expected a CPU device")

@@ -313,8 +313,8 @@ class EdgeGraph(Immutable):
             return
         if self.kind == "jax":  # whose numbers a program that is traced does not have
             raise ValueError(
-                f"{operator}: exclude is 'edge' and graph has parallel edges; expected an EdgeGraph built with shifts or "
-                "vec, which tell the reverse of an edge"
+                f"{operator}: exclude is 'edge' and graph has parallel edges; expected an EdgeGraph built with shifts "
+                "or vec, which tell the reverse of an edge"
             )
         src, dst = self.src[self.dst_edge_index], self.dst[self.dst_edge_index]
         at = int(namespace_of(src).argmax((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])))

@@ -14,4 +14,4 @@ from trigraph.jax.graphs import register as _register
 
 _register()
 globals().update(FUNCTIONS)
-__all__ = sorted(FUNCTIONS)  # noqa: PLE0605
+__all__ = sorted(FUNCTIONS)

@@ -86,7 +86,9 @@ def _function(spec: Definition) -> Callable[..., Any]:
             if sizes[name] > LARGEST:
                 raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
         operands = {n: kind.find(n, values) for n in arrays_of_graphs}  # type: ignore[union-attr]
-        operands = {n: a for n, a in operands.items() if a is not None} | {a.name: values[a.name] for a in op.given(values)}
+        operands = {n: a for n, a in operands.items() if a is not None} | {
+            a.name: values[a.name] for a in op.given(values)
+        }
         attributes = tuple((a.name, values[a.name]) for a in op.attributes)
         wanted = tuple(f.name for f in op.returned(values, sizes))
         found = call(Form(spec.name, 0, tuple(sizes.items()), attributes), operands, wanted)

@@ -1,5 +1,6 @@
 """Graph objects as pytrees: leaves are their arrays, reverse orders included, and the static part is their numbers."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,13 +13,13 @@ from trigraph.table import GRAPH_PARTS
 def on_cpu(array: Any, what: str) -> Any:
     """Return a NumPy or JAX array as a JAX array of the same dtype; traced arrays are returned unchanged.
 
-    TypeError if JAX would convert the dtype; ValueError, naming `what`, if it is on another device than a CPU, or if its
-    memory was given away.
+    TypeError if JAX would convert the dtype; ValueError, naming `what`, if it is on another device than a CPU, or if
+    its memory was given away.
     """
     if isinstance(array, jax.core.Tracer):
         return array
     if not isinstance(array, jax.Array):
-        if array.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+        if array.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
             half = array.dtype.name.replace("64", "32")
             raise TypeError(
                 f"{what} has dtype {array.dtype}, which JAX converts to {half}; expected {half}, or "
@@ -55,10 +56,10 @@ def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
         exact = {size: getattr(graph, size) for size, _, _ in sizes}
         numbers = {n: coarsened(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
         found = graph._built.setdefault("jax", (tuple(arrays), tuple((exact | numbers).items())))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def _unflatten(cls: type[Any], numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
+def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
     """Return a graph of any leaves, which JAX also uses for other things than arrays."""
     parts, leaves = GRAPH_PARTS[cls.__name__], tuple(leaves)
     graph, count = cls.__new__(cls), len(parts.arrays)
@@ -76,4 +77,4 @@ def leaves_of(graph: Any) -> Any:
 def register() -> None:
     """Register the classes of graph objects as pytrees."""
     for cls in GRAPH_TYPES.values():
-        jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, leaves, cls=cls: _unflatten(cls, aux, leaves))
+        jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, cls))

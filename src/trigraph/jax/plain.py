@@ -1,7 +1,7 @@
 """Every operator once in jax.numpy: derivatives that the compiled operators do not have come from it.
 
-Each function takes the arrays of a call by name (those of the graph too), sizes, and attributes, and returns the outputs
-by name. They are differentiable to any order; values are those of the operators, but for rounding.
+Each function takes the arrays of a call by name (those of the graph too), sizes, and attributes, and returns the
+outputs by name. They are differentiable to any order; values are those of the operators, but for rounding.
 """
 
 import math
@@ -76,7 +76,10 @@ def radial_basis(v: Values, s: Values, a: Values) -> Values:
     b, c, d = -(q + 1) * (q + 2) / 2, q * (q + 2), -q * (q + 1) / 2
     envelope = jnp.where(inside[:, None], 1 / x + b * x ** (q - 1) + c * x**q + d * x ** (q + 1), 0)
     zeros, norms = _zeros(s["n_spherical"], s["n_radial"])
-    radial = [envelope * n.astype(x.dtype) * _spherical_bessel(l, z.astype(x.dtype) * x) for l, (z, n) in enumerate(zip(zeros, norms, strict=True))]
+    radial = [
+        envelope * n.astype(x.dtype) * _spherical_bessel(l, z.astype(x.dtype) * x)
+        for l, (z, n) in enumerate(zip(zeros, norms, strict=True))  # noqa: E741
+    ]
     return {"rbf": envelope * jnp.sin(v["freq"] * x), "sbf_rad": jnp.concatenate(radial, 1)}
 
 
@@ -105,7 +108,7 @@ def _harmonics(u: Any, degree: int) -> list[Any]:
 
 
 def agg_edge_to_edge(v: Values, s: Values, a: Values) -> Values:
-    """Sum over triplets by the addition theorem: sums at each node of harmonics times embeddings, less what is left out."""
+    """Sum over triplets by the addition theorem: sums of harmonics at each node, less what is left out."""
     edges, vec, number = jnp.arange(s["num_edges"]), v["vec"], s["n_spherical"] * s["n_radial"]
     w1 = v["weights"][:number].reshape(s["n_spherical"], s["n_radial"], -1)
     radial = v["sbf_rad"].reshape(-1, s["n_spherical"], s["n_radial"])
@@ -179,13 +182,13 @@ def basis_embedding_radial(v: Values, s: Values, a: Values) -> Values:
 
 
 def basis_embedding_spherical(v: Values, s: Values, a: Values) -> Values:
-    """The same for each spherical function, reshaped and not transposed."""
+    """Radial basis times weight for each spherical function, reshaped and not transposed."""
     product = v["rad_basis"] @ v["weight"].reshape(s["num_radial"], -1)
     return {"rad_W1": product.reshape(-1, s["interm"], s["num_spherical"])}
 
 
 def basis_embedding_triplets(v: Values, s: Values, a: Values) -> Values:
-    """The same times the spherical basis of each triplet."""
+    """Sum over spherical functions of that, times the spherical basis of each triplet."""
     of_edges = basis_embedding_spherical(v, s, a)["rad_W1"]
     return {"rad_W1": jnp.einsum("tis,ts->ti", of_edges[v["triplet_edge"]], v["sph_basis"])}
 
@@ -200,7 +203,19 @@ def interaction_bilinear(v: Values, s: Values, a: Values) -> Values:
     return {"m_ca": product.reshape(len(product), -1) @ v["weight"].T}
 
 
-PLAIN = {f.__name__: f for f in (
-    gno_kernel, gno_aggregate, gno_message, radial_basis, agg_edge_to_edge, mha_gat_n2n, agg_weighted_n2n,
-    basis_embedding_radial, basis_embedding_spherical, basis_embedding_triplets, interaction_bilinear,
-)}
+PLAIN = {
+    f.__name__: f
+    for f in (
+        gno_kernel,
+        gno_aggregate,
+        gno_message,
+        radial_basis,
+        agg_edge_to_edge,
+        mha_gat_n2n,
+        agg_weighted_n2n,
+        basis_embedding_radial,
+        basis_embedding_spherical,
+        basis_embedding_triplets,
+        interaction_bilinear,
+    )
+}

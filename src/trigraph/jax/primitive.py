@@ -1,11 +1,11 @@
-"""The JAX primitive of all operators: its derivatives, and its compilation to a call of XLA's foreign function interface.
+"""The JAX primitive of all operators: its derivatives, and its compilation to a call of XLA's interface.
 
 With ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``, the
-tangent of the forward along ``a`` is the first part of bwd2, which does not depend on ``g``, and each operator is linear
-in ``g`` and in ``a``, with the transpose that the table gives. `BOTH` is the tangent of bwd along ``along_`` of ``g`` and
-``gg_`` of ``x``, whose transpose is one call of bwd2 for both. `SECOND` is the second derivative ``D2F[a, b]`` of the
-forward along two directions. The operators have its transpose, but not itself: it is computed by the plain form, and so
-is everything of third order.
+tangent of the forward along ``a`` is the first part of bwd2, which does not depend on ``g``, and each operator is
+linear in ``g`` and in ``a``, with the transpose that the table gives. `BOTH` is the tangent of bwd along ``along_`` of
+``g`` and ``gg_`` of ``x``, whose transpose is one call of bwd2 for both. `SECOND` is the second derivative ``D2F[a, b]``
+of the forward along two directions. The operators have its transpose, but not itself: it is computed by the plain form,
+and so is everything of third order.
 """
 
 import ctypes
@@ -21,11 +21,11 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from trigraph.checks import shape_of
 from trigraph.fortran.levels import FOLLOWERS, fast_module
 from trigraph.fortran.shims import SHIM_SETS
 from trigraph.fortran.threads import get_num_threads, least_work
 from trigraph.jax.plain import PLAIN
-from trigraph.checks import shape_of
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate
 
 SECOND, BOTH = 3, 4  # orders in `Form`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x)
@@ -72,9 +72,7 @@ def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct
     """Shapes and dtypes of the wanted fields; `dtypes` are those of the operands."""
     fields, sizes = {f.name: f for f in form.op.fields}, dict(form.sizes)
     index, real = dtypes[form.names[0]], dtypes[form.spec.inputs[0].name]
-    return [
-        jax.ShapeDtypeStruct(shape_of(fields[n], sizes), index if fields[n].index else real) for n in form.wanted
-    ]
+    return [jax.ShapeDtypeStruct(shape_of(fields[n], sizes), index if fields[n].index else real) for n in form.wanted]
 
 
 # --- Compilation
@@ -88,7 +86,9 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
     written = [math.prod(r.shape) for r in results]
     numbers = [sizes[s] for s in form.spec.symbols]
     if not (all(numbers) and all(written)):  # nothing to sum over
-        return [jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)]
+        return [
+            jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
+        ]
     if form.order == BOTH:
         found = _sum(*_both(form, values))
         return [found[n] for n in form.wanted]
@@ -100,7 +100,11 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
         if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent(form):
             values[a.name] = jnp.zeros(shape_of(a, sizes), first.dtype)
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
-    integers = [*numbers, *(int(n in values or _has(form, n)) for n in SHIMS.presence(op)), *(sizes[n] for n in op.choices)]
+    integers = [
+        *numbers,
+        *(int(n in values or _has(form, n)) for n in SHIMS.presence(op)),
+        *(sizes[n] for n in op.choices),
+    ]
     kind = f"_f{8 * first.dtype.itemsize}" + (f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else "")
     wanted = [int(f.name in form.wanted) for f in op.fields]
     attributes = dict(form.attributes)
@@ -138,8 +142,10 @@ def _functions(module: Any) -> Any:
     library, names = ctypes.CDLL(module.__file__), ["refused_bytes"]
     for op in (op for op in OPERATORS.values() if op.restriction is None):
         for real in SHIMS.reals:
-            names += [f"{op.name}_{real}" + f"_{index}" * bool(op.graph) for index in SHIMS.indices[: 2 if op.graph else 1]]
-    found = ((n.encode(), ctypes.cast(getattr(library, f"{n}_"), ctypes.c_void_p)) for n in sorted(names))
+            names += [
+                f"{op.name}_{real}" + f"_{index}" * bool(op.graph) for index in SHIMS.indices[: 2 if op.graph else 1]
+            ]
+    found = [_Function(n.encode(), ctypes.cast(getattr(library, f"{n}_"), ctypes.c_void_p)) for n in sorted(names)]
     return (_Function * len(names))(*found)
 
 
@@ -196,8 +202,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     moved = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
     rest, of = _split(form, values)
     along, by = _split(form, moved)
-    along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}  # nothing is done for what fwd gave back
-    first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
+    # What fwd gave back has no tangent of its own: bwd2 takes it as a function of the inputs.
+    along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
+    second, third = form._replace(order=2), form._replace(order=SECOND)
     inputs = [n for n in form.wanted if not n.startswith("grad_")]
     grads = [n for n in form.wanted if n.startswith("grad_")]
     parts: list[Values] = []
@@ -229,8 +236,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     else:
         for direction in ("gg", "along"):
             if by[direction]:
-                both = {"gg": of["gg"], "along": of["along"]} | {direction: by[direction]}
-                parts.append(call(form, rest | _prefixed(**both), form.wanted))
+                pair = {"gg": of["gg"], "along": of["along"]} | {direction: by[direction]}
+                parts.append(call(form, rest | _prefixed(**pair), form.wanted))
         if along:
             parts.append(_tangent(form, values, along, form.wanted))
     found = _sum(*parts)
@@ -292,8 +299,8 @@ def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
     gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
 
-    def plain(x: Values) -> Values:
-        return PLAIN[form.name](rest | x, dict(form.sizes), dict(form.attributes))  # type: ignore[no-any-return]
+    def plain(x: Values) -> Any:
+        return PLAIN[form.name](rest | x, dict(form.sizes), dict(form.attributes))
 
     return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
 
@@ -302,7 +309,9 @@ def _second(form: Form, values: Mapping[str, Any]) -> Values:
     """Return D2F[gg, along] of every output by the plain form."""
     derivative, inputs = _directional(form, values)
     along = _split(form, values)[1]["along"]
-    found: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[1]
+    found: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
+        1
+    ]
     return found
 
 
@@ -319,7 +328,7 @@ def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -
             return {f"grad_{n}": y for n, y in _second(form, values | x).items()}
         derivative, _ = _directional(form, values | x)
         found, pull = jax.vjp(derivative, x)
-        return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in found.items()})[0]  # type: ignore[no-any-return]
+        return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in found.items()})[0]
 
     tangents = jax.jvp(fields, (inputs,), (directions,))[1]
     return {n: tangents[n] for n in wanted}
@@ -339,7 +348,9 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -
 def _load() -> Any:
     found = importlib.util.find_spec("trigraph.fortran._xla")
     if found is None or found.origin is None:
-        raise ImportError("trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again")
+        raise ImportError(
+            "trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again"
+        )
     library = ctypes.CDLL(found.origin)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
     return library
