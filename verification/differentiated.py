@@ -106,6 +106,8 @@ def own_functions(framework: str, device: str | None = None) -> Subject:
     like = _device(framework, device)
 
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+        if op.restriction is not None:
+            raise NotOffered(f"{name} has bwd2 as a whole")
         return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt)
 
     return Subject(name, True, call, selective=False)
