@@ -3,9 +3,9 @@
 With ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``, the
 tangent of the forward along ``a`` is the first part of bwd2, which does not depend on ``g``, and each operator is
 linear in ``g`` and in ``a``, with the transpose that the table gives. `BOTH` is the tangent of bwd along ``along_`` of
-``g`` and ``gg_`` of ``x``, whose transpose is one call of bwd2 for both. `SECOND` is the second derivative ``D2F[a, b]``
-of the forward along two directions. The operators have its transpose, but not itself: it is computed by the plain form,
-and so is everything of third order.
+``g`` and ``gg_`` of ``x``, whose transpose is one call of bwd2 for both. `SECOND` is the second derivative
+``D2F[a, b]`` of the forward along two directions. The operators have its transpose, but not itself: it is computed by
+the plain form, and so is everything of third order.
 """
 
 import ctypes
