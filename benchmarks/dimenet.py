@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks.calls import Unavailable
-from trigraph.benchmarks.peers import by_autograd, compiled, torch_peers
+from trigraph.benchmarks.peers import JAX_PEERS, by_autograd, compiled, torch_peers
 from trigraph.benchmarks.workloads import Case, Step, Workload
 
 SIZES = {
@@ -115,7 +115,7 @@ FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations(2, 1))
 
 def _aggregate(name: str, summary: str, *steps: Step, about: Mapping[str, str] = ABOUT) -> Workload:
     sizes = {n: SIZES[n] for n in ANGULAR}
-    return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, torch_peers(AGGREGATION, about))
+    return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, torch_peers(AGGREGATION, about) | JAX_PEERS)
 
 
 WORKLOADS = (

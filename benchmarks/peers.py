@@ -1,4 +1,4 @@
-"""What the peers of several families share: forms of torch and PyTorch Geometric, eager and compiled."""
+"""What the peers of several families share: forms of torch and PyTorch Geometric, eager and compiled, and of JAX."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,6 +8,7 @@ import numpy as np
 
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.workloads import Case, Peer
+from trigraph.table import OPERATORS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -77,3 +78,65 @@ def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str
         }
 
     return call
+
+
+def by_jax(case: Case, form: str) -> Call:
+    """Run a workload of one definition, as `by_autograd` does, as one program of jax.jit.
+
+    Forms are "jax", gathers and ``jax.ops.segment_sum``, and "trigraph-jax", the function of `trigraph.jax`. Each
+    contender has a process of its own, for which this enables 64 bits.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    import trigraph.jax
+    from trigraph.jax.plain import PLAIN
+
+    workload, steps = case.workload, case.workload.steps
+    (definition,) = workload.definitions
+    op = OPERATORS[f"{definition.name}_fwd"]
+    fields = [[f.name for f in workload.fields(step) if f not in definition.auxiliary] for step in steps]
+    kept = [n for n in fields[1] if f"gg_{n}" not in steps[2].zero] if len(steps) > 2 else []
+    sizes, names = workload.bound(case.sizes), [a.name for a in definition.outputs]
+    choices = {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
+
+    def outputs(x: Mapping[str, Any], graphs: Any) -> dict[str, Any]:
+        inputs = {a.name: x[a.name] for a in definition.inputs if a.name in x}
+        if form == "trigraph-jax":
+            found = getattr(trigraph.jax, definition.name)(**inputs, **graphs, **choices)
+            return dict(zip(names, found if isinstance(found, tuple) else (found,), strict=False))
+        return dict(PLAIN[definition.name](inputs | graphs, sizes, choices))
+
+    def program(x: dict[str, Any], graphs: Any) -> list[dict[str, Any]]:
+        def pull(part: dict[str, Any], g: dict[str, Any]) -> dict[str, Any]:
+            at = {n: (x | part)[n] for n in fields[1]}
+            gradients: dict[str, Any] = jax.vjp(lambda q: outputs(x | part | q, graphs), at)[1](g)[0]
+            return gradients
+
+        found, g = [outputs(x, graphs)], {n: x[f"grad_{n}"] for n in names if f"grad_{n}" in x}
+        if len(steps) > 1:
+            found.append(pull({}, g))
+        if kept:
+            at = {n: x[n] for n in fields[2] if not n.startswith("grad_")}
+            _, back = jax.vjp(lambda part, g: {n: pull(part, g)[n] for n in kept}, at, g)
+            by_input, by_grad = back({n: x[f"gg_{n}"] for n in kept})
+            found.append(by_input | {f"grad_{n}": value for n, value in by_grad.items()})
+        return found
+
+    graphs: Any = case.graphs
+    if form == "jax" and op.graph:
+        arrays = {n: op.graph.find(n, graphs) for n, _ in op.graph.forward + op.graph.fast + op.graph.reverse}
+        graphs = {n: jax.numpy.asarray(a) for n, a in arrays.items() if a is not None}
+    x, run = {n: jax.numpy.asarray(a) for n, a in case.arrays.items()}, jax.jit(program)
+
+    def call() -> dict[str, Any]:
+        found = jax.block_until_ready(run(x, graphs))
+        return {f"{s.operator}.{n}": values[n] for s, ns, values in zip(steps, fields, found, strict=True) for n in ns}
+
+    return call
+
+
+JAX_PEERS = {
+    form: Peer(partial(by_jax, form=form), about, ("jax",))
+    for form, about in (("jax", "gathers, jax.ops.segment_sum, jit"), ("trigraph-jax", "trigraph.jax, jit"))
+}

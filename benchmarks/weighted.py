@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
+from trigraph.benchmarks.peers import JAX_PEERS, by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
 SIZES = {
@@ -139,7 +139,7 @@ ABOUT = {
     "torch-compile": "torch.compile, autograd",
     "pyg-compile": "SimpleConv, torch.compile, autograd",
 }
-GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT)
+GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT) | JAX_PEERS
 FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(
     name="weighted-sum",
@@ -147,7 +147,7 @@ UNIFORM = Workload(
     summary="weighted sum over in-edges, forward",
     steps=(FORWARD,),
     sizes=SIZES,
-    peers=PRODUCTS,
+    peers=PRODUCTS | JAX_PEERS,
 )
 WORKLOADS = (
     UNIFORM,

@@ -46,7 +46,10 @@ html_css_files = ["formulas.css"]
 html_copy_source = html_show_sourcelink = False
 
 # The gallery runs the examples that have changed. These are programs that other pages and examples use.
-PROGRAMS = ("dimenet_forces", "divided_forces", "lammps_copper", "my_gno", "torch_forwards", "wrong_derivative")
+PROGRAMS = (
+    *("dimenet_forces", "divided_forces", "jax_potential", "lammps_copper"),
+    *("my_gno", "torch_forwards", "wrong_derivative"),
+)
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "tutorials",

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,9 @@ from types import ModuleType
 
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
 EQUAL_BITS = ("v3", "v4")
+
+# Called when another build is chosen or the number of threads changes: `trigraph.jax` tells its handler.
+FOLLOWERS: list[Callable[[], object]] = []
 
 # The build in use. It depends on the last `set_cpu_level`, and before the first one on `TRIGRAPH_CPU_LEVEL` as it was
 # when an operator first ran. There is one for the process; what is remembered of calls is the same for every build.
@@ -119,6 +122,8 @@ def set_cpu_level(level: str) -> None:
     if not isinstance(level, str):
         raise TypeError(f"set_cpu_level: level is a {type(level).__name__}; expected a string")
     _chosen = _load(level, "set_cpu_level: level")
+    for follow in FOLLOWERS:
+        follow()
 
 
 @contextmanager

@@ -179,6 +179,20 @@ def source(name: str) -> str:
     return text + REFUSED_BYTES + "\n".join(shims.extra)
 
 
+def cases() -> str:
+    """Cases of a C switch that call a fast path's shim with so many addresses; ``xla.c`` includes them."""
+    shims, found = SHIM_SETS["fast"], set()
+    for op in load_table().OPERATORS.values():
+        order = order_of(op, shims)
+        arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
+        found.add(len(order.passed()) + 1 + arrays)
+    lines = []
+    for n in sorted(found):
+        types, addresses = ", ".join(["void *"] * n), ", ".join(f"p[{i}]" for i in range(n))
+        lines.append(f"    case {n}: ((void (*)({types}))function)({addresses}); break;\n")
+    return "".join(lines)
+
+
 TEAM = """    interface
         function trigraph_reserve_team(num_threads) bind(c) result(status)
             import :: c_int
@@ -269,12 +283,13 @@ SHIM_SETS = {
 
 
 def main() -> None:
-    """Command line used by meson: ``shims.py SET OUT.f90`` or ``shims.py f2cmap OUT``."""
+    """Command line used by meson: ``shims.py SET OUT.f90``, ``shims.py f2cmap OUT`` or ``shims.py cases OUT``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap"))
+    parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap", "cases"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    options.out.write_text(repr(F2CMAP) if options.what == "f2cmap" else source(options.what))
+    written = {"f2cmap": lambda: repr(F2CMAP), "cases": cases}.get(options.what, lambda: source(options.what))
+    options.out.write_text(written())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
+from trigraph.fortran.levels import FOLLOWERS
 from trigraph.graphs import count
 
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
@@ -75,9 +76,19 @@ def get_num_threads() -> int:
     return _num_threads
 
 
+def least_work() -> int:
+    """Return the floating operations and numbers written below which a call uses one thread."""
+    return 0 if _was_set else LITTLE_WORK
+
+
 def threads_for(work: int) -> int:
     """Return the number of threads for a call of so many floating operations and numbers written."""
-    return 1 if work < LITTLE_WORK and not _was_set else get_num_threads()
+    return 1 if work < least_work() else get_num_threads()
+
+
+def _changed() -> None:
+    for follow in FOLLOWERS:
+        follow()
 
 
 def share_processors(number: int) -> None:
@@ -85,6 +96,7 @@ def share_processors(number: int) -> None:
     global _num_threads
     if not (_was_set or _forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
+        _changed()
 
 
 @contextlib.contextmanager
@@ -99,6 +111,7 @@ def kept_num_threads() -> Iterator[None]:
         yield
     finally:
         _num_threads, _was_set = before
+        _changed()
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -127,3 +140,4 @@ def set_num_threads(num_threads: int) -> None:
             "survive (start processes by spawn or forkserver for more)"
         )
     _num_threads, _was_set = value, True
+    _changed()

@@ -5,6 +5,7 @@ It returns what the operator's fwd returns: a tensor, a tuple in field order, or
 auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice.
 """
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -89,6 +90,27 @@ def _call(
     LEFT_OUT.update(left_out)
     found = {f.name: fields.get(f.name) if f.name in asked else None for f in op.fields if f.name not in left_out}
     return {n: None if v is None else tools.to_host(v) for n, v in found.items()}
+
+
+def own_functions(framework: str, device: str | None = None) -> Subject:
+    """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
+
+    ValueError if it cannot be imported.
+    """
+    name = f"trigraph.{framework}"
+    try:
+        functions = importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"verify: framework {framework!r} cannot be used: {error}") from None
+    DIFFERENTIATING[framework](print)  # which says what is missing
+    like = _device(framework, device)
+
+    def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+        if op.restriction is not None:
+            raise NotOffered(f"{name} has bwd2 as a whole")
+        return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt)
+
+    return Subject(name, True, call, selective=False)
 
 
 def differentiated(

@@ -21,7 +21,7 @@ from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
-from trigraph.verification.differentiated import differentiated
+from trigraph.verification.differentiated import differentiated, own_functions
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.kinds import Variant
@@ -293,7 +293,8 @@ def plan(
     that it implements (default: the function's own name). `panels` are by default those of `available_panels`, and with
     an implementation none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`; with a
     `framework` ("torch" or "jax") it is the forward of an operator on tensors on a `device`, of which all orders are
-    checked (`differentiated`). `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the
+    checked (`differentiated`); without an implementation, the functions of `trigraph.torch` or `trigraph.jax` are.
+    `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the
     only ones (`structures.read`). `where` are settings that all operators are restricted to (`settings.restriction`).
     `skip` are kinds of check (`SKIPPED`) that are not made of the implementation.
 
@@ -306,6 +307,8 @@ def plan(
     skip, scopes = list(skip), []
     if unknown := [kind for kind in skip if kind not in SKIPPED]:
         raise ValueError(f"verify: skip names {', '.join(unknown)}; expected {', '.join(SKIPPED)}")
+    if framework is not None and implementation is None:
+        implementation = own_functions(framework, device)
     if implementation is not None:
         if isinstance(implementation, str):
             if operators is not None and len(operators) != 1:

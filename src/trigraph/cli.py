@@ -90,13 +90,14 @@ def _plan(
     """Return the units of the run, and an iterator over units and their checks.
 
     The judge computes in real128 only, all other panels in float32 and float64. A user's function always runs in one
-    separate process, regardless of `--jobs`, because it may not support several.
+    separate process, regardless of `--jobs`, because it may not support several; so does a framework.
     """
     from trigraph.verification.isolated import Refused, Workers
     from trigraph.verification.run import DTYPES, available_panels, plan
     from trigraph.verification.units import execute
 
-    operators, dtypes, implementation = options["operators"], options["dtypes"], options["implementation"]
+    operators, dtypes = options["operators"], options["dtypes"]
+    implementation = options["implementation"] or options["framework"]
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
     chosen = options["panels"] or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
@@ -322,7 +323,7 @@ def _calculator(ctx: click.Context) -> int:
     "--framework",
     type=click.Choice(["torch", "jax"]),
     help="The --implementation is a forward function of tensors, for the --operator named without _fwd; the framework "
-    "differentiates it.",
+    "differentiates it. Without --implementation: verify trigraph.torch, or trigraph.jax.",
 )
 @click.option("--device", metavar="NAME", help="Device of the tensors for --framework, such as cuda:0 [default: cpu].")
 @click.option(
@@ -386,8 +387,6 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         raise click.UsageError("--cutoff requires a --structure; none is given")
     with _checked("--structure"):
         structures = [read_structure(path, options["cutoff"]) for path in options["files"]]
-    if options["framework"] and not options["implementation"]:
-        raise click.UsageError("--framework requires an --implementation; none is given")
     if options["device"] and not options["framework"]:
         raise click.UsageError("--device requires a --framework; none is given")
     if options["timeout"] and not options["implementation"]:
@@ -422,7 +421,8 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
             say(f"{progress.result(checks)}, then interrupted")
         raise
     made = counted(checks)
-    asked, alone = bool(options["panels"] or options["implementation"]), bool(structures) and not options["operators"]
+    asked = bool(options["panels"] or options["implementation"] or options["framework"])
+    alone = bool(structures) and not options["operators"]
     skips = [*options["left_out"].items(), *_skips(checks, asked, alone)]
     comparison, problem = None, ""
     if folder or earlier:  # first, because printing can fail

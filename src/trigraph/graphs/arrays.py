@@ -2,6 +2,7 @@
 
 import operator
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -84,10 +85,21 @@ def is_tensor(value: Any) -> bool:
 
 
 def as_array(value: Any, what: str = "a tensor") -> Any:
-    """Return an array that views the memory of a dense tensor; anything else is returned unchanged.
+    """Return an array that views the memory of a dense tensor or JAX array; anything else is returned unchanged.
 
-    ValueError, whose message begins with `what`, if the storage of the tensor was released.
+    ValueError, whose message begins with `what`, if the storage of the tensor was released or the JAX array is on
+    another device than a CPU; TypeError if JAX traces it.
     """
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(value, jax.Array):
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(
+                f"{what} is traced by JAX; expected an array with values: build the graph outside of jit, grad and "
+                "vmap, and pass it as an argument"
+            )
+        if any(d.platform != "cpu" for d in value.devices()):
+            raise ValueError(f"{what} is on {next(iter(value.devices()))}; expected a CPU device")
+        return np.asarray(value)
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
     if type(value).__name__ == "FakeTensor":  # stands for a tensor during tracing, and has no memory

@@ -77,6 +77,19 @@ def find_long_rows(offsets: Any) -> LongRows | None:
     return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
 
 
+ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "has_parallel_edges": 1}
+"""Flags that are valid for every graph; kernels then read an order, such as `edge_ids`, even if it is trivial."""
+
+
+def coarsened(name: str, number: int) -> int:
+    """Return a number of a graph that does not follow from sizes of arrays, so that many graphs share it.
+
+    Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such
+    powers, and flags are set to `ALWAYS`. Results stay bitwise the same.
+    """
+    return ALWAYS.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
+
+
 # Called with every new graph object, and again when it is prepared: `trigraph.torch` makes tensors of its arrays.
 VIEWS: list[Callable[[Any], object]] = []
 

@@ -311,6 +311,11 @@ class EdgeGraph(Immutable):
         """Raise ValueError if it is unknown which of several parallel edges is the reverse of an edge."""
         if self.reverse_edge is not None:
             return
+        if self.kind == "jax":  # whose numbers a program that is traced does not have
+            raise ValueError(
+                f"{operator}: exclude is 'edge' and graph has parallel edges; expected an EdgeGraph built with shifts "
+                "or vec, which tell the reverse of an edge"
+            )
         src, dst = self.src[self.dst_edge_index], self.dst[self.dst_edge_index]
         at = int(namespace_of(src).argmax((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])))
         first, second = int(self.dst_edge_index[at]), int(self.dst_edge_index[at + 1])

@@ -160,6 +160,36 @@ def torch_docstring(op: Operator) -> str:
     return "\n".join(lines)
 
 
+def jax_docstring(op: Operator) -> str:
+    """Return the docstring of the function in `trigraph.jax` for a forward operator."""
+    lines = [
+        op.definition.summary,
+        "",
+        "Parameters",
+        "----------",
+        *wrapped(", ".join(op.parameters)),
+        f"    As for `trigraph.{op.name}`, with JAX arrays on the CPU. Numbers are not looked at.",
+        "",
+        "Returns",
+        "-------",
+        "jax.Array" if op.single else "NamedTuple of jax.Array",
+        f"    As for `trigraph.{op.name}`, differentiable to any order with respect to every floating input.",
+        "",
+        "Raises",
+        "------",
+        "TypeError, ValueError",
+        f"    As for `trigraph.{op.name}`, when it is called or traced. Also TypeError for arrays of 64 bits if JAX",
+        "    has not enabled them, and ValueError for an array on another device than a CPU, or that was donated.",
+        "NotImplementedError",
+        "    If a program for another device than a CPU calls it.",
+        "",
+        "Notes",
+        "-----",
+        *wrapped(f"Source: {op.definition.source}"),
+    ]
+    return "\n".join(lines)
+
+
 def distributed_docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph.distributed`."""
     lines = [

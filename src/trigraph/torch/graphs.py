@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.graphs import CSC, GRAPH_TYPES, PART_SIZE, VIEWS, ReverseCSC, array_kind, device_of, shown
+from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, array_kind, coarsened, device_of, shown
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
@@ -169,19 +169,11 @@ def numbers(graph: Any) -> tuple[int, ...]:
     return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
-ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "has_parallel_edges": 1}
-"""Flags that are valid for every graph; kernels then read an order, such as `edge_ids`, even if it is trivial."""
-
-
 def constants(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph that do not follow from tensor shapes, coarsened so that many graphs share them.
-
-    Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such
-    powers, and flags are set to `ALWAYS`. Results stay bitwise the same.
-    """
+    """Return the numbers of a graph that do not follow from tensor shapes, `coarsened`."""
     derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
     named = zip(GRAPH_PARTS[type(graph).__name__].numbers, numbers(graph), strict=True)
-    return tuple(ALWAYS.get(k, max(PART_SIZE, 1 << (n - 1).bit_length())) for k, n in named if k not in derived)
+    return tuple(coarsened(k, n) for k, n in named if k not in derived)
 
 
 def put_together(type_name: str, arrays: Sequence[Any], given: Sequence[int]) -> Any:

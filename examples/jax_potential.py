@@ -1,0 +1,90 @@
+"""A small potential in JAX with forces and a Hessian, and a layer of a graph neural operator of one's own.
+
+Run ``python examples/jax_potential.py``; it needs ``pip install 'trigraph[jax]'``. The potential has DimeNet++'s sum
+over triplets: distances go through `radial_basis`, vectors and embeddings through `agg_edge_to_edge`. As in jax-md, it
+is a function of positions, so that forces are ``-jax.grad`` and a Hessian is ``jax.hessian``.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+import trigraph.jax as tj
+from trigraph import CSC, EdgeGraph
+
+S, R, C, M, CUTOFF = 4, 3, 5, 4, 3.0
+
+
+def parameters(key):
+    """Return random weights of the potential."""
+    k = jax.random.split(key, 3)
+    return {
+        "freq": jnp.pi * jnp.arange(1.0, R + 1),
+        "embed": jax.random.normal(k[0], (R, C)),
+        "triplets": jax.random.normal(k[1], (S * R + C, M)) / 3,
+        "out": jax.random.normal(k[2], (C,)),
+    }
+
+
+def energy(positions, params, graph):
+    """Sum over edges of a network of their embedding and of the sum over adjacent edges."""
+    vec = positions[graph.src] - positions[graph.dst]
+    basis = tj.radial_basis(jnp.sqrt((vec * vec).sum(1)) / CUTOFF, params["freq"], S)
+    x = jnp.tanh(basis.rbf @ params["embed"])
+    x = x + tj.agg_edge_to_edge(vec, basis.sbf_rad, x, params["triplets"], graph, S, R)
+    return (jnp.tanh(x) @ params["out"]).sum()
+
+
+def gno_layer(params, features, coords, graph, width):
+    """Return one layer of a graph neural operator in plain JAX: messages by a kernel of the edge, and a linear part."""
+    message = tj.gno_message(features, coords, params["kernel"], graph, features.shape[1], width)
+    return jax.nn.gelu(message + features @ params["linear"])
+
+
+def potential():
+    """Compute energy, forces and a Hessian, take steps downhill, and check them."""
+    rng = np.random.default_rng(0)
+    positions = np.array([[i, j, k] for i in range(2) for j in range(2) for k in range(2)]) * 1.5
+    positions += 0.1 * rng.normal(size=positions.shape)
+    graph = EdgeGraph.from_positions(positions, CUTOFF).graph
+    params, positions = parameters(jax.random.key(0)), jnp.asarray(positions)
+
+    forces = jax.jit(lambda x, p, g: -jax.grad(energy)(x, p, g))  # the graph is an argument, as any pytree
+    f = forces(positions, params, graph)
+    hessian = jax.jit(jax.hessian(energy))(positions, params, graph).reshape(f.size, f.size)
+    step = 1e-5 * jnp.asarray(rng.normal(size=f.shape))
+    change = forces(positions + step, params, graph) - forces(positions - step, params, graph)
+    error = jnp.abs(change.ravel() / 2 + hessian @ step.ravel()).max() / jnp.abs(change).max()
+    print(f"sum of forces {jnp.abs(f.sum(0)).max():.1e}, Hessian against differences {error:.1e}")
+    assert jnp.abs(f.sum(0)).max() < 1e-12
+    assert error < 1e-5
+    assert jnp.allclose(hessian, hessian.T, atol=1e-10)
+
+
+def operator_layer():
+    """Fit a layer to a function of the neighbours by gradient descent in one compiled loop."""
+    rng = np.random.default_rng(1)
+    points, width, hidden = rng.uniform(size=(30, 2)), 3, 8
+    src, dst = np.nonzero(((points[:, None] - points) ** 2).sum(2) < 0.1)
+    graph = CSC.from_coo(src, dst, 30, 30)
+    features, coords = jnp.asarray(rng.normal(size=(30, 2))), jnp.asarray(points[src] - points[dst])
+    target = jax.ops.segment_sum(features[src] * coords[:, :1], dst, 30) @ jnp.ones((2, width))
+    number = hidden * (2 + 1 + 2 * width) + 2 * width
+    params = {"kernel": jnp.asarray(rng.normal(size=number)) / 4, "linear": jnp.zeros((2, width))}
+
+    def loss(p):
+        return ((gno_layer(p, features, coords, graph, width) - target) ** 2).mean()
+
+    def step(p, _):
+        value, gradient = jax.value_and_grad(loss)(p)
+        return jax.tree.map(lambda w, g: w - 0.02 * g, p, gradient), value
+
+    _, losses = jax.jit(lambda p: jax.lax.scan(step, p, None, length=200))(params)
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    assert losses[-1] < losses[0] / 2
+
+
+if __name__ == "__main__":
+    potential()
+    operator_layer()

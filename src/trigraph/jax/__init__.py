@@ -1,0 +1,17 @@
+"""The operators of trigraph for JAX on the CPU: under jit, grad, jvp, vmap and scan, differentiable to any order.
+
+There is one function for each definition of the operator table, such as ``trigraph.jax.mha_gat_n2n(...)`` for
+``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``. Its arguments are those of ``trigraph``, with JAX arrays.
+"""
+
+try:
+    import jax.ffi as _ffi  # noqa: F401
+except ImportError as _error:
+    raise ImportError("trigraph.jax needs JAX 0.5 or later, which has jax.ffi: pip install 'trigraph[jax]'") from _error
+
+from trigraph.jax.functions import FUNCTIONS
+from trigraph.jax.graphs import register as _register
+
+_register()
+globals().update(FUNCTIONS)
+__all__ = sorted(FUNCTIONS)

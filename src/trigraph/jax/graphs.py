@@ -1,0 +1,80 @@
+"""Graph objects as pytrees: leaves are their arrays, reverse orders included, and the static part is their numbers."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from trigraph.graphs import GRAPH_TYPES, ReverseCSC, coarsened
+from trigraph.table import GRAPH_PARTS
+
+
+def on_cpu(array: Any, what: str) -> Any:
+    """Return a NumPy or JAX array as a JAX array of the same dtype; traced arrays are returned unchanged.
+
+    TypeError if JAX would convert the dtype; ValueError, naming `what`, if it is on another device than a CPU, or if
+    its memory was given away.
+    """
+    if isinstance(array, jax.core.Tracer):
+        return array
+    if not isinstance(array, jax.Array):
+        if array.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
+            half = array.dtype.name.replace("64", "32")
+            raise TypeError(
+                f"{what} has dtype {array.dtype}, which JAX converts to {half}; expected {half}, or "
+                "jax.config.update('jax_enable_x64', True)"
+            )
+        return jnp.asarray(array)
+    if array.is_deleted():
+        raise ValueError(f"{what} was deleted, since it was donated to another call; expected an array with memory")
+    for device in array.devices():
+        if device.platform != "cpu":
+            raise ValueError(
+                f"{what} is on {device}; expected a CPU device: trigraph.jax has no handlers for GPUs, which "
+                "trigraph.torch and NumPy-like functions on CuPy arrays have"
+            )
+    return array
+
+
+def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    # Leaves and numbers depend on the graph alone, which keeps them: it never changes, and `prepare` was called.
+    found = graph._built.get("jax")
+    name = type(graph).__name__
+    parts = GRAPH_PARTS[name]
+    if graph.kind == "numpy" and (first := getattr(graph, parts.arrays[0])).dtype.itemsize == 8:
+        on_cpu(first, f"{name}: {parts.arrays[0]}")  # it raises, also where 64 bits were enabled before
+    if found is None:
+        if graph.kind not in ("numpy", "jax"):
+            raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
+        reverse = graph.prepare()
+        arrays = [getattr(graph, a) for a in parts.arrays] + [getattr(reverse, a) for a in parts.reverse]
+        if graph.kind == "numpy":
+            with jax.ensure_compile_time_eval():  # constants of a program that is traced would belong to it
+                arrays = [None if a is None else on_cpu(a, f"{name}: an array") for a in arrays]
+        sizes = (*parts.lengths, *parts.reverse_lengths)
+        exact = {size: getattr(graph, size) for size, _, _ in sizes}
+        numbers = {n: coarsened(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
+        found = graph._built.setdefault("jax", (tuple(arrays), tuple((exact | numbers).items())))
+    return found
+
+
+def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
+    """Return a graph of any leaves, which JAX also uses for other things than arrays."""
+    parts, leaves = GRAPH_PARTS[cls.__name__], tuple(leaves)
+    graph, count = cls.__new__(cls), len(parts.arrays)
+    built = {"jax": (leaves, numbers)} | ({"reverse": ReverseCSC(*leaves[count:])} if parts.reverse else {})
+    named = dict(zip(parts.arrays, leaves, strict=False))
+    graph._assign(**named, **dict(numbers), kind="jax", device="host", _built=built)
+    return graph
+
+
+def leaves_of(graph: Any) -> Any:
+    """Return a graph with JAX arrays: that of its leaves."""
+    return _unflatten(type(graph), *reversed(_flatten(graph)))
+
+
+def register() -> None:
+    """Register the classes of graph objects as pytrees."""
+    for cls in GRAPH_TYPES.values():
+        jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, cls))

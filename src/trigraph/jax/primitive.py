@@ -1,0 +1,369 @@
+"""The JAX primitive of all operators: its derivatives, and its compilation to a call of XLA's interface.
+
+With ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``, the
+tangent of the forward along ``a`` is the first part of bwd2, which does not depend on ``g``, and each operator is
+linear in ``g`` and in ``a``, with the transpose that the table gives. `BOTH` is the tangent of bwd along ``along_`` of
+``g`` and ``gg_`` of ``x``, whose transpose is one call of bwd2 for both. `SECOND` is the second derivative
+``D2F[a, b]`` of the forward along two directions. The operators have its transpose, but not itself: it is computed by
+the plain form, and so is everything of third order.
+"""
+
+import ctypes
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from trigraph.checks import shape_of
+from trigraph.fortran.levels import FOLLOWERS, fast_module
+from trigraph.fortran.shims import SHIM_SETS
+from trigraph.fortran.threads import get_num_threads, least_work
+from trigraph.jax.plain import PLAIN
+from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate
+
+SECOND, BOTH = 3, 4  # orders in `Form`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x)
+SPECS = {spec.name: spec for spec in DEFINITIONS}
+SHIMS = SHIM_SETS["fast"]
+TARGET = "trigraph"
+
+
+class Form(NamedTuple):
+    """What is static in a call: a definition, the order, sizes, attributes, and the names of operands and results."""
+
+    name: str
+    order: int
+    sizes: tuple[tuple[str, int], ...]
+    attributes: tuple[tuple[str, Any], ...]
+    names: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> Definition:
+        """The definition."""
+        return SPECS[self.name]
+
+    @property
+    def op(self) -> Operator:
+        """The operator; for `SECOND`, bwd2, which has its result as a field."""
+        return OPERATORS[f"{self.name}_{ORDERS[min(self.order, 2)]}"]
+
+
+operator = Primitive("trigraph")
+operator.multiple_results = True
+Values = dict[str, Any]
+
+
+def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values:
+    """Return the wanted fields of a call by name; cotangents and gradients that are not among the values are zero."""
+    if not wanted:
+        return {}
+    form = form._replace(names=tuple(values), wanted=tuple(wanted))
+    return dict(zip(wanted, operator.bind(*values.values(), form=form), strict=True))
+
+
+def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of the wanted fields; `dtypes` are those of the operands."""
+    fields, sizes = {f.name: f for f in form.op.fields}, dict(form.sizes)
+    index, real = dtypes[form.names[0]], dtypes[form.spec.inputs[0].name]
+    return [jax.ShapeDtypeStruct(shape_of(fields[n], sizes), index if fields[n].index else real) for n in form.wanted]
+
+
+# --- Compilation
+
+
+def _compute(*operands: Any, form: Form) -> Sequence[Any]:
+    """Compute a call by the handler, or by the plain form."""
+    values, sizes, op = dict(zip(form.names, operands, strict=True)), dict(form.sizes), form.op
+    results = _results(form, {n: v.dtype for n, v in values.items()})
+    fields = {f.name: f for f in op.fields}
+    written = [math.prod(r.shape) for r in results]
+    numbers = [sizes[s] for s in form.spec.symbols]
+    if not (all(numbers) and all(written)):  # nothing to sum over
+        return [
+            jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
+        ]
+    if form.order == BOTH:
+        found = _sum(*_both(form, values))
+        return [found[n] for n in form.wanted]
+    if form.order == SECOND:
+        found = _second(form, values)
+        return [found[n.removeprefix("grad_")] for n in form.wanted]
+    first = values[form.spec.inputs[0].name]
+    for a in op.arguments:
+        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent(form):
+            values[a.name] = jnp.zeros(shape_of(a, sizes), first.dtype)
+    names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
+    integers = [
+        *numbers,
+        *(int(n in values or _has(form, n)) for n in SHIMS.presence(op)),
+        *(sizes[n] for n in op.choices),
+    ]
+    kind = f"_f{8 * first.dtype.itemsize}" + (f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else "")
+    wanted = [int(f.name in form.wanted) for f in op.fields]
+    attributes = dict(form.attributes)
+    work = evaluate(op.operations, sizes) + sum(written)
+    order = [f.name for f in op.fields if f.name in form.wanted]
+    made = jax.ffi.ffi_call(TARGET, [results[form.wanted.index(n)] for n in order])(
+        *(values[n] for n in names if n in values),
+        function=op.name + kind,
+        integers=np.array(integers, np.int32),
+        numbers=np.array([attributes[n] for n in op.numbers], np.float64),
+        given=np.array([n in values for n in names], np.int32),
+        flags=np.array(wanted if op.selective else [], np.int32),
+        wanted=np.array(wanted, np.int32),
+        work=np.array([work], np.int64),
+    )
+    return [made[order.index(n)] for n in form.wanted]
+
+
+def _has(form: Form, name: str) -> bool:
+    """Whether an optional input or graph object is there."""
+    return bool(dict(form.sizes).get(f"has_{name}"))
+
+
+def _absent(form: Form) -> set[str]:
+    return {n for n in form.spec.optional if not _has(form, n)}
+
+
+class _Function(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("address", ctypes.c_void_p))
+
+
+@cache  # depends on the extension module, whose functions never move, and so is the key
+def _functions(module: Any) -> Any:
+    """Return the shims of a build of the fast path, sorted by name, as the handler looks them up."""
+    library, names = ctypes.CDLL(module.__file__), ["refused_bytes"]
+    for op in (op for op in OPERATORS.values() if op.restriction is None):
+        for real in SHIMS.reals:
+            names += [
+                f"{op.name}_{real}" + f"_{index}" * bool(op.graph) for index in SHIMS.indices[: 2 if op.graph else 1]
+            ]
+    found = [_Function(n.encode(), ctypes.cast(getattr(library, f"{n}_"), ctypes.c_void_p)) for n in sorted(names)]
+    return (_Function * len(names))(*found)
+
+
+def follow() -> None:
+    """Tell the handler the build of the fast path and the number of threads that calls use from now on."""
+    functions = _functions(fast_module())
+    _handler.trigraph_xla_functions(functions, len(functions))
+    _handler.trigraph_xla_threads(get_num_threads(), ctypes.c_int64(least_work()))
+
+
+def _refuse(context: Any, *operands: Any, form: Form) -> Any:
+    raise NotImplementedError(
+        f"{form.op.name}: a program for another device than a CPU calls it; expected jax.default_device or "
+        "jax.device_put with a CPU device: trigraph.jax has no handlers for GPUs"
+    )
+
+
+def _abstract(*operands: Any, form: Form) -> list[Any]:
+    results = _results(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
+    return [jax.core.ShapedArray(r.shape, r.dtype) for r in results]
+
+
+# --- Derivatives
+
+
+def _split(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
+    """Return arrays of the graph, inputs and results given back, and by prefix the other operands without it."""
+    prefixes: dict[str, Values] = {"grad": {}, "gg": {}, "along": {}}
+    rest = {}
+    for name, value in values.items():
+        prefix, _, base = name.partition("_")
+        if prefix in prefixes:
+            prefixes[prefix][base] = value
+        else:
+            rest[name] = value
+    return rest, prefixes
+
+
+def _prefixed(**groups: Values) -> Values:
+    return {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
+
+
+def _sum(*parts: Values) -> Values:
+    total: Values = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total[name] + value if name in total else value
+    return total
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tuple[Any, Any]:
+    results = operator.bind(*primals, form=form)
+    values = dict(zip(form.names, primals, strict=True))
+    moved = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
+    rest, of = _split(form, values)
+    along, by = _split(form, moved)
+    # What fwd gave back has no tangent of its own: bwd2 takes it as a function of the inputs.
+    along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
+    second, third = form._replace(order=2), form._replace(order=SECOND)
+    inputs = [n for n in form.wanted if not n.startswith("grad_")]
+    grads = [n for n in form.wanted if n.startswith("grad_")]
+    parts: list[Values] = []
+    if form.order == 0:
+        outputs = [a.name for a in form.spec.outputs]
+        kept = {n: r for n, r in zip(form.wanted, results, strict=True) if _reused(form, n)}
+        found = call(second, rest | kept | _prefixed(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
+        parts.append({n.removeprefix("grad_"): t for n, t in found.items()})
+    elif form.order == 1:
+        both = form._replace(order=BOTH if by["grad"] and along else 2 if along else 1)
+        moved = _prefixed(along=by["grad"], gg=along, grad=of["grad"]) if along else _prefixed(grad=by["grad"])
+        parts.append(call(both, rest | moved, form.wanted) if by["grad"] or along else {})
+    elif form.order == BOTH:
+        if by["gg"] or by["along"]:
+            parts.append(call(form, rest | _prefixed(along=by["along"], gg=by["gg"], grad=of["grad"]), form.wanted))
+        if by["grad"]:
+            parts.append(call(second, rest | _prefixed(gg=of["gg"], grad=by["grad"]), form.wanted))
+        if along:
+            parts.append(call(second, rest | _prefixed(gg=along, grad=of["along"]), form.wanted))
+            parts.append(_tangent(second, values, along, form.wanted))
+    elif form.order == 2:
+        if by["gg"]:
+            parts.append(call(form, rest | _prefixed(gg=by["gg"], grad=of["grad"]), form.wanted))
+        if by["grad"]:
+            parts.append(call(form, rest | _prefixed(gg=of["gg"], grad=by["grad"]), inputs))
+        if along:
+            parts.append(call(third, rest | _prefixed(gg=of["gg"], along=along), grads))
+            parts.append(_tangent(form, values, along, inputs))
+    else:
+        for direction in ("gg", "along"):
+            if by[direction]:
+                pair = {"gg": of["gg"], "along": of["along"]} | {direction: by[direction]}
+                parts.append(call(form, rest | _prefixed(**pair), form.wanted))
+        if along:
+            parts.append(_tangent(form, values, along, form.wanted))
+    found = _sum(*parts)
+    zeros = [jax.core.ShapedArray(r.shape, r.dtype).to_tangent_aval() for r in results]
+    return results, [found.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
+
+
+def _reused(form: Form, name: str) -> bool:
+    """Whether bwd takes a result of fwd back."""
+    when = dict(form.spec.given_back_when).get(name)
+    return name in form.spec.given_back and (when is None or bool(evaluate(when, dict(form.sizes))))
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[Any]:
+    values = {n: v for n, v in zip(form.names, operands, strict=True) if not ad.is_undefined_primal(v)}
+    unknown = [n for n, v in zip(form.names, operands, strict=True) if ad.is_undefined_primal(v)]
+    given = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
+    rest, of = _split(form, values)
+    inputs, by = _split(form, given)
+    prefix = unknown[0].partition("_")[0]
+    targets = [n.partition("_")[2] for n in unknown]
+    first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
+    parts: list[Values] = []
+    if form.order == 1:  # in the gradients
+        parts.append(call(second, rest | _prefixed(gg=inputs), unknown) if inputs else {})
+    elif form.order == BOTH:
+        unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
+        found = call(second, rest | _prefixed(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
+        parts.append({n: found[to] for n, to in unknown_to.items() if to in found})
+    elif prefix == "grad":  # the derivatives in inputs of bwd2
+        found = call(third, rest | _prefixed(gg=of["gg"], along=inputs), unknown) if inputs else {}
+        parts.append(found)
+    elif form.order == 2:
+        if by["grad"]:
+            parts.append(call(first, rest | _prefixed(grad=by["grad"]), targets))
+        if inputs:
+            parts.append(call(second, rest | _prefixed(gg=inputs, grad=of["grad"]), targets))
+    elif by["grad"]:  # SECOND, symmetric in its directions
+        other = of["gg"] if prefix == "along" else of["along"]
+        parts.append(call(second, rest | _prefixed(gg=other, grad=by["grad"]), targets))
+    found = _sum(*parts)
+    wanted = unknown if prefix == "grad" or form.order == BOTH else targets
+    named = {n: found[w] for n, w in zip(unknown, wanted, strict=True) if w in found}
+    return [
+        (named[n] if n in named else ad.Zero(v.aval)) if ad.is_undefined_primal(v) else None
+        for n, v in zip(form.names, operands, strict=True)
+    ]
+
+
+def _both(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
+    rest, of = _split(form, values)
+    first = call(form._replace(order=1), rest | _prefixed(grad=of["along"]), form.wanted)
+    return first, call(form._replace(order=2), rest | _prefixed(gg=of["gg"], grad=of["grad"]), form.wanted)
+
+
+def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
+    """Return the derivative of the plain form along the operands gg, as a function of the inputs, and the inputs."""
+    rest, of = _split(form, values)
+    inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
+    gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
+
+    def plain(x: Values) -> Any:
+        return PLAIN[form.name](rest | x, dict(form.sizes), dict(form.attributes))
+
+    return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
+
+
+def _second(form: Form, values: Mapping[str, Any]) -> Values:
+    """Return D2F[gg, along] of every output by the plain form."""
+    derivative, inputs = _directional(form, values)
+    along = _split(form, values)[1]["along"]
+    found: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
+        1
+    ]
+    return found
+
+
+def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -> Values:
+    """Return the tangents of fields of bwd2 that are derivatives in inputs, or of `SECOND`, by the plain form."""
+    if not wanted:
+        return {}
+    inputs = {a.name: values[a.name] for a in form.spec.inputs if a.name in values}
+    directions = {n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
+    grads = _split(form, values)[1]["grad"]
+
+    def fields(x: Values) -> Values:
+        if form.order == SECOND:
+            return {f"grad_{n}": y for n, y in _second(form, values | x).items()}
+        derivative, _ = _directional(form, values | x)
+        found, pull = jax.vjp(derivative, x)
+        return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in found.items()})[0]
+
+    tangents = jax.jvp(fields, (inputs,), (directions,))[1]
+    return {n: tangents[n] for n in wanted}
+
+
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -> tuple[Any, Any]:
+    """Call the operator for each entry, one after another."""
+    batched = [jnp.moveaxis(x, a, 0) for x, a in zip(operands, axes, strict=True) if a is not None]
+
+    def one(entries: Sequence[Any]) -> Any:
+        rest = iter(entries)
+        return operator.bind(*(x if a is None else next(rest) for x, a in zip(operands, axes, strict=True)), form=form)
+
+    return jax.lax.map(one, batched), [0] * len(form.wanted)
+
+
+def _load() -> Any:
+    found = importlib.util.find_spec("trigraph.fortran._xla")
+    if found is None or found.origin is None:
+        raise ImportError(
+            "trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again"
+        )
+    library = ctypes.CDLL(found.origin)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
+    return library
+
+
+_handler = _load()
+FOLLOWERS.append(follow)
+follow()
+_apart = jax.jit(lambda *operands, form: operator.bind(*operands, form=form), static_argnames="form")
+operator.def_impl(lambda *operands, form: _apart(*operands, form=form))
+operator.def_abstract_eval(_abstract)
+ad.primitive_jvps[operator] = _jvp
+ad.primitive_transposes[operator] = _transpose
+batching.primitive_batchers[operator] = _batch
+mlir.register_lowering(operator, _refuse)
+mlir.register_lowering(operator, mlir.lower_fun(_compute, multiple_results=True), platform="cpu")

@@ -1,0 +1,285 @@
+"""trigraph.jax: bits of the NumPy functions, derivatives of every kind and order, and what is refused."""
+
+import os
+
+import numpy as np
+import pytest
+
+import trigraph
+from trigraph import CSC, EdgeGraph
+from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
+from trigraph.verification.cases import build, variants
+
+# These programs run once, and compiling them well takes most of the time.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+jax = pytest.importorskip("jax", reason="needs JAX: pip install 'trigraph[jax]'")
+import jax.numpy as jnp  # noqa: E402
+
+import trigraph.jax as tj  # noqa: E402
+from trigraph.jax.plain import PLAIN  # noqa: E402
+
+# `trigraph verify --framework jax` takes all variants; here those that differ in the form of a call.
+NAMES = ("regular", "shared rows", "no edges", "images", "saturated", "periodic")
+CASES = [(spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in variants(spec) if v.name in NAMES}.values()]
+SMALL = [next(c for c in CASES if c[0] is spec) for spec in DEFINITIONS]
+SMALL += [c for c in CASES if c[1].name == "regular" and any(t in repr(c[1]) for t in ("'ELU'", "'mean'", "'max'"))]
+# Compiling their third derivatives takes half a minute.
+SMALL = [pytest.param(*c, marks=[pytest.mark.slow] * (c[0].family == "dimenet")) for c in SMALL]
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def of_case(case, function=None):
+    """Return the forward as a function of the present inputs, a dictionary, and these inputs."""
+    spec = case.definition
+    function = function or getattr(tj, spec.name)
+    inputs = {a.name: jnp.asarray(case.values[a.name]) for a in case.inputs}
+    others = {n: v for n, v in case.values.items() if n not in inputs}
+
+    def forward(x, graphs=others):
+        found = function(**x, **{**others, **graphs})
+        fields = [f.name for f in OPERATORS[f"{spec.name}_fwd"].fields]
+        found = dict(zip(fields, found if isinstance(found, tuple) else (found,), strict=True))
+        return {a.name: found[a.name] for a in spec.outputs}
+
+    return forward, inputs
+
+
+def numpy_of(case, order):
+    op = OPERATORS[f"{case.definition.name}_{ORDERS[order]}"]
+    found = getattr(trigraph, op.name)(**case.arguments(op))
+    return {op.fields[0].name: found} if op.single else found._asdict()
+
+
+def equal(got, expected):
+    for name, array in got.items():
+        assert array.dtype == expected[name].dtype
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("spec", "variant"), CASES, ids=lambda p: p.name)
+def test_bits_are_those_of_numpy(spec, variant):
+    case = build(spec, variant, "float32" if variant.name == "saturated" else "float64", 0)
+    forward, x = of_case(case)
+    g = {n.removeprefix("grad_"): jnp.asarray(v) for n, v in case.grads.items()}
+    gg = {n: jnp.asarray(case.ggs[f"gg_{n}"]) for n in x}
+
+    def pull(g, x):
+        return jax.vjp(forward, x)[1](g)[0]
+
+    def all_orders(g, x):
+        gradients, pull2 = jax.vjp(pull, g, x)
+        along = jax.jvp(forward, (x,), (gg,))[1]
+        return forward(x), gradients, pull2(gg), along
+
+    for run in (all_orders, jax.jit(all_orders)):
+        outputs, gradients, (of_g, of_x), along = run(g, x)
+        equal(outputs, numpy_of(case, 0))
+        equal(gradients, numpy_of(case, 1))
+        expected = numpy_of(case, 2)
+        equal(of_x, expected)
+        equal(of_g, {n: expected[f"grad_{n}"] for n in of_g})
+        equal(along, {n: expected[f"grad_{n}"] for n in along})
+
+
+def plain_of(case):
+    """Return the plain form as a function of the inputs."""
+    spec = case.definition
+    kind = OPERATORS[f"{spec.name}_fwd"].graph
+    names = [n for n, _ in kind.forward + kind.fast + kind.reverse] if kind else []
+    arrays = {n: jnp.asarray(a) for n in names if (a := kind.find(n, case.values)) is not None}
+    return lambda x: PLAIN[spec.name](arrays | x, case.sizes, case.values)
+
+
+@pytest.mark.parametrize("exclude", [None, "node", "edge"])
+@pytest.mark.parametrize("name", ["regular", "periodic", "images"])
+def test_plain_form_leaves_out_the_same_edges(name, exclude):
+    spec = next(s for s in DEFINITIONS if s.name == "agg_edge_to_edge")
+    case = build(spec, next(v for v in variants(spec) if v.name == name), "float64", 0)
+    case.values["exclude"] = exclude
+    inputs = {a.name: jnp.asarray(case.values[a.name]) for a in case.inputs}
+    out, expected = jax.jit(plain_of(case))(inputs)["out"], numpy_of(case, 0)["out"]
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("spec", "variant"), SMALL, ids=lambda p: p.name)
+def test_every_order_and_mode(spec, variant):
+    """Derivatives along a line, in forward and reverse mode in any sequence, are those of the plain form."""
+    case = build(spec, variant, "float64", 0)
+    forward, x = of_case(case)
+    direction = {n: jnp.asarray(case.directions[n]) for n in x}
+    weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
+
+    def line(f):
+        return lambda t: sum(
+            (weights[n] * jnp.sin(y)).sum() for n, y in f({n: v + t * direction[n] for n, v in x.items()}).items()
+        )
+
+    def derivatives(f, sequences):
+        modes = {"r": jax.grad, "f": jax.jacfwd}
+        for sequence in sequences:
+            found = f
+            for mode in sequence:
+                found = modes[mode](found)
+            yield found
+
+    ours, theirs = line(forward), line(plain_of(case))
+    sequences = ("", "rr", "rf", "fr", "ff", "rrr", "rff")
+    got = jax.jit(lambda t: [f(t) for f in derivatives(ours, sequences)])(0.0)
+    expected = jax.jit(lambda t: [f(t) for f in derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
+    for sequence, value in zip(sequences, got, strict=True):
+        right = expected[len(sequence)]
+        # Sums of hundreds of terms, whose absolute values exceed the sum by at most a few powers of ten.
+        assert abs(value - right) <= 1e-9 * (1 + abs(right)), sequence
+
+
+@pytest.fixture
+def small():
+    """A graph, embeddings, weights, and a function of both with two derivatives that are not zero."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 6, (2, 15)).astype(np.int32)
+    graph = CSC.from_coo(src, dst, 6, 6)
+
+    def f(x, w, graph=graph):
+        return tj.agg_weighted_n2n(x, w, graph, op="mean").output_embedding
+
+    return graph, jnp.asarray(rng.normal(size=(6, 3))), jnp.asarray(rng.uniform(1, 2, 15)), f
+
+
+def test_transforms(small):
+    graph, x, w, f = small
+    from jax.test_util import check_grads
+
+    check_grads(f, (x, w), 2, modes=["fwd", "rev"])
+    energy = lambda x, w, g: (f(x, w, g) ** 3).sum()  # noqa: E731
+    gradient = jax.grad(energy)
+    expected = gradient(x, w, graph)
+    equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # the graph as an argument
+    equal({"": jax.grad(jax.checkpoint(energy))(x, w, graph)}, {"": expected})
+    batch = jnp.stack([x, 2 * x, x - 1])
+    equal({"": jax.vmap(gradient, (0, None, None))(batch, w, graph)[2]}, {"": gradient(x - 1, w, graph)})
+    assert jax.vmap(gradient, (0, None, None))(batch[:0], w, graph).shape == (0, 6, 3)
+    graphs = jax.tree.map(lambda a: jnp.stack([a, a]), jax.tree.map(jnp.asarray, graph))
+    equal({"": jax.jit(jax.vmap(gradient, (0, None, 0)))(batch[:2], w, graphs)[0]}, {"": expected})
+
+    def step(carry, _):
+        return carry - 0.1 * gradient(carry, w, graph), None
+
+    walked = jax.jit(lambda x: jax.lax.scan(step, x, None, length=3)[0])(x)
+    one_by_one = x
+    for _ in range(3):
+        one_by_one = step(one_by_one, None)[0]
+    np.testing.assert_allclose(walked, one_by_one, rtol=1e-12)
+    hessian = jax.hessian(energy)(x, w, graph)
+    np.testing.assert_allclose(hessian, jax.jacrev(gradient)(x, w, graph), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(hessian, jax.jacfwd(jax.jacfwd(energy))(x, w, graph), rtol=1e-10, atol=1e-10)
+    at, a, b = (x, w), (x * x, w - 1), (1 - x, w * w)
+
+    def second(a):  # of the function along a and b, which is linear in a
+        return jax.jvp(lambda q: jax.jvp(lambda p: f(*p), (q,), (a,))[1], (at,), (b,))[1].sum()
+
+    slope = jax.grad(second)(a)
+    np.testing.assert_allclose(sum((s * d).sum() for s, d in zip(slope, a, strict=True)), second(a), rtol=1e-10)
+    _, linear = jax.linearize(lambda x: f(x, w), x)
+    equal({"": linear(x)}, {"": jax.jvp(lambda x: f(x, w), (x,), (x,))[1]})
+
+
+def test_graphs_are_pytrees(small):
+    graph, x, w, f = small
+    leaves, structure = jax.tree.flatten(graph)
+    again = jax.tree.unflatten(structure, leaves)
+    assert isinstance(again, CSC)
+    assert (again.num_edges, again.num_dst_nodes) == (15, 6)
+    equal({"": f(x, w, again)}, {"": f(x, w)})
+    assert jax.tree.structure(again) == structure  # so that a program is compiled once
+    of_jax = CSC(jnp.asarray(graph.offsets), jnp.asarray(graph.indices), 6, jnp.asarray(graph.edge_ids))
+    equal({"": f(x, w, of_jax)}, {"": f(x, w)})
+    with pytest.raises(TypeError, match=r"^CSC: offsets is traced by JAX; expected .* outside of jit"):
+        jax.jit(lambda o: CSC(o, o).num_edges)(jnp.asarray(graph.offsets))
+    parallel = EdgeGraph(np.array([0, 0, 1]), np.array([1, 1, 0]), 2)
+    arrays = jnp.ones((3, 3)), jnp.ones((3, 2)), jnp.ones((3, 2)), jnp.ones((4, 2))
+    with pytest.raises(ValueError, match=r"^agg_edge_to_edge_fwd: exclude is 'edge' and graph has parallel edges"):
+        jax.jit(lambda g: tj.agg_edge_to_edge(*arrays, g, 2, 1, "edge"))(parallel)
+
+
+def test_bad_input(small):
+    graph, x, w, f = small
+    raises = pytest.raises
+    with raises(
+        ValueError, match=r"^agg_weighted_n2n_fwd: edge_weight has shape \(14,\); expected \(num_edges,\) = \(15,\)"
+    ):
+        jax.jit(f)(x, w[1:])
+    with raises(
+        TypeError, match=r"^agg_weighted_n2n_fwd: edge_weight has dtype float32; expected float64, the dtype of"
+    ):
+        f(x, w.astype("float32"))
+    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: embedding is a list; expected a jax\.Array"):
+        f([1.0], w)
+    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: graph is a ArrayImpl; expected a trigraph\.CSC"):
+        f(x, w, x)
+    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: op is 'mode'; expected one of"):
+        tj.agg_weighted_n2n(x, w, graph, op="mode")
+    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: got an unexpected keyword argument 'out'"):
+        tj.agg_weighted_n2n(x, w, graph, out=x)
+    gone = x + 1
+    gone.delete()
+    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: embedding was deleted, since it was donated"):
+        f(gone, w)
+    with raises(ValueError, match=r"^basis_embedding_triplets_fwd: triplets: Segments: index\[0\] is 6; expected"):
+        tj.basis_embedding_triplets(x, jnp.ones((3, 2, 2)), jnp.ones((1, 2)), jnp.array([6]))
+    wide = CSC(np.array([0, 1]), np.array([0]))
+    jax.config.update("jax_enable_x64", False)
+    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: embedding has dtype float64, which JAX converts to float32"):
+        f(np.ones((6, 3)), np.ones(15))
+    one = jnp.ones((1, 2), "float32")
+    with raises(
+        TypeError, match=r"^agg_weighted_n2n_fwd: graph: CSC: offsets has dtype int64, which JAX converts to int32"
+    ):
+        tj.agg_weighted_n2n(one, None, wide)
+    assert tj.agg_weighted_n2n(one, None, CSC(wide.offsets.astype(np.int32), wide.indices.astype(np.int32)))[
+        0
+    ].shape == (1, 2)
+
+
+def test_other_devices_are_refused(small):
+    _, x, w, f = small
+    with pytest.raises(NotImplementedError, match=r"_fwd: a program for another device than a CPU calls it"):
+        jax.jit(f).trace(x, w).lower(lowering_platforms=("cuda",))
+
+
+def test_programs_follow_settings(small):
+    """Compiled programs use the threads and the build that are set when they run, to the same bits."""
+    from trigraph.fortran.levels import get_cpu_level, set_cpu_level
+    from trigraph.fortran.threads import kept_num_threads
+    from trigraph.jax import primitive
+
+    _, x, w, f = small
+    program, before = jax.jit(jax.grad(lambda x: f(x, w).sum())), get_cpu_level()
+    expected, tasks = program(x), len(os.listdir("/proc/self/task"))
+    with kept_num_threads():
+        trigraph.set_num_threads(7)
+        equal({"": program(x)}, {"": expected})
+        assert len(os.listdir("/proc/self/task")) > tasks
+    primitive._handler.trigraph_xla_functions(None, 0)
+    with pytest.raises(
+        (RuntimeError, ValueError), match=r"agg_weighted_n2n_.wd_f64_i32 is not a function of this version"
+    ):
+        program(x).block_until_ready()
+    set_cpu_level(before)
+    equal({"": program(x)}, {"": expected})
+
+
+def test_verify_takes_the_functions_of_a_framework():
+    from trigraph.verification.run import plan
+
+    units = plan(["basis_embedding_radial"], dtypes=["float32"], framework="jax")
+    checks = [check for unit in units for check in unit.execute()]
+    assert {c.panel for c in checks} == {"trigraph.jax"}
+    assert {c.operator for c in checks} == {f"basis_embedding_radial_{order}" for order in ORDERS}
+    assert all(c.passed for c in checks)
