@@ -53,6 +53,47 @@ assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
     run(sys.executable, "-c", code, cwd=tmp_path)
 
 
+# Programs that stand in for those of a build: with one of them the system lacks something, or has an old compiler.
+STANDS_IN = {
+    "python": """import runpy, sys, sysconfig
+sysconfig.get_config_vars().update(INCLUDEPY="/nowhere", LIBPC="/nowhere")
+good = sysconfig.get_paths
+sysconfig.get_paths = lambda *a, **k: good(*a, **k) | {"include": "/nowhere", "platinclude": "/nowhere"}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0])""",
+    "fortran": "import sys; sys.exit(1)",
+    "cpp": """import subprocess, sys
+done = subprocess.run(["g++", *sys.argv[1:]], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+sys.stderr.write(done.stderr)
+print(done.stdout.replace("#define __GNUC__ 1", "#define __GNUC__ "), end="")  # 12 becomes 2
+sys.exit(done.returncode)""",
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("python", "lacks its headers (Python.h):"),
+        ("fortran", "this system lacks a Fortran compiler"),
+        ("cpp", "trigraph needs gcc, g++ and gfortran 11 or later; older are"),
+    ],
+)
+def test_what_a_build_lacks_is_named(tmp_path, program, expected):
+    stand_in = tmp_path / program
+    stand_in.write_text(f"#!{sys.executable}\n{STANDS_IN[program]}\n")
+    stand_in.chmod(0o755)
+    native = tmp_path / "native.ini"
+    native.write_text(f"[binaries]\n{program} = '{stand_in}'\n")
+    options = ("--native-file", native, ROOT, tmp_path / "build")
+    variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # nothing else describes Python's headers
+    command = (sys.executable, "-m", "mesonbuild.mesonmain", "setup", *options)
+    found = programs.run(*command, status=1, env=os.environ | variables)
+    assert expected in found.stdout
+    if program == "python":
+        assert "python3-dev\n" in found.stdout
+        assert "python3-devel\n" in found.stdout
+
+
 @pytest.mark.slow
 def test_the_wheel_has_every_level(checkout, tmp_path):
     """It runs where nothing else of ours is, and so does the level that a build from source leaves out."""
