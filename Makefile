@@ -13,7 +13,7 @@ SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stu
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
+.PHONY: verify test test-all lint bench docs soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
@@ -23,6 +23,7 @@ help:
 	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
+	@echo "make sdist     source distribution of the last commit in dist/    make try-release   install both in bare Debian systems"
 	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"
 	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 
@@ -94,6 +95,15 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel $(WHEEL) -w $(BUILD)-repair .
 	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
+
+sdist: $(VENV)/build-tools
+	$(BIN)/python -m pip install --quiet build
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --sdist --no-isolation --outdir dist
+
+# As root, with debootstrap: the newest wheel and source distribution of dist/ in systems that have nothing else.
+SYSTEMS ?= bookworm trixie
+try-release:
+	tools/try_release $(SYSTEMS)
 
 # For a machine with a CUDA device, Python of this version, NumPy, SciPy and CuPy, but no compiler.
 KIT_PYTHON ?= python3.12

@@ -52,9 +52,7 @@ _SHARED = re.compile(
     r"|(?P<left>\b__shared__\b)",
     re.DOTALL,
 )
-_KERNEL = re.compile(
-    r"(?:\btemplate\s*<([^<>{};]*)>\s*)?\b__global__\b[^;{]*?\b(?!__launch_bounds__\b)(\w+)\s*(?=\()"
-)
+_KERNEL = re.compile(r"(?:\btemplate\s*<([^<>{};]*)>\s*)?\b__global__\b[^;{]*?\b(?!__launch_bounds__\b)(\w+)\s*(?=\()")
 _STRUCT = re.compile(r"^(?:template <([^\n]*)> )?struct (\w+) \{$(.*?)^\};", re.MULTILINE | re.DOTALL)
 _MEMBER = re.compile(r"^ {4}(?! )([\w:<>*, ]+?)(\w+);\s*$", re.MULTILINE)
 
@@ -136,14 +134,14 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
         if name not in structs:
             return declared
         names, members = structs[name]
-        inner = dict(zip(names, inside.split(", "))) if inside else {}
+        inner = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
         return "{" + ",".join(type_of(member, inner) for member in members) + "}"
 
     found = {}
     for instance in instances:
         kernel, _, inside = instance.removesuffix(">").partition("<")
         names, declarations = kernels[kernel]
-        known = dict(zip(names, inside.split(", "))) if inside else {}
+        known = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
         found[instance] = ",".join(type_of(re.sub(r"\w+\s*$", "", d), known) for d in declarations)
     return found
 
@@ -214,7 +212,8 @@ const int cuda_host::num_kernels = {len(entries)};
 
 def make_rule(target: Path, files: Iterable[Path]) -> str:
     """Return the line by which make, and ninja, know the files that a target was made from."""
-    return f"{target}: {' '.join(str(file).replace(' ', '\\ ') for file in files)}\n"
+    needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
+    return f"{target}: {needed}\n"
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:

@@ -127,6 +127,12 @@ def tf32_problems() -> list[str]:
     ]
 
 
+def untried() -> list[str]:
+    """Return a warning where nobody has run trigraph on this kind of system."""
+    name = {"Darwin": "macOS"}.get(platform.system(), platform.system())
+    return [] if name == "Linux" else [f"trigraph was not tried on {name}: `trigraph verify` tells whether it works"]
+
+
 def panel_states() -> list[dict[str, Any]]:
     """Return for every panel and the judge whether it can run here, and its configuration or the reason."""
     from trigraph.fortran.threads import get_num_threads
@@ -190,6 +196,6 @@ def collect() -> dict[str, Any]:
         },
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
-        "warnings": tf32_problems(),
+        "warnings": untried() + tf32_problems(),
         "panels": panel_states(),
     }

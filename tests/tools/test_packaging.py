@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 import venv
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import programs
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>=3.2"]
@@ -51,6 +53,37 @@ assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.m
 import trigraph.cli
 assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
     run(sys.executable, "-c", code, cwd=tmp_path)
+
+
+def numbers(pattern, text):
+    """Return the Pythons that a text names, as 3.x, in their order."""
+    return [f"3.{n}" for n in sorted({int(n) for n in re.findall(pattern, text)})]
+
+
+def test_a_release_is_told_alike_everywhere():
+    """Version and date, the Pythons, and what a recipe of conda needs."""
+    texts = {path: (ROOT / path).read_text() for path in ("meson.build", "CITATION.cff", "CHANGELOG.md", "noxfile.py")}
+    version = re.search(r"^    version: '(.*)',$", texts["meson.build"], re.MULTILINE)[1]
+    citation = yaml.safe_load(texts["CITATION.cff"])
+    assert str(citation["version"]) == version
+    newest = re.search(rf"^## \[{re.escape(version)}\] - (.*)$", texts["CHANGELOG.md"], re.MULTILINE)
+    assert newest[1] == str(citation["date-released"])
+
+    text = (ROOT / "pyproject.toml").read_text()
+    pythons = numbers(r"Python :: 3\.(\d+)", text)
+    assert numbers(r"cp3(\d+)-", text) == pythons
+    assert numbers(r'"3\.(\d+)"', re.search(r"^PYTHONS = .*$", texts["noxfile.py"], re.MULTILINE)[0]) == pythons
+    assert numbers(r'python: "3\.(\d+)"', (ROOT / ".github/workflows/tests.yml").read_text()) == pythons
+    for page in ("README.md", "docs/getting-started.md"):
+        assert f"Python {pythons[0]} to {pythons[-1]}" in (ROOT / page).read_text()
+
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == version
+    assert 'dynamic = ["version"]' in text  # that of meson.build
+    for table, section in (("dependencies", "run"), ("requires", "host")):
+        needed = re.findall(r'"([^"]+)"', re.search(rf"^{table} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1])
+        named = {word.replace(" ", "").replace("-base", "") for word in recipe["requirements"][section]}
+        assert {*needed} == {word for word in named if word not in ("python", "pip")}, section
 
 
 # Programs that stand in for those of a build: with one of them the system lacks something, or has an old compiler.
