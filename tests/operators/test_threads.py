@@ -250,6 +250,13 @@ def test_the_highest_level_of_the_processor_is_the_default():
         assert printed(LEVEL) == [AVAILABLE[-1]]
 
 
+def test_a_processor_for_which_nothing_is_built(monkeypatch):
+    monkeypatch.setattr(levels, "_chosen", None)
+    monkeypatch.setattr(levels, "available", lambda: ())
+    with pytest.raises(ImportError, match=rf"that this processor can run; built are .*{AVAILABLE[-1]}\. Build from"):
+        trigraph.get_cpu_level()
+
+
 @pytest.mark.parametrize("level", AVAILABLE)
 def test_a_level_is_chosen_in_python(level):
     trigraph.set_cpu_level(level)

@@ -12,6 +12,8 @@ import programs
 import pytest
 import yaml
 
+import trigraph
+
 ROOT = Path(__file__).parents[2]
 BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>=3.2"]
 SMOKE = """
@@ -125,6 +127,15 @@ def test_what_a_build_lacks_is_named(tmp_path, program, expected):
     if program == "python":
         assert "python3-dev\n" in found.stdout
         assert "python3-devel\n" in found.stdout
+
+
+def test_an_archive_is_refused(tmp_path):
+    package = Path(trigraph.__file__).parent
+    archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
+    code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
+    found = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
+    expected = "ImportError: trigraph cannot run from an archive, since the system loads its compiled panels from files:"
+    assert found.stderr.splitlines()[-1] == f"{expected} unpack {archive}, or install with pip"
 
 
 @pytest.mark.slow
