@@ -83,8 +83,8 @@ $(VENV)/installed-tests: $(VENV)/installed
 	touch $@
 
 # For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
-OLDER := $(CURDIR)/build/glibc-2.28
-LINK_OLDER := -Wl,--push-state,--no-as-needed $(OLDER)/link/libm.so.6 $(OLDER)/link/libpthread.so.0 -Wl,--pop-state,--allow-shlib-undefined
+OLDER := build/glibc-2.28
+LINK_OLDER := -Wl,--push-state,--no-as-needed '$(CURDIR)/$(OLDER)/link/libm.so.6' '$(CURDIR)/$(OLDER)/link/libpthread.so.0' -Wl,--pop-state,--allow-shlib-undefined
 $(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
 	$(BIN)/python tools/older_glibc $(OLDER)
 
@@ -93,7 +93,7 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 	rm -rf $(BUILD)-repair
 	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
 		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel $(WHEEL) -w $(BUILD)-repair .
-	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
+	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH="$(CURDIR)/$(OLDER)/bundle" $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
 
 sdist: $(VENV)/build-tools

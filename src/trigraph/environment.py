@@ -86,9 +86,7 @@ def fast_path() -> tuple[str | None, str]:
 
     try:
         return _level_name(get_cpu_level()), ""
-    except ImportError:
-        return None, "the fast path is not built"
-    except ValueError as error:  # TRIGRAPH_CPU_LEVEL names one that cannot run here
+    except (ImportError, ValueError) as error:  # none is built; TRIGRAPH_CPU_LEVEL names one that cannot run here
         return None, str(error)
 
 
