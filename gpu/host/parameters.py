@@ -16,7 +16,8 @@ def main() -> None:
     """Write the files named on the command line."""
     target, dependencies, folder, written = map(Path, sys.argv[1:])
     build, instances = runpy.run_path(str(folder / "host" / "build.py")), runpy.run_path(str(folder / "instances.py"))
-    table, files = {}, {}
+    table: dict[str, dict[str, tuple[str, str]]] = {}
+    files: dict[Path, str] = {}
     for family, names in instances["INSTANCES"].items():
         seen: dict[Path, str] = {}
         build["expand_includes"]((folder / "kernels" / f"{family}.cu").resolve(), folder.resolve(), seen, written)

@@ -52,8 +52,8 @@ def unavailable(name: str) -> str:
         for op in OPERATORS:
             panel_function(name, op)
         if name == "gpu-host":
-            for op in OPERATORS.values():
-                importlib.import_module("trigraph.gpu.launcher").installed(op.family)
+            for family in dict.fromkeys(op.family for op in OPERATORS.values()):
+                importlib.import_module("trigraph.gpu.launcher").installed(family)
     except (ImportError, AttributeError) as error:
         return f"not built ({error})"
     return ""
