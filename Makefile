@@ -8,7 +8,7 @@ unexport PYTHONPATH
 # What a plain `pip install .` leaves out: the level v3 beside v4, whose bits are compared, and gpu-host.
 CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
 WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
-BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
+BUILD := build/checked-$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
 SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
