@@ -4,6 +4,9 @@ On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (6
 one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, unless meson's
 option ``cpu_levels`` names others, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which has no
 fused multiply-add, rounds differently.
+
+On aarch64 ``base`` is NEON, with fused multiply-adds. There is no level for SVE: the length of its vectors is not known
+when it is compiled, but the kernels' tiles, of which the order of sums follows, are of vectors of a known length.
 """
 
 import contextlib
