@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import programs
@@ -143,6 +144,10 @@ def test_the_wheel_has_every_level(checkout, tmp_path):
     """It runs where nothing else of ours is, and so does the level that a build from source leaves out."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     (wheel,) = (checkout / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:  # the licences of the libraries in it are told
+        bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
+        (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
+    assert bundled == set(re.findall(r"^\| (lib\w+), ", told, re.MULTILINE))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel)
