@@ -112,7 +112,7 @@ qualify-kit:
 
 # Editors look for stubs beside the sources.
 develop: $(VENV)/build-tools
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation $(CHECKED) -e '.[test]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD)-develop $(CHECKED) -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
 	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
 	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh
