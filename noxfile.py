@@ -9,11 +9,14 @@ from pathlib import Path
 
 import nox
 
-PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
 PYTHON_OF_TORCH = "3.12"  # the oldest and the newest release have wheels for it
 FAMILIES = ["gno", "weighted"]
 # Tests of the front door, which need neither a compiler nor what else the extra `test` brings.
-FRONT_DOOR = ["graphs", *(f"operators/test_{n}.py" for n in ("checks", "compat_gemnet", "gno_params", "panels"))]
+FRONT_DOOR = [
+    "graphs",
+    *(f"operators/test_{n}.py" for n in ("checks", "compat_gemnet", "gno_params", "memory", "panels")),
+]
 NEEDED = ["pytest", "hypothesis", "networkx", "ase", "matscipy"]
 
 nox.options.default_venv_backend = "venv"

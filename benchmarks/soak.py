@@ -403,6 +403,8 @@ def run(seconds: float, seed: int, console: Console) -> bool:
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: another one each time; it is printed.")
 def main(seconds: float, seed: int | None) -> None:
     """Run the soak test from the command line: exit status 1 if anything failed."""
+    if not Path("/proc/self/statm").exists():
+        raise click.UsageError("soak reads resident memory from /proc, which this system does not have")
     # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads. With one
     # heap for all threads, what grows is not the empty space of many.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,7 +52,7 @@ def _high_water() -> int:
         for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def peak_memory(call: Call) -> tuple[dict[str, Any], int]:

@@ -104,6 +104,7 @@ def add_example(app, what, name, obj, options, lines):
 
 # Pages of the site whose text is read from a file outside docs/: the page's name, and the file.
 ELSEWHERE = {"contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md", "tests": "tests/README.md"}
+ELSEWHERE["security"] = "SECURITY.md"
 ELSEWHERE["benchmarking"] = "benchmarks/README.md"
 # Other files outside docs/ that have a page.
 PAGES_OF = ELSEWHERE | {"index": "README.md"}

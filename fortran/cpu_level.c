@@ -1,4 +1,4 @@
-/* The x86-64 level (2, 3 or 4) of the processor this runs on; 0 on other architectures. */
+/* The x86-64 level (1 to 4) of the processor this runs on; 0 on other architectures. */
 int trigraph_cpu_level(void);
 
 int trigraph_cpu_level(void)
@@ -9,7 +9,7 @@ int trigraph_cpu_level(void)
         return 4;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
         return 3;
-    return 2;
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt") ? 2 : 1;
 #else
     return 0;
 #endif

@@ -1,9 +1,12 @@
 """Which build of the fast path runs: there is one for each level of the processor's instruction set.
 
 On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512); elsewhere there is
-one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, and v3 beside
-v4, unless meson's option ``cpu_levels`` is ``all``, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2,
-which has no fused multiply-add, rounds differently.
+one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, unless meson's
+option ``cpu_levels`` names others, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which has no
+fused multiply-add, rounds differently.
+
+On aarch64 ``base`` is NEON, with fused multiply-adds. There is no level for SVE: the length of its vectors is not known
+when it is compiled, but the kernels' tiles, of which the order of sums follows, are of vectors of a known length.
 """
 
 import contextlib
@@ -19,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
+LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
 # Called when another build is chosen or the number of threads changes: `trigraph.jax` tells its handler.
@@ -89,7 +93,11 @@ def fast_module() -> ModuleType:
     global _chosen
     if _chosen is None:
         if not available():
-            raise ImportError("trigraph.fortran: no build of the fast path is installed that this processor can run")
+            built = ", ".join(level for level in LEVELS if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
+            raise ImportError(
+                f"trigraph.fortran: no build of the fast path is installed that this processor can run; built are "
+                f"{built or 'none'}. Build from source on this machine, or with -Csetup-args=-Dcpu_levels=v2,v3,v4"
+            )
         _chosen = _load(os.environ.get(ENVIRONMENT) or available()[-1], ENVIRONMENT)
     return _chosen
 

@@ -75,11 +75,15 @@ class Blocks:
     def _find(self, size: int) -> mmap.mmap | None:
         """Take out the smallest free block that fits."""
         fitting = [b for b in self._free() if size <= len(b[0]) <= SLACK * size]
-        return next((b[0] for b in sorted(fitting, key=lambda b: len(b[0])) if self._take(b)), None)
+        # No generator: a signal handler that raises within it would raise once more where the interpreter closes it.
+        for block in sorted(fitting, key=lambda b: len(b[0])):
+            if self._take(block):
+                return block[0]
+        return None
 
     def _make(self, size: int) -> mmap.mmap | None:
         """Make a block, in the place of free ones if need be; None if those in use leave no room for it."""
-        total = sum(len(b[0]) for b in list(self.blocks)) + size
+        total = sum([len(b[0]) for b in list(self.blocks)]) + size
         for block in self._free():
             if total <= self.kept:
                 break

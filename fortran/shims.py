@@ -122,7 +122,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
     procedure, (own, kind) = op.name + shims.procedures, REALS[real]
     arguments = threads + dims + numbers + graph + inputs + wants + outputs
     text = wrapped(f"subroutine {name}", [*arguments, "status", *(f"n_{a}" for a in arrays)], "")
-    text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
+    text += "    use iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if shims.scaled:
         text += "    use trigraph_scaled, only: scaled\n    use trigraph_pairs, only: join, split\n"
     called = f"{procedure}_{'sc' if shims.scaled else own}{ending}"
@@ -206,7 +206,7 @@ TEAM = """    interface
 
 INQUIRY = """!> {doc}
 subroutine {name}(value)
-    use, intrinsic :: iso_c_binding, only: {kind}
+    use iso_c_binding, only: {kind}
     implicit none
     integer({kind}), intent(out) :: value
     interface
@@ -232,7 +232,7 @@ CPU_LEVEL = INQUIRY.format(
 
 DOT = """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
 subroutine dot(a, b, total, n_a)
-    use, intrinsic :: iso_c_binding, only: c_double, c_int64_t
+    use iso_c_binding, only: c_double, c_int64_t
     use trigraph_kinds, only: qp
     use trigraph_pairs, only: put
     implicit none
@@ -256,7 +256,7 @@ end subroutine dot
 
 LIMIT_BLOCKS = """!> Limits of the sums over blocks, for verification: 0 restores what is usual.
 subroutine limit_blocks(slots, span)
-    use, intrinsic :: iso_c_binding, only: c_int
+    use iso_c_binding, only: c_int
     use trigraph_products, only: limit_spans
     implicit none
     integer(c_int), intent(in) :: slots, span

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu.cache import Cache, function_of
-from trigraph.gpu.host.parameters import describe
 from trigraph.gpu.instances import C_TYPES, instance
 
 Types = Sequence[Any]  # template arguments of a kernel
@@ -207,6 +206,15 @@ def _open(path: Path) -> ctypes.CDLL:
         raise MemoryError(f"the system refused the {path.stat().st_size} bytes of a library: {error}") from error
 
 
+def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
+    """Return types and names of the parameters of every instance in a library of ``gpu/host``, separated by commas."""
+    texts = [getattr(library, f"cuda_host_kernel_{what}") for what in ("name", "signature", "parameters")]
+    for text in texts:
+        text.restype = ctypes.c_char_p
+    kernels = ([text(i).decode() for text in texts] for i in range(library.cuda_host_num_kernels()))
+    return {name: (types, names) for name, types, names in kernels}
+
+
 class HostLibrary:
     """A shared library built by ``gpu/host`` with the kernels of one family for the CPU."""
 
@@ -294,6 +302,16 @@ def _kind(value: Any) -> str:
     return f"a {name} of {value.dtype}" if hasattr(value, "dtype") else f"a {name}"
 
 
+def installed(family: str) -> str:
+    """Return the path of a family's library for the CPU; raise ImportError if this build has none."""
+    module = f"trigraph.gpu._host_{family}"
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        how = "`pip install . -Csetup-args=-Dgpu_host=true` builds the panel gpu-host, and so does `make verify`"
+        raise ImportError(f"{module} is not installed: {how}")
+    return spec.origin
+
+
 class HostRuntime(Runtime):
     """Runs kernels on the CPU."""
 
@@ -308,11 +326,7 @@ class HostRuntime(Runtime):
     def library(self, family: str) -> HostLibrary:
         """Return the library of a kernel family, by default the installed one."""
         if family not in self.libraries:
-            module = f"trigraph.gpu._host_{family}"
-            spec = importlib.util.find_spec(module)
-            if spec is None or spec.origin is None:
-                raise ImportError(f"{module} is not installed: this build has no CPU version of {family}")
-            self.libraries[family] = HostLibrary(spec.origin)
+            self.libraries[family] = HostLibrary(installed(family))
         return self.libraries[family]
 
     def _launch(

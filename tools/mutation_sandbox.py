@@ -191,7 +191,8 @@ class Sandbox:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         if not (self._build / "build.ninja").is_file():
-            done = self._call(["meson", "setup", str(self._build), str(self.checkout)])
+            options = ["-Dcpu_levels=native,v3", "-Dgpu_host=true"]
+            done = self._call(["meson", "setup", *options, str(self._build), str(self.checkout)])
             if done.returncode:
                 raise RuntimeError(done.stdout + done.stderr)
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
@@ -52,7 +52,9 @@ _SHARED = re.compile(
     r"|(?P<left>\b__shared__\b)",
     re.DOTALL,
 )
-_KERNEL = re.compile(r"\b__global__\b[^;{]*?\b(?!__launch_bounds__\b)(\w+)\s*(?=\()")
+_KERNEL = re.compile(r"(?:\btemplate\s*<([^<>{};]*)>\s*)?\b__global__\b[^;{]*?\b(?!__launch_bounds__\b)(\w+)\s*(?=\()")
+_STRUCT = re.compile(r"^(?:template <([^\n]*)> )?struct (\w+) \{$(.*?)^\};", re.MULTILINE | re.DOTALL)
+_MEMBER = re.compile(r"^ {4}(?! )([\w:<>*, ]+?)(\w+);\s*$", re.MULTILINE)
 
 
 def rewrite_shared(text: str) -> str:
@@ -98,29 +100,72 @@ def _without_comments(text: str) -> str:
 
 def struct_members(text: str) -> dict[str, list[str]]:
     """Return the names of the members of every struct, which are declared one to a line."""
-    pattern = r"^(?:template [^\n]*)?struct (\w+) \{$(.*?)^\};"
-    bodies = re.findall(pattern, _without_comments(text), re.MULTILINE | re.DOTALL)
-    return {name: re.findall(r"^ {4}(?! )[\w:<>* ]+?(\w+);\s*$", body, re.MULTILINE) for name, body in bodies}
+    found = _STRUCT.findall(_without_comments(text))
+    return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in found}
 
 
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
     """Return the parameter names of every ``__global__`` function, with the members of `structs` in place of these."""
-    code = _without_comments(text)
     found: dict[str, list[str]] = {}
-    for match in _KERNEL.finditer(code):
+    for _, kernel, declarations in _kernels(text):
         names: list[str] = []
-        depth, start, position = 0, match.end() + 1, match.end()
+        for words in (re.findall(r"\w+", declaration) for declaration in declarations):
+            names += [f"{words[-1]}.{member}" for word in words for member in structs.get(word, ())] or words[-1:]
+        found.setdefault(kernel, names)
+    return found
+
+
+def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
+    """Return the types of the parameters of every instance, as `Entry::signature` of ``cuda_host.h`` writes them."""
+    structs = {
+        name: (_names(head), [declared for declared, _ in _MEMBER.findall(body)])
+        for head, name, body in _STRUCT.findall(_without_comments(text))
+    }
+    kernels = {kernel: (_names(head), declarations) for head, kernel, declarations in _kernels(text)}
+
+    def type_of(declared: str, known: Mapping[str, str]) -> str:
+        declared = re.sub(r"\w+", lambda word: known.get(word[0], word[0]), declared.replace("__restrict__", ""))
+        # What half precision is computed in (gat_storage.cuh).
+        declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
+        declared = " ".join(declared.split()).removesuffix(" const").replace(" *", "*")
+        if not declared.endswith("*"):
+            declared = declared.removeprefix("const ")
+        name, _, inside = declared.removesuffix(">").partition("<")
+        if name not in structs:
+            return declared
+        names, members = structs[name]
+        inner = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
+        return "{" + ",".join(type_of(member, inner) for member in members) + "}"
+
+    found = {}
+    for instance in instances:
+        kernel, _, inside = instance.removesuffix(">").partition("<")
+        names, declarations = kernels[kernel]
+        known = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
+        found[instance] = ",".join(type_of(re.sub(r"\w+\s*$", "", d), known) for d in declarations)
+    return found
+
+
+def _names(head: str) -> list[str]:
+    """Return the names of a template's parameters."""
+    return [parameter.split()[-1] for parameter in head.split(",") if parameter.split()]
+
+
+def _kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Give of every ``__global__`` function the parameters of its template, its name and its own parameters."""
+    code = _without_comments(text)
+    for match in _KERNEL.finditer(code):
+        declarations = []
+        depth, start = 0, match.end() + 1
         for position in range(match.end(), len(code)):
             character = code[position]
             depth += (character in "([{<") - (character in ")]}>")
-            if depth == 0 or (depth == 1 and character == ","):
-                words = re.findall(r"\w+", code[start:position])
-                names += [f"{words[-1]}.{member}" for word in words for member in structs.get(word, ())] or words[-1:]
+            if (depth == 0 or (depth == 1 and character == ",")) and code[start:position].strip():
+                declarations.append(code[start:position])
                 start = position + 1
             if depth == 0:
                 break
-        found.setdefault(match[1], names)
-    return found
+        yield match[1] or "", match[2], declarations
 
 
 def generate(
@@ -163,6 +208,12 @@ const cuda_host::Kernel cuda_host::kernels[] = {{
 const int cuda_host::num_kernels = {len(entries)};
 """
     return generated, list(seen)
+
+
+def make_rule(target: Path, files: Iterable[Path]) -> str:
+    """Return the line by which make, and ninja, know the files that a target was made from."""
+    needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
+    return f"{target}: {needed}\n"
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
@@ -281,8 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         generated, files = generate(source, options.family, listed, options.source_dir, options.written)
         options.generate.write_text(generated, encoding="utf-8")
         if options.depfile:
-            needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
-            options.depfile.write_text(f"{options.generate}: {needed}\n", encoding="utf-8")
+            options.depfile.write_text(make_rule(options.generate, files), encoding="utf-8")
     except SourceError as error:
         print(error, file=sys.stderr)
         return 1

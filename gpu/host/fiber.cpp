@@ -51,8 +51,11 @@ asm(R"(
     .text
     .hidden cuda_host_swap
     .globl cuda_host_swap
-    .type cuda_host_swap, @function
+    .type cuda_host_swap, %function
 cuda_host_swap:
+)"
+#ifdef __x86_64__
+R"(
     pushq %rbp
     pushq %rbx
     pushq %r12
@@ -68,6 +71,38 @@ cuda_host_swap:
     popq %rbx
     popq %rbp
     ret
+)"
+#else
+R"(
+    sub sp, sp, #160
+    stp x19, x20, [sp]
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x19, x20, [sp]
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    add sp, sp, #160
+    ret
+)"
+#endif
+R"(
     .size cuda_host_swap, .-cuda_host_swap
 )");
 #endif
@@ -85,13 +120,16 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
 #else
-    // As after a call: the return address of `entry` (there is none) at a multiple of 16, below it `entry` for the
-    // swap's ret.
-    void** top = reinterpret_cast<void**>(fiber.stack + fiber.stack_size - shift);
-    *--top = nullptr;
-    *--top = reinterpret_cast<void*>(entry);
-    for (int i = 0; i < 6; i++) {
-        *--top = nullptr;
+    // What the swap loads. x86-64, as after a call: the return address of `entry` (there is none) at a multiple of 16,
+    // below it `entry` for the swap's ret, and six registers. aarch64: twenty, of which the twelfth is the link.
+#ifdef __x86_64__
+    constexpr int words = 8, entered = 6;
+#else
+    constexpr int words = 20, entered = 11;
+#endif
+    void** const top = reinterpret_cast<void**>(fiber.stack + fiber.stack_size - shift) - words;
+    for (int i = 0; i < words; i++) {
+        top[i] = i == entered ? reinterpret_cast<void*>(entry) : nullptr;
     }
     fiber.stack_pointer = top;
 #endif

@@ -1,13 +1,13 @@
 // Fibers: stacks of their own that one OS thread switches between.
 //
-// On x86-64 a switch saves the six registers a callee must keep and swaps the stack pointer; elsewhere ucontext does
-// it. Under AddressSanitizer every switch is announced, or it would take the other stack for an overflow.
+// On x86-64 and aarch64 a switch saves the registers a callee must keep and swaps the stack pointer; elsewhere ucontext
+// does it, with two system calls. Under AddressSanitizer every switch is announced, or it would take the other stack for an overflow.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-#if !(defined(__x86_64__) && defined(__ELF__)) && !defined(CUDA_HOST_UCONTEXT)
+#if !((defined(__x86_64__) || defined(__aarch64__)) && defined(__ELF__)) && !defined(CUDA_HOST_UCONTEXT)
 #define CUDA_HOST_UCONTEXT
 #endif
 #ifdef CUDA_HOST_UCONTEXT

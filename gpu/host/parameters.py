@@ -1,31 +1,34 @@
-"""What every kernel instance takes, as the compiler of the CPU's version sees it; the build writes it to a file.
+"""What every kernel instance takes, read from its source; the build writes it to a file.
 
-``python gpu/host/parameters.py parameters.json _host_gno.so ...`` writes, by family and instance, the types of the
-parameters and their names. The launcher of the device checks arguments against this file, since CuPy would pass
-whatever it is given.
+``python gpu/host/parameters.py parameters.json parameters.d gpu WRITTEN`` writes, by family and instance, the types of
+the parameters and their names, and the files that they were read from in make's form; WRITTEN is the folder of the
+headers that the build writes. The launcher of the device checks arguments against this file, since CuPy would pass
+whatever it is given. No library of the CPU is needed, which a build need not have and a cross build cannot load.
 """
 
-import ctypes
 import json
+import runpy
 import sys
 from pathlib import Path
 
 
-def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
-    """Return types and names of the parameters of every instance in a library made by `build`, separated by commas."""
-    texts = [getattr(library, f"cuda_host_kernel_{what}") for what in ("name", "signature", "parameters")]
-    for text in texts:
-        text.restype = ctypes.c_char_p
-    kernels = ([text(i).decode() for text in texts] for i in range(library.cuda_host_num_kernels()))
-    return {name: (types, names) for name, types, names in kernels}
-
-
-def _family(library: ctypes.CDLL) -> str:
-    library.cuda_host_family.restype = ctypes.c_char_p
-    return library.cuda_host_family().decode()
+def main() -> None:
+    """Write the files named on the command line."""
+    target, dependencies, folder, written = map(Path, sys.argv[1:])
+    build, instances = runpy.run_path(str(folder / "host" / "build.py")), runpy.run_path(str(folder / "instances.py"))
+    table: dict[str, dict[str, tuple[str, str]]] = {}
+    files: dict[Path, str] = {}
+    for family, names in instances["INSTANCES"].items():
+        seen: dict[Path, str] = {}
+        build["expand_includes"]((folder / "kernels" / f"{family}.cu").resolve(), folder.resolve(), seen, written)
+        text = "\n".join(seen.values())
+        parameters = build["kernel_parameters"](text, build["struct_members"](text))
+        types = build["kernel_types"](text, names)
+        table[family] = {name: (types[name], ",".join(parameters[name.partition("<")[0]])) for name in names}
+        files |= seen
+    target.write_text(json.dumps(table, indent=0), encoding="utf-8")
+    dependencies.write_text(build["make_rule"](target, files), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    libraries = [ctypes.CDLL(path) for path in sys.argv[2:]]
-    table = {_family(library): describe(library) for library in libraries}
-    Path(sys.argv[1]).write_text(json.dumps(table, indent=0), encoding="utf-8")
+    main()

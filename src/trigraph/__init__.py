@@ -5,6 +5,7 @@ chooses another. See ``trigraph --help`` for the command line.
 """
 
 import importlib as _importlib
+import os.path as _path
 from typing import Any as _Any
 
 from trigraph.checks.gno import pack_gno_params, unpack_gno_params
@@ -34,6 +35,11 @@ __all__ = [
     "unpack_gno_params",
     *FUNCTIONS,
 ]
+if not _path.exists(__file__):
+    raise ImportError(
+        f"trigraph cannot run from an archive, since the system loads its compiled panels from files: unpack "
+        f"{__file__.removesuffix('/trigraph/__init__.py')}, or install with pip"
+    )
 globals().update(FUNCTIONS)
 
 # Imported when they are first asked for, as `trigraph.compat` or by an import statement.

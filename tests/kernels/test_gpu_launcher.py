@@ -1,6 +1,7 @@
 """The launcher: argument checks, refusals, threads, fork, and what it asks of CuPy, for which there is a stand-in."""
 
 import gc
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -22,8 +23,21 @@ from trigraph import gpu
 from trigraph.gpu import cache, dimenet, gemnet, launcher, sums
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
+from trigraph.panels import unavailable
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
+
+
+def test_the_source_says_what_the_compiler_says():
+    """The launcher of a device goes by the former: types and names of the parameters of every instance."""
+    for family in INSTANCES:
+        compiled = launcher.describe(HostLibrary(launcher.installed(family))._library)
+        assert {name: tuple(texts) for name, texts in launcher._described()[family].items()} == compiled
+
+
+def test_a_build_without_libraries_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert unavailable.__wrapped__("gpu-host").startswith("not built (trigraph.gpu._host_gno is not installed: `pip ")
 
 
 @pytest.fixture

@@ -188,6 +188,7 @@ def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
     """A child never waits for what only another thread of its parent could have given free."""
     graphs = [some_graph()]
+    graphs[0].prepare()  # SciPy is imported: whoever imports a module holds the interpreter's lock of it
     stop = threading.Event()
 
     def work() -> None:

@@ -461,6 +461,12 @@ def test_a_new_process_beside_jax(jax):
         check_derivatives(lambda x: x, (x,), framework="jax", timeout=60)
 
 
+def test_macos_does_not_fork(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ValueError, match=r"^timeout: a library of macOS does not survive a fork, and the function or"):
+        check_derivatives(lambda x: x, (X,), timeout=60)
+
+
 def test_the_page_on_derivatives(jax):
     page = (Path(__file__).parents[2] / "docs" / "derivatives.md").read_text()
     (block,) = re.findall(r"^```{code-block} python\n:name: jax\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -2,13 +2,18 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import programs
 import pytest
+import yaml
+
+import trigraph
 
 ROOT = Path(__file__).parents[2]
 BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>=3.2"]
@@ -53,11 +58,96 @@ assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
     run(sys.executable, "-c", code, cwd=tmp_path)
 
 
+def numbers(pattern, text):
+    """Return the Pythons that a text names, as 3.x, in their order."""
+    return [f"3.{n}" for n in sorted({int(n) for n in re.findall(pattern, text)})]
+
+
+def test_a_release_is_told_alike_everywhere():
+    """Version and date, the Pythons, and what a recipe of conda needs."""
+    texts = {path: (ROOT / path).read_text() for path in ("meson.build", "CITATION.cff", "CHANGELOG.md", "noxfile.py")}
+    version = re.search(r"^    version: '(.*)',$", texts["meson.build"], re.MULTILINE)[1]
+    citation = yaml.safe_load(texts["CITATION.cff"])
+    assert str(citation["version"]) == version
+    newest = re.search(rf"^## \[{re.escape(version)}\] - (.*)$", texts["CHANGELOG.md"], re.MULTILINE)
+    assert newest[1] == str(citation["date-released"])
+
+    text = (ROOT / "pyproject.toml").read_text()
+    pythons = numbers(r"Python :: 3\.(\d+)", text)
+    assert numbers(r"cp3(\d+)-", text) == pythons
+    assert numbers(r'"3\.(\d+)"', re.search(r"^PYTHONS = .*$", texts["noxfile.py"], re.MULTILINE)[0]) == pythons
+    assert numbers(r'python: "3\.(\d+)"', (ROOT / ".github/workflows/tests.yml").read_text()) == pythons
+    for page in ("README.md", "docs/getting-started.md"):
+        assert f"Python {pythons[0]} to {pythons[-1]}" in (ROOT / page).read_text()
+
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == version
+    assert 'dynamic = ["version"]' in text  # that of meson.build
+    for table, section in (("dependencies", "run"), ("requires", "host")):
+        needed = re.findall(r'"([^"]+)"', re.search(rf"^{table} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1])
+        named = {word.replace(" ", "").replace("-base", "") for word in recipe["requirements"][section]}
+        assert {*needed} == {word for word in named if word not in ("python", "pip")}, section
+
+
+# Programs that stand in for those of a build: with one of them the system lacks something, or has an old compiler.
+STANDS_IN = {
+    "python": """import runpy, sys, sysconfig
+sysconfig.get_config_vars().update(INCLUDEPY="/nowhere", LIBPC="/nowhere")
+good = sysconfig.get_paths
+sysconfig.get_paths = lambda *a, **k: good(*a, **k) | {"include": "/nowhere", "platinclude": "/nowhere"}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0])""",
+    "fortran": "import sys; sys.exit(1)",
+    "cpp": """import subprocess, sys
+done = subprocess.run(["g++", *sys.argv[1:]], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+sys.stderr.write(done.stderr)
+print(done.stdout.replace("#define __GNUC__ 1", "#define __GNUC__ "), end="")  # 12 becomes 2
+sys.exit(done.returncode)""",
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("python", "lacks its headers (Python.h):"),
+        ("fortran", "this system lacks a Fortran compiler"),
+        ("cpp", "trigraph needs gcc, g++ and gfortran 11 or later; older are"),
+    ],
+)
+def test_what_a_build_lacks_is_named(tmp_path, program, expected):
+    stand_in = tmp_path / program
+    stand_in.write_text(f"#!{sys.executable}\n{STANDS_IN[program]}\n")
+    stand_in.chmod(0o755)
+    native = tmp_path / "native.ini"
+    native.write_text(f"[binaries]\n{program} = '{stand_in}'\n")
+    options = ("--native-file", native, ROOT, tmp_path / "build")
+    variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # nothing else describes Python's headers
+    command = (sys.executable, "-m", "mesonbuild.mesonmain", "setup", *options)
+    found = programs.run(*command, status=1, env=os.environ | variables)
+    assert expected in found.stdout
+    if program == "python":
+        assert "python3-dev\n" in found.stdout
+        assert "python3-devel\n" in found.stdout
+
+
+def test_an_archive_is_refused(tmp_path):
+    package = Path(trigraph.__file__).parent
+    archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
+    code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
+    found = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
+    expected = "ImportError: trigraph cannot run from an archive, since the system loads its compiled panels from files"
+    assert found.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
+
+
 @pytest.mark.slow
 def test_the_wheel_has_every_level(checkout, tmp_path):
     """It runs where nothing else of ours is, and so does the level that a build from source leaves out."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     (wheel,) = (checkout / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:  # the licences of the libraries in it are told
+        bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
+        (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
+    assert bundled == set(re.findall(r"^\| (lib\w+), ", told, re.MULTILINE))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel)
@@ -71,7 +161,7 @@ def test_editable_install_works_from_anywhere(checkout, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
-    install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "-e", ".")
-    run(*install, cwd=checkout, path=python.parent)
+    install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation")
+    run(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
     for where in (checkout, checkout / "src", tmp_path):
         assert str(checkout) in run(python, "-c", SMOKE, cwd=where, path=python.parent)

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -248,6 +249,11 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "0")
     assert environment.collect()["warnings"] == []
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(platform, "system", lambda: "Darwin")
+        assert environment.collect()["warnings"] == [
+            "trigraph was not tried on macOS: `trigraph verify` tells whether it works"
+        ]
     monkeypatch.setenv(name, "1")
     (warning,) = environment.collect()["warnings"]
     assert f"{name}=1" in warning

@@ -51,6 +51,9 @@ def unavailable(name: str) -> str:
     try:
         for op in OPERATORS:
             panel_function(name, op)
+        if name == "gpu-host":
+            for family in dict.fromkeys(op.family for op in OPERATORS.values()):
+                importlib.import_module("trigraph.gpu.launcher").installed(family)
     except (ImportError, AttributeError) as error:
         return f"not built ({error})"
     return ""

@@ -126,6 +126,7 @@ def _method(make: Callable[[bool], Plan], fresh: bool) -> str:
     """
     torch = sys.modules.get("torch")
     broken = ["JAX"] * ("jax" in sys.modules) + ["CUDA"] * bool(torch and torch.cuda.is_available())
+    broken += ["a library of macOS"] * (sys.platform == "darwin")
     if not (broken or fresh):
         return "fork"
     try:
