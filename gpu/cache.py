@@ -22,6 +22,7 @@ import numpy as np
 
 from trigraph.gpu.instances import C_TYPES, INSTANCES, arguments_of, slowness, together
 from trigraph.gpu.sources import expand_includes
+from trigraph.graphs.arrays import cupy_module
 from trigraph.table import DEFINITIONS
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
@@ -175,8 +176,7 @@ def compile(
     TypeError, ValueError
         If the operator, dtype or index type is not supported.
     """
-    import cupy
-
+    cupy = cupy_module()
     wanted, cache, device = _wanted(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
     absent = [pair for pair in wanted if cache.find(*pair) is None]
 

@@ -18,6 +18,7 @@ import pytest
 from cupy_stand_in import asarray
 from host_kernels import HERE, library
 from host_kernels import INSTANCES as OWN
+from raising import raising
 
 from trigraph import gpu
 from trigraph.gpu import cache, dimenet, gemnet, launcher, sums
@@ -364,3 +365,9 @@ def test_python_and_kernels_agree(number, file, expression):
     source = (Path(launcher.__file__).parent / "kernels" / file).read_text()
     numbers = dict(re.findall(r"\b(\w+) = (\d+);", source))
     assert number == eval(re.sub(r"[A-Za-z_]+", lambda name: numbers[name[0]], expression))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
+def test_compiling_ahead_without_cupy_says_what_to_install():
+    with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]', or ..."):
+        gpu.compile("agg_weighted_n2n")
