@@ -91,7 +91,8 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
     another device than a CPU; TypeError if JAX traces it.
     """
     jax = sys.modules.get("jax")
-    if jax is not None and isinstance(value, jax.Array):
+    # A folder of this name may be in place of the package.
+    if jax is not None and hasattr(jax, "Array") and isinstance(value, jax.Array):
         if isinstance(value, jax.core.Tracer):
             raise TypeError(
                 f"{what} is traced by JAX; expected an array with values: build the graph outside of jit, grad and "
