@@ -85,7 +85,7 @@ def test_peers_compute_what_the_panels_compute(workload):
         try:
             results = workload.call(name, sizes, "float32")()
         except Unavailable:
-            assert name == "fairchem"
+            assert name in ("fairchem", "jax", "trigraph-jax")
             continue
         got = {n: as_numpy(v) for n, v in results.items()}
         assert relative_error(got, expected) <= run.tolerance("float32"), name
