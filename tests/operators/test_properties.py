@@ -70,6 +70,8 @@ LAYOUTS = {
 }
 
 
+# NumPy's product of few rows has raised this flag for finite numbers, once and not again; results are compared anyway.
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("op", ALL)
 def test_any_graph_in_any_layout(op):
     """The fast path and the readable panel are right, and give the same bits for the same numbers in other layouts."""
