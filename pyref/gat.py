@@ -240,7 +240,7 @@ def mha_gat_n2n_kinks(
 ):
     """Where graph attention is not smooth: raw = 0, (num_positions, num_heads); ELU's second derivative jumps there.
 
-    Scores are linear, so that each row of embeddings is multiplied once, however many positions have it.
+    Scores are linear in the embeddings: each row is multiplied by the attention weights once, then gathered.
     """
     if activation not in ("ReLU", "LeakyReLU", "ELU"):
         return np.ones((len(graph.indices), num_heads))

@@ -162,8 +162,8 @@ def agg_weighted_n2n_bwd2(
 def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="weight"):
     """Where the aggregation is not smooth: a message equals the smallest or largest one, (num_positions, dim).
 
-    Returns each message's gap to the extremum. The gap is 1 for the extremum itself, for a message that is the same
-    function (same source, same row), and everywhere for sum and mean.
+    Returns each message's gap to the extremum. The gap is 1 for the extremum itself, and for a message that is the same
+    function (same source, same row). For sum and mean, which are smooth, it is one column of ones.
     """
     if op not in ("min", "max"):
         return np.ones((len(graph.indices), 1))

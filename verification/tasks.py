@@ -88,7 +88,7 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
     "permutation": (properties.check_permutation, lambda case, op: len(properties.renumbered_fields(case, op))),
 }
 
-# The kind of their checks, where that has another name.
+# Kinds of task whose checks are recorded under another kind.
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 

@@ -190,8 +190,8 @@ def _heed_interrupts(attached: Attached) -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
-# Models that an interrupt may concern, as long as they exist, and the handler of interrupts that was there before ours:
-# both are of this process alone.
+# An interrupt stops the LAMMPS objects of these models, which are held weakly. If none of them runs, the handler of
+# SIGINT that was installed before ours is called. Both depend on the process alone, as handlers of signals do.
 _ATTACHED: weakref.WeakSet[Attached] = weakref.WeakSet()
 _BEFORE: Any = signal.default_int_handler
 

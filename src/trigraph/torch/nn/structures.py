@@ -277,7 +277,7 @@ def _found(
     num_structures = _number_of_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = _periodic(owner, pbc, cell, num_structures)
-    # A copy, because the neighbours hold it beside graphs that are made of it.
+    # A copy: `Neighbors.batch` must stay as it is when the caller writes to the tensor, since graphs are built from it.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
     found = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
