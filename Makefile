@@ -16,7 +16,7 @@ SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stu
 .PHONY: verify test test-all lint bench docs soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
 
 help:
-	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
+	@echo "make verify    the three backends against each other, the judge and finite differences; report in verification-report/"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
 	@echo "make docs      the documentation as a site, in docs/_build/html"

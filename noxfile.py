@@ -15,7 +15,7 @@ FAMILIES = ["gno", "weighted"]
 # Tests of the front door, which need neither a compiler nor what else the extra `test` brings.
 FRONT_DOOR = [
     "graphs",
-    *(f"operators/test_{n}.py" for n in ("checks", "compat_gemnet", "gno_params", "memory", "panels")),
+    *(f"operators/test_{n}.py" for n in ("checks", "compat_gemnet", "gno_params", "memory", "backends")),
 ]
 NEEDED = ["pytest", "hypothesis", "networkx", "ase", "matscipy"]
 

@@ -79,7 +79,7 @@ def _names(of: str) -> list[str]:
     "operators",
     multiple=True,
     type=click.Choice(list(OPERATORS)),
-    help="Time all CPU panels on this operator; repeatable.",
+    help="Time all CPU backends on this operator; repeatable.",
 )
 @click.option(
     "--sizes", multiple=True, callback=_sizes, metavar="SYMBOL=N", help="Sizes for --operator, e.g. num_edges=5000."
@@ -100,14 +100,14 @@ def _names(of: str) -> list[str]:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a JSON record to this directory.",
 )
-@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time the panels of trigraph only.")
+@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time the backends of trigraph only.")
 @click.option(
     "--contender",
     "contenders",
     multiple=True,
     type=click.Choice(sorted({*DIRECT, *(name for w in find() for name in w.names)})),
     metavar="NAME",
-    help="Time this panel or peer only, such as fortran or scipy; repeatable.",
+    help="Time this backend or peer only, such as fortran or scipy; repeatable.",
 )
 def bench(
     families: tuple[str, ...],
@@ -117,7 +117,7 @@ def bench(
     out: Path | None,
     **measured: Any,
 ) -> None:
-    """Time the panels of trigraph next to other packages (peers).
+    """Time the backends of trigraph next to other packages (peers).
 
     Each contender runs in its own process, all with the same number of threads, in alternating rounds; the table shows
     medians. A peer is timed only if its results agree with trigraph's. Peers that are not installed are skipped and

@@ -19,14 +19,14 @@ from trigraph.benchmarks.workloads import Case, Step, Workload
 SIZES = {
     "num_edges": 30_000,
     "num_nodes": 600,
-    "n_radial": 6,
-    "n_spherical": 7,
+    "num_radial": 6,
+    "num_spherical": 7,
     "envelope_exponent": 5,
     "n_emb": 64,
     "n_mid": 8,
 }
-RADIAL = ("num_edges", "n_radial", "n_spherical", "envelope_exponent")
-ANGULAR = ("num_edges", "num_nodes", "n_radial", "n_spherical", "n_emb", "n_mid")
+RADIAL = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
+ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_mid")
 # Fields of each step.
 BACKWARD = ("sbf_rad", "embedding", "weights")
 FORCES = ("vec", "sbf_rad", "embedding")
@@ -34,11 +34,11 @@ TRAINING = ("grad_out", "sbf_rad", "embedding", "weights")
 
 
 @cache
-def _pyg_layer(n_spherical: int, n_radial: int, envelope_exponent: int) -> Any:
+def _pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
     """PyTorch Geometric's spherical basis; sympy takes some ten seconds for it."""
     from torch_geometric.nn.models.dimenet import SphericalBasisLayer
 
-    return SphericalBasisLayer(n_spherical, n_radial, 1.0, envelope_exponent)
+    return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
 
 
 def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -47,7 +47,7 @@ def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tu
 
     if case["dist"].dtype != np.float32:
         raise Unavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
-    layer = _pyg_layer(*(case.sizes[n] for n in ("n_spherical", "n_radial", "envelope_exponent")))
+    layer = _pyg_layer(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
 
     def basis(dist: Any, freq: Any) -> tuple[Any, Any]:
         x = dist.unsqueeze(-1)
@@ -57,23 +57,23 @@ def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tu
     return basis
 
 
-def _pyg_angles(vec: Any, outer: Any, inner: Any, n_spherical: int) -> Any:
+def _pyg_angles(vec: Any, outer: Any, inner: Any, num_spherical: int) -> Any:
     import torch
 
     first, second = vec[outer], vec[inner]
     angle = torch.atan2(torch.cross(first, second, dim=1).norm(dim=-1), (first * second).sum(dim=-1))
-    return torch.stack([f(angle) for f in _pyg_layer(n_spherical, 1, 5).sph_funcs], dim=1)
+    return torch.stack([f(angle) for f in _pyg_layer(num_spherical, 1, 5).sph_funcs], dim=1)
 
 
-def _torch_angles(vec: Any, outer: Any, inner: Any, n_spherical: int) -> Any:
+def _torch_angles(vec: Any, outer: Any, inner: Any, num_spherical: int) -> Any:
     import torch
 
     unit = vec / vec.norm(dim=1, keepdim=True)
     cosine = (unit[outer] * unit[inner]).sum(dim=1)
     polynomials = [torch.ones_like(cosine), cosine]
-    for n in range(1, n_spherical - 1):
+    for n in range(1, num_spherical - 1):
         polynomials.append(((2 * n + 1) * cosine * polynomials[-1] - n * polynomials[-2]) / (n + 1))
-    norms = [math.sqrt((2 * n + 1) / (4 * math.pi)) for n in range(n_spherical)]
+    norms = [math.sqrt((2 * n + 1) / (4 * math.pi)) for n in range(num_spherical)]
     return torch.stack([norm * p for norm, p in zip(norms, polynomials, strict=False)], dim=1)
 
 
@@ -82,13 +82,15 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any,
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
-    n_spherical, n_radial = case.sizes["n_spherical"], case.sizes["n_radial"]
+    num_spherical, num_radial = case.sizes["num_spherical"], case.sizes["num_radial"]
     angles = _pyg_angles if form == "pyg" else _torch_angles
 
     def aggregate(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
-        W1, W2 = weights[: n_spherical * n_radial], weights[n_spherical * n_radial :]
-        basis = sbf_rad[inner].view(-1, n_spherical, n_radial) * angles(vec, outer, inner, n_spherical).unsqueeze(-1)
-        q = (basis.view(-1, n_spherical * n_radial) @ W1) @ W2.T
+        W1, W2 = weights[: num_spherical * num_radial], weights[num_spherical * num_radial :]
+        basis = sbf_rad[inner].view(-1, num_spherical, num_radial) * angles(vec, outer, inner, num_spherical).unsqueeze(
+            -1
+        )
+        q = (basis.view(-1, num_spherical * num_radial) @ W1) @ W2.T
         return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
 
     return compiled(aggregate, form)
@@ -106,8 +108,8 @@ PYG = {"pyg": ABOUT["pyg"]}
 
 def _operations(angular: int, projections: int) -> str:
     """Operations of the linear form: so many sums over harmonics and channels, so many products with both weights."""
-    projection = "n_mid*(n_spherical*n_radial+n_spherical*n_emb)"
-    return f"2*num_edges*({angular}*n_spherical**2*n_emb+{projections}*{projection})"
+    projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
+    return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
 
 
 FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations(2, 1))

@@ -141,7 +141,7 @@ def _coords_workload(width: int) -> Workload:
         steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
         sizes={"num_edges": edges, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
         peers={"numpy": Peer(matmul_coords, "matrix products over all edges, BLAS")},
-        panels=("fortran", "fortran-reference"),
+        backends=("fortran", "fortran-reference"),
     )
 
 

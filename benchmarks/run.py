@@ -86,7 +86,7 @@ def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Wo
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
-    """Return a workload of one operator of the table, in all panels on the host but the emulation of a device.
+    """Return a workload of one operator of the table, in all backends on the host but the emulation of a device.
 
     Sizes that are not given are the family's. Of num_edges and num_positions, one stands for both.
     """
@@ -96,7 +96,7 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
         if one in given:
             given.setdefault(other, given[one])
     values = {s: {**FAMILIES[op.family].SIZES, **given}[s] for s in op.definition.symbols}
-    return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=("fortran", *DIRECT))
+    return Workload(name, op.family, op.definition.summary, (Step(name),), values, backends=("fortran", *DIRECT))
 
 
 def tolerance(dtype: str, terms: int = 0) -> float:

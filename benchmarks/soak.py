@@ -1,11 +1,11 @@
-"""Soak test: every operator in every panel on the CPU, for as long as asked, while much else goes on.
+"""Soak test: every operator in every backend on the CPU, for as long as asked, while much else goes on.
 
 ``python -m trigraph.benchmarks.soak --seconds 3600`` draws calls of random sizes and repeats each of them in several
 Python threads at once, with any number of OpenMP threads, at every level of the instruction set, in forked processes,
 interrupted by a signal, in signal handlers and finalisers, with graphs out of a pickle. It fails when
 
 - the bits of a result are not those of the first result of the same call (v3 and v4 of the fast path count as one),
-- an interrupted call of a Fortran panel leaves half a result in `out`, or any panel's spoils the next call,
+- an interrupted call of a Fortran backend leaves half a result in `out`, or any backend's spoils the next call,
 - a process ends or hangs,
 - resident memory grows, or the number of open files.
 
@@ -35,9 +35,9 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import theilslopes
 
+from trigraph.backends import FUNCTIONS
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
-from trigraph.panels import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
 from trigraph.verification import record
 from trigraph.verification.cases import Case, assemble, build, variants
@@ -45,7 +45,7 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
 
-# Operations of a call in each panel on the CPU, so that it takes milliseconds; and how often the panel is chosen.
+# Operations of a call in each backend on the CPU, so that it takes milliseconds; and how often the backend is chosen.
 MOST = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}
 SHARE = {"fortran": 0.6, "fortran-reference": 0.15, "pyref": 0.15, "gpu-host": 0.1}
 LARGEST, WIDEST = 20_000, 20  # entities, widths
@@ -62,8 +62,8 @@ class Failure(Exception):
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _size(name: str, rng: np.random.Generator) -> int:
-    symbol = SYMBOLS[name]
+def _size(definition: Definition, name: str, rng: np.random.Generator) -> int:
+    symbol = definition.symbol(name)
     largest = LARGEST if symbol.minimum == 0 else symbol.maximum or WIDEST
     if symbol.minimum == 0 and rng.random() < 0.02:
         return 0
@@ -75,7 +75,7 @@ def draw_case(number: int) -> Case:
     rng = np.random.default_rng(number)
     definition: Definition = DEFINITIONS[rng.integers(len(DEFINITIONS))]
     dtype, index = str(rng.choice(["float32", "float64"])), (np.int32, np.int64)[rng.integers(2)]
-    sizes = {name: _size(name, rng) for name in definition.symbols}
+    sizes = {name: _size(definition, name, rng) for name in definition.symbols}
     most = MOST[str(rng.choice(list(MOST)))]
     while evaluate(definition.operations[2], sizes) > most:
         sizes = {n: max(SYMBOLS[n].minimum, s * 2 // 3) for n, s in sizes.items()}
@@ -89,7 +89,7 @@ def draw_case(number: int) -> Case:
     op = OPERATORS[f"{definition.name}_fwd"]
     back = {a.name for o in every_operator_of(definition) for a in o.arguments if a.given_back}
     if back and rng.random() < 0.5:
-        result = named_fields(op, FUNCTIONS[op.name](**case.arguments(op), panel="fortran-reference"))
+        result = named_fields(op, FUNCTIONS[op.name](**case.arguments(op), backend="fortran-reference"))
         case = replace(case, values={**case.values, **{n: result[n] for n in back}})
     return case
 
@@ -105,16 +105,16 @@ class Job:
 
     case: Case
     op: Operator
-    panel: str
+    backend: str
     wrt: tuple[str, ...] | None
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What the bits may depend on."""
-        level = levels.get_cpu_level() if self.panel == "fortran" else ""
+        level = levels.get_cpu_level() if self.backend == "fortran" else ""
         if level in levels.EQUAL_BITS:
             level = " and ".join(levels.EQUAL_BITS)
-        return self.case.name, self.op.name, self.panel, self.wrt, level
+        return self.case.name, self.op.name, self.backend, self.wrt, level
 
     def call(self, fresh: bool = False, out: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
         """Call the operator; `fresh` graphs are copies that nobody has prepared for the backward."""
@@ -124,11 +124,11 @@ class Job:
             values |= {n: pickle.loads(pickle.dumps(values[n])) for n in graphs}
         if self.op.selective:
             values["wrt"] = self.wrt
-        return named_fields(self.op, FUNCTIONS[self.op.name](**values, out=out, panel=self.panel))
+        return named_fields(self.op, FUNCTIONS[self.op.name](**values, out=out, backend=self.backend))
 
     def __str__(self) -> str:
         wrt = "" if self.wrt is None else f", wrt={self.wrt}"
-        return f"{self.op.name}, {self.panel}{wrt}, case {self.case.name}"
+        return f"{self.op.name}, {self.backend}{wrt}, case {self.case.name}"
 
 
 # ---- the test --------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Soak:
 
     seed: int
     digests: dict[tuple[Any, ...], str] = field(default_factory=dict)  # first results of the cases at hand
-    events: Counter[str] = field(default_factory=Counter)  # calls of each panel, forks, interruptions and so on
+    events: Counter[str] = field(default_factory=Counter)  # calls of each backend, forks, interruptions and so on
     failures: list[str] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
     block: int = 0
@@ -149,23 +149,23 @@ class Soak:
     # -- single calls
 
     def choose(self, rng: np.random.Generator) -> Job:
-        """Choose a call that is cheap enough for its panel."""
+        """Choose a call that is cheap enough for its backend."""
         while True:
-            panel = str(rng.choice(list(SHARE), p=list(SHARE.values())))
+            backend = str(rng.choice(list(SHARE), p=list(SHARE.values())))
             case = self.cases[rng.integers(len(self.cases))]
             ops = every_operator_of(case.definition)
             op = ops[rng.integers(len(ops))]
-            if evaluate(op.operations, case.sizes) <= MOST[panel]:
+            if evaluate(op.operations, case.sizes) <= MOST[backend]:
                 break
         wrt = None
         if op.selective and rng.random() < 0.3:
             names = [f.name for f in op.fields]
             wrt = tuple(n for n in names if rng.random() < 0.5) or (names[0],)
-        return Job(case, op, panel, wrt)
+        return Job(case, op, backend, wrt)
 
     def check(self, job: Job, result: Mapping[str, Any], what: str) -> None:
         """Compare a result with the first one of the same call."""
-        self.events[f"calls of {job.panel}"] += 1
+        self.events[f"calls of {job.backend}"] += 1
         got = digest(result)
         first = self.digests.setdefault(job.key, got)
         if got != first:
@@ -194,11 +194,11 @@ class Soak:
     def untouched(self, job: Job, out: Mapping[str, np.ndarray], what: str) -> None:
         """Check that arrays given as `out` hold what they held, or the whole result.
 
-        A Fortran panel writes all arrays in one step, but for the zeros of an empty graph; the others write them one
+        A Fortran backend writes all arrays in one step, but for the zeros of an empty graph; the others write them one
         after another.
         """
         empty = not all(job.case.sizes[s] for s in job.op.definition.symbols)
-        if empty or job.panel not in ("fortran", "fortran-reference"):
+        if empty or job.backend not in ("fortran", "fortran-reference"):
             return
         if all((a.reshape(-1).view(np.uint8) == SENTINEL).all() for a in out.values()):
             return
@@ -335,8 +335,8 @@ class Soak:
         for definition in DEFINITIONS:
             case = build(definition, variants(definition)[0], "float64", 0)
             for op in every_operator_of(definition):
-                for panel in SHARE:
-                    Job(case, op, panel, None).call()
+                for backend in SHARE:
+                    Job(case, op, backend, None).call()
 
     def run_block(self, seconds: float) -> None:
         """Draw cases; call them at every level."""

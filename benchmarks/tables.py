@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from trigraph.backends import BACKENDS
 from trigraph.benchmarks.run import DISTURBED, Result
-from trigraph.panels import PANELS
 from trigraph.verification.console import table_of
 
 
@@ -24,7 +24,7 @@ def _caption(result: Result) -> str:
 
 
 def workload_table(result: Result) -> Table:
-    """Tabulate time and peak memory of the contenders of a workload, and ratios to the fast panel or the first one."""
+    """Tabulate time and peak memory of a workload's contenders, and ratios to the fast backend or the first one."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
@@ -42,15 +42,15 @@ def workload_table(result: Result) -> Table:
 
 
 def ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
-    """Tabulate the fraction of the machine's peak rates that each panel reaches."""
+    """Tabulate the fraction of the machine's peak rates that each backend reaches."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
     caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
     numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy")
-    table = table_of(("workload", "panel"), numbers, f"Measured peak rates: {measured}", caption)
+    table = table_of(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
     for result in results:
-        for panel in (n for n in result.measured if n in PANELS and result.measured[n].seconds):
-            rates = (result.rate(panel), tops[result.dtype]), (result.byte_rate(panel), tops["copy"])
+        for backend in (n for n in result.measured if n in BACKENDS and result.measured[n].seconds):
+            rates = (result.rate(backend), tops[result.dtype]), (result.byte_rate(backend), tops["copy"])
             cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
-            table.add_row(result.workload.name, panel, *cells)
+            table.add_row(result.workload.name, backend, *cells)
     return table

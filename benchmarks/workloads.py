@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
+from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.calls import Call, require
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.checks import choice_number, shape_of
 from trigraph.graphs import to_device
-from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
 
@@ -61,7 +61,7 @@ class Workload:
     steps: tuple[Step, ...]  # called one after the other; together they are one run
     sizes: Mapping[str, int]  # value of every symbol at full size
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    panels: tuple[str, ...] = ("fortran",)  # those timed at these sizes; the direct ones take long at large sizes
+    backends: tuple[str, ...] = ("fortran",)  # those timed at these sizes; the direct ones take long at large sizes
     # Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # or "power law": how edges, or triplets, are spread
@@ -77,7 +77,7 @@ class Workload:
     def names(self) -> tuple[str, ...]:
         """Names of the contenders, all on the host; the others are compared with the first."""
         peers = (name for name, peer in self.peers.items() if not peer.device)
-        return (*self.panels, *peers)
+        return (*self.backends, *peers)
 
     def at(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, a small or a tiny run: fewer entities (edges, nodes, positions); widths stay."""
@@ -92,10 +92,10 @@ class Workload:
         peer = self.peers.get(name)
         require(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
-        return panel_call(self, name, case) if peer is None else peer.make(case)
+        return backend_call(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
-        """Return what a contender is, for the record; of a panel the name says it."""
+        """Return what a contender is, for the record; of a backend the name says it."""
         return self.peers[name].about if name in self.peers else ""
 
     def is_peer(self, name: str) -> bool:
@@ -236,12 +236,12 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     return case
 
 
-def panel_call(workload: Workload, panel: str, case: Case) -> Call:
+def backend_call(workload: Workload, backend: str, case: Case) -> Call:
     """Return the steps through the front door, checks included, as a user calls them; the case is NumPy's.
 
     What steps hand to each other is no result.
     """
-    if PANELS[panel][1] == "cupy":
+    if BACKENDS[backend][1] == "cupy":
         arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
         case = replace(case, arrays=arrays, graphs=graphs)
     between = {source for step in workload.steps for source in step.given.values()}
@@ -256,7 +256,7 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
     def call() -> dict[str, Any]:
         results: dict[str, Any] = {}
         for step, function, values in calls:
-            result = function(**values | {n: results[source] for n, source in step.given.items()}, panel=panel)
+            result = function(**values | {n: results[source] for n, source in step.given.items()}, backend=backend)
             for f in workload.fields(step):
                 results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
         return {n: value for n, value in results.items() if n not in between}

@@ -67,7 +67,7 @@ def write() -> None:
     curves = []
     for name, (factory, structures) in CHECKED.items():
         result = check_calculator(factory, structures, raises=False)
-        curves += [replace(c, operator=name, panel="forces and stress") for c in result.checks if c.curve]
+        curves += [replace(c, operator=name, backend="forces and stress") for c in result.checks if c.curve]
         lines.append(row(name, result))
     figure = differences(curves)
     assert figure is not None

@@ -107,7 +107,8 @@ def _definition(spec: Definition) -> str:
 
 
 def _symbols() -> str:
-    rows = ((f"`{n}`", s.doc, str(s.minimum), str(s.maximum or "")) for n, s in SYMBOLS.items())
+    most = {n: f"{most} in `{d.name}`" for d in reversed(DEFINITIONS) for n, most in d.maxima}
+    rows = ((f"`{n}`", s.doc, str(s.minimum), most.get(n, "")) for n, s in SYMBOLS.items())
     return _table(("symbol", "counts", "at least", "at most"), rows)
 
 
@@ -122,7 +123,7 @@ def _pairs(names: tuple[str, str], texts: Mapping[str, str]) -> str:
 
 # Sizes of the examples in the reference. Those of the graphs are fixed by `EXAMPLE_GRAPHS`.
 EXAMPLE_SIZES = dict.fromkeys(SYMBOLS, 4) | {"d": 3, "hidden": 8, "f_in": 2, "f_out": 5, "num_heads": 2}
-EXAMPLE_SIZES |= {"num_src_nodes": 3, "num_dst_nodes": 3, "num_nodes": 3, "n_radial": 6}
+EXAMPLE_SIZES |= {"num_src_nodes": 3, "num_dst_nodes": 3, "num_nodes": 3, "num_radial": 6}
 EXAMPLE_GRAPHS = {
     "csc": {"graph": "trigraph.CSC.from_coo(np.array([0, 1, 2, 2]), np.array([1, 0, 0, 1]), 3, 3)"},
     "edges": {"graph": "trigraph.EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)"},

@@ -1,4 +1,4 @@
-"""The Fortran panel: the fast path (OpenMP). The direct formula is `trigraph.fortran.reference`, the judge `.judge`.
+"""The Fortran backend: the fast path (OpenMP). The direct formula is `trigraph.fortran.reference`, the judge `.judge`.
 
 Functions have the names and signatures of the operator table and trust their arguments; `trigraph.X` checks them.
 """

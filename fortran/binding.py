@@ -90,7 +90,7 @@ class _Crossing:
         numbers = [sizes[s] for s in op.definition.symbols]
         if max(numbers) > LARGEST:
             name = op.definition.symbols[numbers.index(max(numbers))]
-            raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
+            raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
         # Made anew, since this form serves later calls: the dtype of this call's arrays may have metadata, or be a type
         # of integers that is equal to int64 but has another name.
         dtype = np.dtype(f"f{values[self.first].dtype.itemsize}")
@@ -153,11 +153,11 @@ class _Crossing:
 
 
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a panel over one set of shims (a key of `SHIM_SETS`), by name.
+    """Return the functions of a backend over one set of shims (a key of `SHIM_SETS`), by name.
 
-    Beside one function for each operator of the table there is `execute`, which every panel has: it runs a call that
+    Beside one function for each operator of the table there is `execute`, which every backend has: it runs a call that
     has passed the checks. It takes the operator, `values` by name, `sizes` of every symbol, names of the `wanted`
-    fields among those that exist, arrays to write to by field (`out`), and a dictionary in which the panel keeps what
+    fields among those that exist, arrays to write to by field (`out`), and a dictionary in which the backend keeps what
     holds for all calls of one form (`kept`, see `trigraph.checks.Checked`). `load`, which is called at each use,
     returns the extension module.
     """

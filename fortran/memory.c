@@ -1,4 +1,4 @@
-/* Memory and threads of the Fortran panels, where the system may refuse them.
+/* Memory and threads of the Fortran backends, where the system may refuse them.
 
    Where the linker can (MALLOC_IS_WRAPPED), it puts `__wrap_malloc` in the place of malloc in the extension modules, since
    gfortran's `allocate` calls malloc. It does three things. What is allocated begins a cache line, as vectors as long as one want it: a

@@ -1,4 +1,4 @@
-"""A call of an operator in the gpu panels: its arguments and requested results."""
+"""A call of an operator in the gpu backends: its arguments and requested results."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace

@@ -66,7 +66,7 @@ radial_basis_bwd2 = radial_basis_bwd
 
 def _radial_sizes(call: Call) -> tuple[int, ...]:
     """Return the numbers of edges, of radial and of spherical functions, and the envelope's exponent."""
-    names = ("num_edges", "n_radial", "n_spherical", "envelope_exponent")
+    names = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
     return tuple(call.sizes[name] for name in names)
 
 
@@ -95,7 +95,7 @@ class _Triplets:
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.fields, self.grad = call.kernels, call.graph, call.fields, call.grad
         self.inputs, self.dots, self.second, self.dtype = call.inputs, call.dots, call.second, call.kernels.dtype
-        names = ("num_edges", "n_emb", "n_mid", "n_spherical", "n_radial")
+        names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
         self.edges, self.channels, self.mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.tiles = cover(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])

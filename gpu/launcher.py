@@ -1,6 +1,6 @@
 """One interface for kernel launches on a device and on the CPU.
 
-A panel function gets the runtime of its arrays from :func:`runtime` and launches through it; the same code runs on
+A backend function gets the runtime of its arrays from :func:`runtime` and launches through it; the same code runs on
 both::
 
     place = runtime(coords)
@@ -307,7 +307,7 @@ def installed(family: str) -> str:
     module = f"trigraph.gpu._host_{family}"
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        how = "`pip install . -Csetup-args=-Dgpu_host=true` builds the panel gpu-host, and so does `make verify`"
+        how = "`pip install . -Csetup-args=-Dgpu_host=true` builds the backend gpu-host, and so does `make verify`"
         raise ImportError(f"{module} is not installed: {how}")
     return spec.origin
 

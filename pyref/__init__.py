@@ -1,4 +1,4 @@
-"""The readable panel in NumPy: one file for each family; each function fits a page and reads like the formula."""
+"""The readable version in NumPy: one file for each family; each function fits a page and reads like the formula."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""Functions shared by the families of the readable panel."""
+"""Functions shared by the families of the readable version."""
 
 import numpy as np
 

@@ -19,14 +19,14 @@ from trigraph.table import result_type
 
 
 @cache  # depends on both numbers, which are the key
-def bessel_zeros(n_spherical, n_radial):
+def bessel_zeros(num_spherical, num_radial):
     """z_lk, the k-th positive zero of j_l: it lies between two neighbouring zeros of j_(l-1)."""
-    zeros = np.pi * np.arange(1, n_radial + n_spherical)
-    table = [zeros[:n_radial]]
-    for l in range(1, n_spherical):
+    zeros = np.pi * np.arange(1, num_radial + num_spherical)
+    table = [zeros[:num_radial]]
+    for l in range(1, num_spherical):
         brackets = pairwise(zeros)
         zeros = np.array([brentq(lambda x, l=l: spherical_jn(l, x), a, b, xtol=1e-15, rtol=1e-15) for a, b in brackets])
-        table.append(zeros[:n_radial])
+        table.append(zeros[:num_radial])
     return np.array(table)
 
 
@@ -64,11 +64,11 @@ def sines(dist, freq, envelope_exponent):
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
 
 
-def bessels(dist, n_spherical, n_radial, envelope_exponent):
+def bessels(dist, num_spherical, num_radial, envelope_exponent):
     """sbf_rad and its first two derivatives in x, each (num_edges, S*R)."""
     x = dist[:, None]
-    l = np.repeat(np.arange(n_spherical), n_radial)
-    zeros = bessel_zeros(n_spherical, n_radial).reshape(-1)
+    l = np.repeat(np.arange(num_spherical), num_radial)
+    zeros = bessel_zeros(num_spherical, num_radial).reshape(-1)
     norm = np.sqrt(2) / np.abs(spherical_jn(l + 1, zeros))
     y = x.astype(np.float64) * zeros
     j, above = spherical_jn(l, y), spherical_jn(l + 1, y)
@@ -79,20 +79,20 @@ def bessels(dist, n_spherical, n_radial, envelope_exponent):
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), f))
 
 
-def radial_basis_fwd(dist, freq, n_spherical=7, envelope_exponent=5):
+def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
     """Values rbf = env sin(freq x), sbf_rad = env N j_l(z x)."""
     rbf = sines(dist, freq, envelope_exponent)[0]
-    return result_type("radial_basis_fwd")(rbf, bessels(dist, n_spherical, len(freq), envelope_exponent)[0])
+    return result_type("radial_basis_fwd")(rbf, bessels(dist, num_spherical, len(freq), envelope_exponent)[0])
 
 
-def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None):
+def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None):
     """Gradients dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad', freq = sum of grad_rbf env x cos(freq x)."""
     x, inside = dist[:, None], within(dist)
     env = envelope(x, envelope_exponent)
 
     def grad_dist():
         d_rbf = sines(dist, freq, envelope_exponent)[1]
-        d_sbf = bessels(dist, n_spherical, len(freq), envelope_exponent)[1]
+        d_sbf = bessels(dist, num_spherical, len(freq), envelope_exponent)[1]
         by_rbf, by_sbf = select(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
         return by_rbf.sum(1) + by_sbf.sum(1)
 
@@ -105,7 +105,7 @@ def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope
 
 
 def radial_basis_bwd2(
-    gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None
+    gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None
 ):
     """Differentiate sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
     x, inside = dist[:, None], within(dist)
@@ -113,7 +113,7 @@ def radial_basis_bwd2(
     env = envelope(x, envelope_exponent)
     s, c = np.sin(x * freq), np.cos(x * freq)
     _, d1, d2 = sines(dist, freq, envelope_exponent)
-    _, b1, b2 = bessels(dist, n_spherical, len(freq), envelope_exponent)
+    _, b1, b2 = bessels(dist, num_spherical, len(freq), envelope_exponent)
     by_freq, by_freq_freq = env[0] * x * c, -env[0] * x**2 * s
     mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s
 
@@ -131,7 +131,7 @@ def radial_basis_bwd2(
     )
 
 
-def radial_basis_kinks(dist, freq, n_spherical=7, envelope_exponent=5):
+def radial_basis_kinks(dist, freq, num_spherical=7, envelope_exponent=5):
     """Where radial_basis is not smooth: the third derivative of the envelope jumps at x = 1."""
     return dist[:, None] - 1
 
@@ -151,17 +151,17 @@ def triplets(graph, exclude):
     return e[keep], f[keep]
 
 
-def angular_basis(cosine, n_spherical):
+def angular_basis(cosine, num_spherical):
     """Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives in the cosine, each (num_triplets, S)."""
-    P = np.zeros((3, len(cosine), n_spherical), cosine.dtype)
+    P = np.zeros((3, len(cosine), num_spherical), cosine.dtype)
     P[0, :, 0] = 1
-    if n_spherical > 1:
+    if num_spherical > 1:
         P[0, :, 1] = cosine
         P[1, :, 1] = 1
-    for l in range(1, n_spherical - 1):
+    for l in range(1, num_spherical - 1):
         P[0, :, l + 1] = ((2 * l + 1) * cosine * P[0, :, l] - l * P[0, :, l - 1]) / (l + 1)
         P[1:, :, l + 1] = P[1:, :, l - 1] + (2 * l + 1) * P[:2, :, l]
-    return P * np.sqrt((2 * np.arange(n_spherical) + 1) / (4 * np.pi)).astype(cosine.dtype)
+    return P * np.sqrt((2 * np.arange(num_spherical) + 1) / (4 * np.pi)).astype(cosine.dtype)
 
 
 def dot(a, b):
@@ -177,10 +177,10 @@ def directions(vec):
     return w / length, length, n
 
 
-def split_weights(weights, n_spherical, n_radial):
+def split_weights(weights, num_spherical, num_radial):
     """W1 as (S, R, M), and W2 (C, M)."""
-    first = n_spherical * n_radial
-    return weights[:first].reshape(n_spherical, n_radial, -1), weights[first:]
+    first = num_spherical * num_radial
+    return weights[:first].reshape(num_spherical, num_radial, -1), weights[first:]
 
 
 def join_weights(W1, W2):
@@ -193,25 +193,25 @@ def project(r, Y, W1):
     return np.einsum("tln,tl,lnm->tm", r, Y, W1, optimize=True)
 
 
-def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"):
+def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"):
     """out_c(e) = sum over f of embedding_c(f) q_c."""
     e, f = triplets(graph, exclude)
-    W1, W2 = split_weights(weights, n_spherical, n_radial)
+    W1, W2 = split_weights(weights, num_spherical, num_radial)
     u = directions(vec)[0]
-    Y = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)[0]
-    p = project(sbf_rad.reshape(-1, n_spherical, n_radial)[f], Y, W1)
+    Y = angular_basis(dot(u[e], u[f])[:, 0], num_spherical)[0]
+    p = project(sbf_rad.reshape(-1, num_spherical, num_radial)[f], Y, W1)
     return scatter(e, embedding[f] * (p @ W2.T), graph.num_edges)
 
 
 def agg_edge_to_edge_bwd(
-    grad_out, vec, sbf_rad, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node", wrt=None
+    grad_out, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node", wrt=None
 ):
     """Chain rule through out, q, p, Y, the cosine and u = vec/|vec|."""
     e, f = triplets(graph, exclude)
-    W1, W2 = split_weights(weights, n_spherical, n_radial)
+    W1, W2 = split_weights(weights, num_spherical, num_radial)
     u, length, n = directions(vec)
-    Y, dY, _ = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
-    r = sbf_rad.reshape(-1, n_spherical, n_radial)[f]
+    Y, dY, _ = angular_basis(dot(u[e], u[f])[:, 0], num_spherical)
+    r = sbf_rad.reshape(-1, num_spherical, num_radial)[f]
     p = project(r, Y, W1)
     gq = grad_out[e] * embedding[f]
     gp = gq @ W2
@@ -236,10 +236,10 @@ def agg_edge_to_edge_bwd(
 
 
 def agg_edge_to_edge_bwd2_grad(
-    gg_sbf_rad, gg_embedding, vec, sbf_rad, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"
+    gg_sbf_rad, gg_embedding, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"
 ):
     """fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding)."""
-    rest = (weights, graph, n_spherical, n_radial, exclude)
+    rest = (weights, graph, num_spherical, num_radial, exclude)
     return agg_edge_to_edge_fwd(vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest) + agg_edge_to_edge_fwd(
         vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest
     )
@@ -254,13 +254,13 @@ def agg_edge_to_edge_bwd2_main(
     embedding,
     weights,
     graph,
-    n_spherical=7,
-    n_radial=6,
+    num_spherical=7,
+    num_radial=6,
     exclude="node",
     wrt=None,
 ):
     """sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: the sum of both."""
-    rest = (weights, graph, n_spherical, n_radial, exclude)
+    rest = (weights, graph, num_spherical, num_radial, exclude)
     by_sbf_rad = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest)
     by_embedding = agg_edge_to_edge_bwd(grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest)
     return results(
@@ -300,23 +300,23 @@ def agg_edge_to_edge_bwd2(
     embedding,
     weights,
     graph,
-    n_spherical=7,
-    n_radial=6,
+    num_spherical=7,
+    num_radial=6,
     exclude="node",
     wrt=None,
 ):
     """Gradient of sum grad_out outdot. Names ending in dot are derivatives along the cotangents gg_."""
     e, f = triplets(graph, exclude)
-    vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, n_spherical, n_radial)[f]
+    vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, num_spherical, num_radial)[f]
     xdot = zero_if_none(gg_embedding, embedding)[f]
-    W1, W2 = split_weights(weights, n_spherical, n_radial)
-    W1dot, W2dot = split_weights(zero_if_none(gg_weights, weights), n_spherical, n_radial)
+    W1, W2 = split_weights(weights, num_spherical, num_radial)
+    W1dot, W2dot = split_weights(zero_if_none(gg_weights, weights), num_spherical, num_radial)
     u, udot = unit_tangent(vec, vdot)
     cosdot = dot(udot[e], u[f]) + dot(u[e], udot[f])
-    Y, dY, ddY = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
+    Y, dY, ddY = angular_basis(dot(u[e], u[f])[:, 0], num_spherical)
     Ydot = dY * cosdot
     Ydot[:, 0] = 0  # Y_0 is constant, even where cosdot is NaN
-    r, x, g = sbf_rad.reshape(-1, n_spherical, n_radial)[f], embedding[f], grad_out[e]
+    r, x, g = sbf_rad.reshape(-1, num_spherical, num_radial)[f], embedding[f], grad_out[e]
     p = project(r, Y, W1)
     pdot = project(rdot, Y, W1) + project(r[:, 1:], Ydot[:, 1:], W1[1:]) + project(r, Y, W1dot)
     q, qdot = p @ W2.T, p @ W2dot.T + pdot @ W2.T

@@ -1,10 +1,10 @@
 """Random single-token mutations, each built and verified: what `trigraph verify` would not notice (`make mutants`).
 
-Mutations are drawn from the sources of each family and panel, and of what several families share. One changes an
+Mutations are drawn from the sources of each family and backend, and of what several families share. One changes an
 operator (``+`` to ``-``, ``<`` to ``<=``, ``and`` to ``or``, ...), a whole number, a truth value, min or max, or leaves
 out a negation or a simple statement. Comments, texts, declared types, interfaces and directives are left alone.
 
-A mutation that does not compile is drawn again. One is killed when a check of its family and panel fails, or
+A mutation that does not compile is drawn again. One is killed when a check of its family and backend fails, or
 verification crashes or hangs; one of a shared source survives if all families do that use it. Survivors are printed as
 differences, to be read: those that no call can show (a block size, a larger work space) are no holes.
 """
@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import click
-from mutation_sandbox import FAMILIES, PANELS, ROOT, Outcome, Sandbox, family_files, users
+from mutation_sandbox import BACKENDS, FAMILIES, ROOT, Outcome, Sandbox, family_files, users
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
@@ -187,22 +187,22 @@ def difference(mutation: Mutation) -> str:
 
 
 class Group(NamedTuple):
-    """Sources that mutations are drawn from together: those of a family in a panel, or those that several share."""
+    """Sources that mutations are drawn from together: those of a family in a backend, or those that several share."""
 
-    panel: str
+    backend: str
     family: str
 
     def files(self) -> list[str]:
         """Return the sources."""
-        some = dict.fromkeys(file for family in FAMILIES for file in family_files(self.panel, family))
+        some = dict.fromkeys(file for family in FAMILIES for file in family_files(self.backend, family))
         if self.family == SHARED:
-            return [file for file in some if len(users(self.panel, file)) > 1]
-        return [file for file in some if users(self.panel, file) == (self.family,)]
+            return [file for file in some if len(users(self.backend, file)) > 1]
+        return [file for file in some if users(self.backend, file) == (self.family,)]
 
     def drawn(self, seed: int) -> list[Mutation]:
         """Return every mutation in an order that the seed decides: long sources come more often."""
         found = [m for file in self.files() for m in candidates(file)]
-        random.Random(f"{seed} {self.panel} {self.family}").shuffle(found)
+        random.Random(f"{seed} {self.backend} {self.family}").shuffle(found)
         return found
 
 
@@ -224,7 +224,7 @@ class Run:
                 compile(text, mutation.file, "exec")
             except SyntaxError as error:
                 return Outcome("not built", str(error), 0.0)
-        return box.outcome(group.panel, mutation.file, text, users(group.panel, mutation.file))
+        return box.outcome(group.backend, mutation.file, text, users(group.backend, mutation.file))
 
     def group(self, group: Group, seeds: Sequence[int], number: int) -> list[dict[str, Any]]:
         """Return the results of a group's first mutations that can be built, and of those before that cannot."""
@@ -253,25 +253,25 @@ class Run:
             "diff": difference(mutation),
         }
         why = f" by {result['why']}" if result["status"] == "killed" else ""
-        place = f"{result['panel']} {result['family']}: {result['file']}:{result['line']}"
+        place = f"{result['backend']} {result['family']}: {result['file']}:{result['line']}"
         seconds = f"({result['seconds']:.0f} s)"
         self._console.print(place, result["status"] + why, seconds, markup=False, highlight=False, soft_wrap=True)
         return result
 
 
 def report(console: Console, results: Sequence[dict[str, Any]]) -> None:
-    """Print the survivors as differences, and the share that was killed by panel."""
+    """Print the survivors as differences, and the share that was killed by backend."""
     for result in results:
         if result["status"] == "survived":
-            console.print(f"\n[bold]survived: {result['panel']}, {result['file']}:{result['line']}[/bold]")
+            console.print(f"\n[bold]survived: {result['backend']}, {result['file']}:{result['line']}[/bold]")
             console.print(Syntax(result["diff"], "diff", word_wrap=True))
-    table = Table("panel", "killed", "survived", "share killed", "not viable")
-    for panel in PANELS:
-        number = Counter(r["status"] for r in results if r["panel"] == panel)
+    table = Table("backend", "killed", "survived", "share killed", "not viable")
+    for backend in BACKENDS:
+        number = Counter(r["status"] for r in results if r["backend"] == backend)
         total = number["killed"] + number["survived"]
         if total:
             share = f"{number['killed'] / total:.1%}"
-            table.add_row(panel, *map(str, (number["killed"], number["survived"], share, number["not viable"])))
+            table.add_row(backend, *map(str, (number["killed"], number["survived"], share, number["not viable"])))
     console.print(table)
 
 
@@ -280,17 +280,17 @@ def report(console: Console, results: Sequence[dict[str, Any]]) -> None:
     "--seed", "seeds", type=int, multiple=True, help="Of the draw; may be repeated [default: today, YYYYMMDD]."
 )
 @click.option(
-    "--number", type=click.IntRange(1), default=2, help="Mutations of each family and panel, and of what is shared."
+    "--number", type=click.IntRange(1), default=2, help="Mutations of each family and backend, and of what is shared."
 )
 @click.option("--family", "families", type=click.Choice((*FAMILIES, SHARED)), multiple=True, help="[default: all]")
-@click.option("--panel", "panels", type=click.Choice(tuple(PANELS)), multiple=True, help="[default: all]")
+@click.option("--backend", "backends", type=click.Choice(tuple(BACKENDS)), multiple=True, help="[default: all]")
 @click.option("--jobs", type=click.IntRange(1), default=1, help="Builds and verifications at a time.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "build" / "mutants")
 def main(
     seeds: Sequence[int],
     number: int,
     families: Sequence[str],
-    panels: Sequence[str],
+    backends: Sequence[str],
     jobs: int,
     work: Path,
 ) -> None:
@@ -298,14 +298,14 @@ def main(
     console = Console()
     seeds = seeds or (int(f"{date.today():%Y%m%d}"),)
     console.print(f"seeds {', '.join(map(str, seeds))}")
-    groups = [Group(p, f) for f in families or (*FAMILIES, SHARED) for p in panels or PANELS]
+    groups = [Group(p, f) for f in families or (*FAMILIES, SHARED) for p in backends or BACKENDS]
     run = Run(work.resolve(), jobs, console)
     results: dict[str, dict[str, Any]] = {}
     with ThreadPoolExecutor(jobs) as pool:
         pending = [pool.submit(run.group, group, seeds, number) for group in groups if group.files()]
         try:
             for done in as_completed(pending):
-                results |= {r["panel"] + r["diff"]: r for r in done.result()}
+                results |= {r["backend"] + r["diff"]: r for r in done.result()}
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
         finally:

@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ("gno", "dimenet", "gat", "weighted", "gemnet")
 
-# The first files of a family by panel; what they include, import or use belongs to it as well.
-PANELS = {
+# The first files of a family by backend; what they include, import or use belongs to it as well.
+BACKENDS = {
     "fortran": ("fortran/fast/{}.fypp",),
     "fortran-reference": ("fortran/reference/{}.fypp",),
     "pyref": ("pyref/{}.py",),
@@ -38,17 +38,18 @@ DECLARED = {
 # Names of kinds, and what runs kernels rather than being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 
-# What `trigraph verify --operator FAMILY --panel PANEL ...` does, but cheap units first, and with an end at the first
-# check that fails or unit that hangs. Prints the unit it is at, and what fails there. A label asks for that unit alone.
+# What `trigraph verify --operator FAMILY --backend BACKEND ...` does, but cheap units first, and with an end at the
+# first check that fails or unit that hangs. Prints the unit it is at, and what fails there.
+# A label asks for that unit alone.
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan
 from trigraph.verification.units import counted, execute
 
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
-family, panels, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
-units = plan([family], [p for p in panels if p != "judge"], None, 0)
-if "judge" in panels:
+family, backends, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
+units = plan([family], [p for p in backends if p != "judge"], None, 0)
+if "judge" in backends:
     units += plan([family], ["judge"], ["float64"], 0)
 for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight):
     if label in ("", unit.label):
@@ -57,7 +58,7 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
         ((_, found),) = execute([unit])
         failed = [c for c in found if not c.passed]
         for check in failed[:1]:
-            sys.exit(f"{check.kind}: {check.operator}, {check.case}, {check.dtype}: {check.panel} {check.field}")
+            sys.exit(f"{check.kind}: {check.operator}, {check.case}, {check.dtype}: {check.backend} {check.field}")
         if counted(found) != unit.planned():
             sys.exit(f"{unit.label}: {counted(found)} checks were made; {unit.planned()} were planned")
 """
@@ -90,22 +91,22 @@ def _used_by(file: str) -> tuple[str, ...]:
 
 
 @cache
-def family_files(panel: str, family: str) -> tuple[str, ...]:
-    """Return the sources of a family in a panel, shared ones included."""
-    found = [name.format(family) for name in PANELS[panel]]
+def family_files(backend: str, family: str) -> tuple[str, ...]:
+    """Return the sources of a family in a backend, shared ones included."""
+    found = [name.format(family) for name in BACKENDS[backend]]
     for file in found:
         found += [name for name in _used_by(file) if name not in found]
     return tuple(found)
 
 
-def users(panel: str, file: str) -> tuple[str, ...]:
-    """Return the families whose sources in a panel include a file."""
-    return tuple(family for family in FAMILIES if file in family_files(panel, family))
+def users(backend: str, file: str) -> tuple[str, ...]:
+    """Return the families whose sources in a backend include a file."""
+    return tuple(family for family in FAMILIES if file in family_files(backend, family))
 
 
-def panel_of(file: str) -> str:
-    """Return the panel that a source belongs to."""
-    return next(panel for panel in PANELS if users(panel, file))
+def backend_of(file: str) -> str:
+    """Return the backend that a source belongs to."""
+    return next(backend for backend in BACKENDS if users(backend, file))
 
 
 def _listed() -> list[str]:
@@ -210,20 +211,20 @@ class Sandbox:
         )
 
     @staticmethod
-    def _library(panel: str, name: str) -> str:
-        return f"{panel}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    def _library(backend: str, name: str) -> str:
+        return f"{backend}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
-    def _libraries(self, panel: str, family: str) -> list[str]:
-        """Return the built files that a panel's results come from."""
-        if panel == "fortran":
+    def _libraries(self, backend: str, family: str) -> list[str]:
+        """Return the built files that a backend's results come from."""
+        if backend == "fortran":
             return [self._library("fortran", f"_fast_{self._level}")]
-        if panel == "fortran-reference":
+        if backend == "fortran-reference":
             return [self._library("fortran", name) for name in ("_reference", "_judge")]
-        return [self._library("gpu", f"_host_{family}")] if panel == "gpu-host" else []
+        return [self._library("gpu", f"_host_{family}")] if backend == "gpu-host" else []
 
-    def build(self, panel: str, family: str) -> str:
-        """Build what a panel needs for a family, and install it; return what the compiler says, "" for success."""
-        libraries = self._libraries(panel, family)
+    def build(self, backend: str, family: str) -> str:
+        """Build what a backend needs for a family, and install it; return what the compiler says, "" for success."""
+        libraries = self._libraries(backend, family)
         if libraries:
             done = self._call(["ninja", "-C", str(self._build), *libraries])
             if done.returncode:
@@ -232,17 +233,17 @@ class Sandbox:
             shutil.copy(self._build / library, self._site / "trigraph" / library)
         return ""
 
-    def verify(self, panel: str, family: str) -> Outcome:
-        """Build, and verify a family in a panel; the reference, which the judge is made of, with all panels.
+    def verify(self, backend: str, family: str) -> Outcome:
+        """Build, and verify a family in a backend; the reference, which the judge is made of, with all backends.
 
         RuntimeError if what fails does so with the sources as they are, too.
         """
         start = time.monotonic()
-        said = self.build(panel, family)
+        said = self.build(backend, family)
         if said:
             return Outcome("not built", said, time.monotonic() - start)
-        panels = " ".join([*PANELS, "judge"]) if panel == "fortran-reference" else panel
-        done = self._call([sys.executable, "-c", VERIFY, family, panels, ""])
+        backends = " ".join([*BACKENDS, "judge"]) if backend == "fortran-reference" else backend
+        done = self._call([sys.executable, "-c", VERIFY, family, backends, ""])
         found = Outcome("passed", "", time.monotonic() - start)
         if done.returncode:
             (*_, unit) = ["", *done.stdout.splitlines()]
@@ -250,7 +251,7 @@ class Sandbox:
             hangs = "hangs" if done.stderr.startswith("Timeout") else ""
             found = Outcome("failed", hangs or why, found.seconds)
             # Without a unit it was an import that failed: a label that no unit has asks for nothing else.
-            right = self._call([sys.executable, "-c", VERIFY, family, panels, unit or "none"], self._right)
+            right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
             if right.returncode:
                 raise RuntimeError(f"{unit} fails with the sources as they are: {right.stderr}")
         return found
@@ -261,7 +262,7 @@ class Sandbox:
         installed = self._site / "trigraph" / file
         installed.write_text(text)
 
-    def outcome(self, panel: str, file: str, text: str, families: Sequence[str]) -> Outcome:
+    def outcome(self, backend: str, file: str, text: str, families: Sequence[str]) -> Outcome:
         """Verify families in order with another text of one source, until one fails.
 
         The source, and the libraries that were built from it, are then as before.
@@ -271,12 +272,12 @@ class Sandbox:
         seconds = 0.0
         try:
             for family in families:
-                found = self.verify(panel, family)
+                found = self.verify(backend, family)
                 seconds += found.seconds
                 if found.status != "passed":
                     break
         finally:
             self.write(file, right)
-            for library in (library for family in families for library in self._libraries(panel, family)):
+            for library in (library for family in families for library in self._libraries(backend, family)):
                 shutil.copy(self._installed / library, self._site / "trigraph" / library)
         return Outcome(found.status, found.why, seconds)

@@ -19,7 +19,7 @@ runpy.run_path(str(ROOT / "fortran" / "shims.py"))["load_table"]()
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type  # noqa: E402
 from trigraph.table.public import (  # noqa: E402
-    PANELS,
+    BACKENDS,
     distributed_docstring,
     distributed_signature,
     docstring,
@@ -30,7 +30,7 @@ from trigraph.table.public import (  # noqa: E402
 HEADER = '"""Written by the build, from the operator table."""\n\n'
 # One dtype for all arrays of a call. CuPy's arrays have no type information and pass as Any.
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
-PANEL = "_Panel: TypeAlias = Literal[" + ", ".join(f'"{panel}"' for panel in PANELS) + "]\n\n"
+BACKEND = "_Backend: TypeAlias = Literal[" + ", ".join(f'"{backend}"' for backend in BACKENDS) + "]\n\n"
 NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"
 
 
@@ -41,7 +41,7 @@ def _literal(value: object) -> str:
 
 def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
     """Return one line of a signature; an array that may be None has that default where it may be left out."""
-    optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "panel": "_Panel"}
+    optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "backend": "_Backend"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
     for graph in op.graph.arguments if op.graph else ():
@@ -129,7 +129,7 @@ def _package() -> str:
     names = sorted(public, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
-    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _all(names) + ARRAY + PANEL
+    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _all(names) + ARRAY + BACKEND
     return text + "".join(_function(op) for op in OPERATORS.values()).rstrip("\n") + "\n"
 
 
@@ -157,7 +157,8 @@ def _torch() -> str:
     text += "from trigraph.torch.gemnet import basis_embedding as basis_embedding\n"
     text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
     text += (
-        _all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"])) + PANEL
+        _all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"]))
+        + BACKEND
     )
     for name in (spec.name for spec in DEFINITIONS):
         op = OPERATORS[f"{name}_fwd"]
@@ -182,13 +183,13 @@ def _distributed() -> str:
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += _result_types() + "\n" + ARRAY + PANEL
+    text += _result_types() + "\n" + ARRAY + BACKEND
     for name, op in OPERATORS.items():
         fields, alias = _field_names(op)
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
         text += f"{alias}\n\ndef {name}(\n"
         for parameter in distributed_signature(op).parameters:
-            if parameter == ("panel" if op.graph else "partition"):
+            if parameter == ("backend" if op.graph else "partition"):
                 text += "    *,\n"
             if parameter == "partition":
                 text += "    partition: Partition,\n"

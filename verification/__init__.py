@@ -1,1 +1,1 @@
-"""Checks run by `trigraph verify` (finite differences, comparisons of panels, golden vectors), and their report."""
+"""Checks run by `trigraph verify` (finite differences, comparisons of backends, golden vectors), and their report."""

@@ -21,14 +21,14 @@ POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
 def decades(dtype: str, seed: int) -> Judged:
     """Return a case of radial_basis with logarithmically spaced distances and all degrees."""
     definition = next(d for d in DEFINITIONS if d.name == "radial_basis")
-    sizes = {"num_edges": POINTS, "n_radial": RADIAL, "n_spherical": DEGREES, "envelope_exponent": EXPONENT}
+    sizes = {"num_edges": POINTS, "num_radial": RADIAL, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
     x = frozen(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
     freq = frozen((np.pi * np.arange(1, RADIAL + 1)).astype(dtype))
     rng = np.random.default_rng([seed, POINTS])
     inputs = {a.name: plain(a) for a in definition.inputs}
     grads = draw({f"grad_{a.name}": a for a in definition.outputs}, sizes, dtype, rng)
     ggs = draw({f"gg_{n}": a for n, a in inputs.items()}, sizes, dtype, rng)
-    values = {"dist": x, "freq": freq, "n_spherical": DEGREES, "envelope_exponent": EXPONENT}
+    values = {"dist": x, "freq": freq, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
     return Judged(Case(CASE, definition, sizes, values, grads, ggs, draw(inputs, sizes, dtype, rng), POINT_STEP))
 
 

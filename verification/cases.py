@@ -218,7 +218,7 @@ def assemble(
 
     `sizes` are those that no graph object settles. `setting` has the choices and numbers that are not the defaults, and
     inputs and graph objects that are absent (None). The case has no directions and is not kept clear of kinks. Its
-    arrays are read-only: a panel that writes to its inputs fails.
+    arrays are read-only: a backend that writes to its inputs fails.
     """
     op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
     graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
@@ -239,7 +239,7 @@ def assemble(
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
     """Build the case of a variant, one of `variants(definition)`; `half` as for `draw`.
 
-    Arrays are read-only, so that a panel that writes to its inputs fails.
+    Arrays are read-only, so that a backend that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)

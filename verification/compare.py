@@ -35,7 +35,7 @@ class Comparison:
     same_bits: int  # number of outputs with equal digests
     changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
     changed_accuracy: list[tuple[Check, Check]]
-    # Number of checks that only one of the reports has, by (operator, panel, dtype).
+    # Number of checks that only one of the reports has, by (operator, backend, dtype).
     new: Counter[tuple[str, str, str]]
     gone: Counter[tuple[str, str, str]]
 
@@ -45,7 +45,7 @@ def _keyed(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
     seen: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[tuple[str, ...], int], Check] = {}
     for c in checks:
-        name = (c.operator, c.panel, c.dtype, c.kind, c.case, c.field)
+        name = (c.operator, c.backend, c.dtype, c.kind, c.case, c.field)
         keyed[name, seen[name]] = c
         seen[name] += 1
     return keyed
@@ -74,12 +74,12 @@ def compare(
 ) -> Comparison:
     """Compare two reports and their checks.
 
-    `asked` are the operators, panels and dtypes of this run; earlier checks of others are ignored (default: none).
+    `asked` are the operators, backends and dtypes of this run; earlier checks of others are ignored (default: none).
     """
     if asked is not None:
-        operators, panels, dtypes = asked
+        operators, backends, dtypes = asked
         earlier_checks = [
-            c for c in earlier_checks if c.operator in operators and c.panel in panels and c.dtype in dtypes
+            c for c in earlier_checks if c.operator in operators and c.backend in backends and c.dtype in dtypes
         ]
     before, after = _keyed(earlier_checks), _keyed(checks)
     pairs = [(before[key], after[key]) for key in after if key in before]
@@ -95,6 +95,6 @@ def compare(
         same_bits=sum(a.digest == b.digest for a, b in digests),
         changed_bits=[(a, b) for a, b in digests if a.digest != b.digest],
         changed_accuracy=[(a, b) for a, b in pairs if _accuracy_changed(a, b)],
-        new=Counter((c.operator, c.panel, c.dtype) for key, c in after.items() if key not in before),
-        gone=Counter((c.operator, c.panel, c.dtype) for key, c in before.items() if key not in after),
+        new=Counter((c.operator, c.backend, c.dtype) for key, c in after.items() if key not in before),
+        gone=Counter((c.operator, c.backend, c.dtype) for key, c in before.items() if key not in after),
     )

@@ -35,13 +35,13 @@ other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/
 
 
 def print_summary(console: Console, checks: Sequence[Check]) -> None:
-    """Print a row for each panel and dtype under each operator, within 80 columns."""
-    table = table_of(("operator, panel", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
+    """Print a row for each backend and dtype under each operator, within 80 columns."""
+    table = table_of(("operator, backend", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
     for operator, rows in groupby(summarise(checks), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
         for row in rows:
             numbers = (number(row.error), number(row.tolerance), row.order, row.others, f"{row.seconds:.2f}")
-            table.add_row(f"{mark(console, row.passed)} {escape(row.panel)}", row.dtype, *numbers)
+            table.add_row(f"{mark(console, row.passed)} {escape(row.backend)}", row.dtype, *numbers)
     console.print(table)
     console.print(LEGEND, style="dim")
 
@@ -52,7 +52,7 @@ def print_failures(console: Console, checks: Sequence[Check]) -> None:
     if groups:
         console.print(f"[bold red]Failed: {sum(f.count for f in groups)} checks[/]")
     for f in groups:
-        name = " in ".join(filter(None, (f.operator, f.panel)))
+        name = " in ".join(filter(None, (f.operator, f.backend)))
         console.print(
             f"  {mark(console, False)} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} check{'s'[: f.count > 1]}",
             end="",
@@ -68,16 +68,16 @@ def print_withheld(console: Console, checks: Sequence[Check]) -> None:
     """Print which checks a user's function does not offer, and why."""
     groups = withheld(checks)
     for w in groups:
-        console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
+        console.print(f"Not offered by {escape(w.backend)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
         console.print(f"      {escape(w.where)}", style="dim")
     if groups:
         console.print()
 
 
 def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
-    table = table_of(("operator", "panel", "dtype", "kind", "case", "field"), ("error then", "now"), title)
+    table = table_of(("operator", "backend", "dtype", "kind", "case", "field"), ("error then", "now"), title)
     for then, now in changes:
-        texts = (escape(t) for t in (now.operator, now.panel, now.dtype, now.kind, now.case, now.field))
+        texts = (escape(t) for t in (now.operator, now.backend, now.dtype, now.kind, now.case, now.field))
         table.add_row(*texts, number(then.error), number(now.error))
     return table
 
@@ -91,10 +91,10 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(f"  {comparison.same_bits} outputs are bitwise equal, {len(bits)} differ")
     console.print(f"  {len(accuracy)} errors changed by more than a factor of {FACTOR:g}")
     for what, groups in (("new", comparison.new), ("gone", comparison.gone)):
-        for panel, dtype in dict.fromkeys(key[1:] for key in groups):
-            counts = {key[0]: n for key, n in groups.items() if key[1:] == (panel, dtype)}
+        for backend, dtype in dict.fromkeys(key[1:] for key in groups):
+            counts = {key[0]: n for key, n in groups.items() if key[1:] == (backend, dtype)}
             names = escape(", ".join(counts))
-            console.print(f"  {sum(counts.values())} {what} checks of {escape(panel)}, {dtype}: {names}")
+            console.print(f"  {sum(counts.values())} {what} checks of {escape(backend)}, {dtype}: {names}")
     for title, changes in (("Changed bits", bits), ("Changed accuracy", accuracy)):
         if changes:
             console.print(_pairs(title, changes))

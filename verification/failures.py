@@ -53,7 +53,7 @@ def _grouped(
 
 @dataclass(frozen=True)
 class Failure:
-    """Failures of one kind of an operator in a panel, or checks of it that a user's function does not offer.
+    """Failures of one kind of an operator in a backend, or checks of it that a user's function does not offer.
 
     `what` is the note if it gives the reason, else the kind of check and the fields. `where` lists dtypes, kinds of
     check or the largest error, and the failed cases out of how many. `remarks` describe special cases; `trace` is the
@@ -61,7 +61,7 @@ class Failure:
     """
 
     operator: str
-    panel: str
+    backend: str
     what: str
     count: int
     where: str
@@ -83,7 +83,7 @@ def failures(checks: Sequence[Check]) -> list[Failure]:
     def key(check: Check) -> tuple[str, str, str]:
         # Ignore numbers, which differ between cases with the same mistake.
         reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check))
-        return check.operator, check.panel, reason or check.kind
+        return check.operator, check.backend, reason or check.kind
 
     return [_failure(group, checks) for group in _grouped((c for c in checks if c.failed), key).values()]
 
@@ -92,7 +92,7 @@ def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
     first, largest = group[0], worst(group)
     assert largest is not None
     kinds, reason = Counter(c.kind for c in group), _reason(first)
-    similar = [c for c in checks if (c.operator, c.panel) == (first.operator, first.panel) and c.kind in kinds]
+    similar = [c for c in checks if (c.operator, c.backend) == (first.operator, first.backend) and c.kind in kinds]
     cases, every = dict.fromkeys(c.case for c in group), {c.case for c in similar}
     dtypes = dict.fromkeys(c.dtype for c in group)
     where = [", ".join(dtypes) + (" only" if len(dtypes) < len({c.dtype for c in similar}) else "")]
@@ -111,7 +111,7 @@ def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
     remarks = {} if ordinary else {name: remark(name, first.operator) for name in names}
     return Failure(
         operator=first.operator,
-        panel=first.panel,
+        backend=first.backend,
         what=what,
         count=len(group),
         where="; ".join(where),
@@ -124,16 +124,16 @@ def withheld(checks: Sequence[Check]) -> list[Failure]:
     """Group the checks that were not offered by the reason."""
 
     def key(check: Check) -> tuple[str, str, str]:
-        return check.operator, check.panel, f"{check.note}: {check.field}" if check.field else check.note
+        return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note
 
     groups = _grouped((c for c in checks if not c.offered), key)
     return [
-        Failure(operator, panel, reason, sum(int(c.error) for c in group), _list(map(_case, group)))
-        for (operator, panel, reason), group in groups.items()
+        Failure(operator, backend, reason, sum(int(c.error) for c in group), _list(map(_case, group)))
+        for (operator, backend, reason), group in groups.items()
     ]
 
 
 def _case(check: Check) -> str:
-    """Return the case in a unit's label, which is ``definition, case, dtype: panel kind``."""
+    """Return the case in a unit's label, which is ``definition, case, dtype: backend kind``."""
     case = check.case.partition(": ")[0].removesuffix(f", {check.dtype}")
     return case.removeprefix(f"{OPERATORS[check.operator].definition.name}, ") if check.operator in OPERATORS else case

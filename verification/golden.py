@@ -1,4 +1,4 @@
-"""Golden vectors: results computed by other programs, compared with every panel.
+"""Golden vectors: results computed by other programs, compared with every backend.
 
 The vectors are read from the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` beside a checkout. The package
 contains a subset, which is always compared; the others are listed as skipped if there is no such directory. Array
@@ -38,7 +38,7 @@ class Vector:
     operator: str
     values: Mapping[str, Any]  # arguments, `wrt` excluded
     expected: Mapping[str, np.ndarray]  # by field
-    # Whether the other program computed in float32. Panels are then also compared in float32, by the largest error
+    # Whether the other program computed in float32. Backends are then also compared in float32, by the largest error
     # relative to the largest value; otherwise elementwise in float64.
     single: bool = False
 
@@ -90,17 +90,17 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
     op = OPERATORS[vector.operator]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
-        panel, precision = "judge", "real128"
+        backend, precision = "judge", "real128"
         call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, "")
     else:
-        panel, precision, call = subject.name, dtype, attempt(subject, op, vector.arguments(dtype))
+        backend, precision, call = subject.name, dtype, attempt(subject, op, vector.arguments(dtype))
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
         kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
         note = call.problem or form_problem(call.fields.get(field.name), field, vector.sizes, kind)
         error = math.inf if note else vector.error(call.fields[field.name], field.name)
         tolerance = 0.0 if field.index else vector.tolerance(subject, dtype)
-        check = Check(op.name, panel, precision, "golden", vector.case, field.name, error, tolerance)
+        check = Check(op.name, backend, precision, "golden", vector.case, field.name, error, tolerance)
         note = note or ("relative to the largest value" if vector.single else "")
         checks.append(replace(check, seconds=call.seconds, note=note))
     return checks
@@ -216,7 +216,7 @@ def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     if name == "dimenet_radial_basis":
         yield from _radial_basis(name, z)
         return
-    n_mid = {"n_spherical": 7, "n_radial": 6}
+    n_mid = {"num_spherical": 7, "num_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
     # The files have the original's name of sbf_rad.
     names = {"vec": "vec", "sbf_rad": "rbf", "embedding": "embedding", "weights": "weights"}
@@ -234,7 +234,7 @@ def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    values = {"dist": z["in_dist"][:, 0], "freq": z["in_freq"], "n_spherical": 7, "envelope_exponent": 5}
+    values = {"dist": z["in_dist"][:, 0], "freq": z["in_freq"], "num_spherical": 7, "envelope_exponent": 5}
     yield Vector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]})
     back = {"grad_rbf": z["ct_rbf"], "grad_sbf_rad": z["ct_sbf_rad"], **values}
     expected = {"dist": z["grad_dist"][:, 0], "freq": z["grad_freq"]}

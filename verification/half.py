@@ -1,4 +1,4 @@
-"""Arrays in half precision: kernels of the gpu panels read and write them, and compute in float32."""
+"""Arrays in half precision: kernels of the gpu backends read and write them, and compute in float32."""
 
 import math
 from dataclasses import replace

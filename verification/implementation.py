@@ -1,4 +1,4 @@
-"""A user's function as a subject: the checks of a panel for one operator that is implemented elsewhere.
+"""A user's function as a subject: the checks of a backend for one operator that is implemented elsewhere.
 
 The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; not those that choose
 fields, and no cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a
@@ -19,7 +19,7 @@ import numpy as np
 
 from trigraph.table import OPERATORS, Operator
 from trigraph.terminal import plain
-from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of, panel
+from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, backend, message_of
 
 
 class LoadError(ValueError):
@@ -150,5 +150,5 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     op = OPERATORS[target]
     check_signature(name, own, op, [n for n in op.parameters if n not in op.definition.requests])
-    call = partial(_call, own, target, panel("fortran-reference"))
+    call = partial(_call, own, target, backend("fortran-reference"))
     return Subject(plain(name), False, call, target, partial(_own, own))

@@ -92,7 +92,7 @@ class Judged:
         """Return the record of a comparison on this case; if a call failed, its problem is the note."""
         return Check(
             operator=operator,
-            panel=subject.name,
+            backend=subject.name,
             dtype=self.case.dtype,
             kind=kind,
             case=self.case.name,

@@ -28,7 +28,7 @@ from trigraph.verification.graphs.edges import renumbered
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
-from trigraph.verification.subjects import Subject, arrays_of, panel
+from trigraph.verification.subjects import Subject, arrays_of, backend
 
 # Operators in the chain of a check, which is recorded under the first.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
@@ -63,7 +63,12 @@ class System:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Sizes of both operators."""
-        widths = {"n_spherical": SUM["n_spherical"], "n_radial": SUM["n_radial"], "n_emb": WIDTH, "n_mid": MIDDLE}
+        widths = {
+            "num_spherical": SUM["num_spherical"],
+            "num_radial": SUM["num_radial"],
+            "n_emb": WIDTH,
+            "n_mid": MIDDLE,
+        }
         return {"num_edges": self.graph.num_edges, "num_nodes": self.graph.num_nodes, **widths}
 
     @cached_property
@@ -289,7 +294,7 @@ def _rounding(s: System) -> tuple[float, float]:
     Steps are the two operators and their derivatives (with the judge's scales), the products with the projection, and
     the vectors, whose rounding errors are those of positions and offset after any motion.
     """
-    call = _caller(panel("pyref"))
+    call = _caller(backend("pyref"))
     f = forward(call, s)
     b = backward(call, s, f)
     d = second(call, s, f, b, s.target)

@@ -1,4 +1,4 @@
-"""Pictures of a report: the largest error of each operator and panel, and finite-difference curves."""
+"""Pictures of a report: the largest error of each operator and backend, and finite-difference curves."""
 
 import io
 import math
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from trigraph.panels import PANELS
+from trigraph.backends import BACKENDS
 from trigraph.verification.record import Check
 from trigraph.verification.summary import ratio, worst
 from trigraph.verification.tolerances import eps
@@ -25,7 +25,7 @@ WRONG = "#c62828"
 # Light for errors far below the tolerance, dark at the tolerance; errors above it are red.
 WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
 # Okabe and Ito's colours, which are distinguishable with all kinds of colour vision.
-COLOURS = dict(zip((*PANELS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", MUTED), strict=True))
+COLOURS = dict(zip((*BACKENDS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", MUTED), strict=True))
 OTHER_COLOUR = "#56b4e9"  # a user's implementation
 DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}
 STYLE: dict[Any, Any] = {
@@ -63,26 +63,28 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
 
 
 def agreement(checks: Sequence[Check]) -> Figure | None:
-    """Draw the matrix operator x panel of the largest error of any check, in units of its tolerance.
+    """Draw the matrix operator x backend of the largest error of any check, in units of its tolerance.
 
     None if nothing was checked. The figure fits the width of a phone's screen.
     """
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        if check.offered and check.panel and check.operator:
-            groups.setdefault((check.operator, check.panel), []).append(check)
+        if check.offered and check.backend and check.operator:
+            groups.setdefault((check.operator, check.backend), []).append(check)
     if not groups:
         return None
-    operators, panels = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
+    operators, backends = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
     with mpl.rc_context({**STYLE, "font.size": 8}):
-        size = (2.2 + 0.42 * max(len(panels), 2), 1.5 + 0.19 * len(operators))
+        size = (2.2 + 0.42 * max(len(backends), 2), 1.5 + 0.19 * len(operators))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         for y, operator in enumerate(operators):
-            for x, panel in enumerate(panels):
-                _cell(axes, x, y, groups.get((operator, panel), []))
-        axes.set(xlim=(-0.5, len(panels) - 0.5), ylim=(len(operators) - 0.5, -0.5))
-        axes.set_xticks(range(len(panels)), [p[-24:] for p in panels], rotation=40, ha="left", rotation_mode="anchor")
+            for x, backend in enumerate(backends):
+                _cell(axes, x, y, groups.get((operator, backend), []))
+        axes.set(xlim=(-0.5, len(backends) - 0.5), ylim=(len(operators) - 0.5, -0.5))
+        axes.set_xticks(
+            range(len(backends)), [p[-24:] for p in backends], rotation=40, ha="left", rotation_mode="anchor"
+        )
         axes.set_yticks(range(len(operators)), operators, family="monospace", fontsize=7)
         axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
         axes.spines[:].set_visible(False)
@@ -97,10 +99,10 @@ def _line(check: Check) -> np.ndarray:
 
 
 def _curves(axes: mpl.axes.Axes, checks: Sequence[Check]) -> None:
-    """Draw one line for each curve, all of a panel and dtype at once."""
-    for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in checks):
-        lines = [_line(c) for c in checks if (c.panel, c.dtype) == (panel, dtype)]
-        style = {"colors": COLOURS.get(panel, OTHER_COLOUR), "linestyles": DASHES[dtype]}
+    """Draw one line for each curve, all of a backend and dtype at once."""
+    for backend, dtype in dict.fromkeys((c.backend, c.dtype) for c in checks):
+        lines = [_line(c) for c in checks if (c.backend, c.dtype) == (backend, dtype)]
+        style = {"colors": COLOURS.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
         axes.add_collection(LineCollection(lines, **style, linewidths=0.9, alpha=0.75))
 
 
@@ -138,8 +140,8 @@ def differences(checks: Sequence[Check]) -> Figure | None:
         for axes in list(grid.flat)[len(operators) :]:
             axes.set_visible(False)
         lines: list[tuple[str, dict[str, Any]]] = [
-            (f"{panel}, {dtype}", {"color": COLOURS.get(panel, OTHER_COLOUR), "linestyle": DASHES[dtype]})
-            for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in curves)
+            (f"{backend}, {dtype}", {"color": COLOURS.get(backend, OTHER_COLOUR), "linestyle": DASHES[dtype]})
+            for backend, dtype in dict.fromkeys((c.backend, c.dtype) for c in curves)
         ]
         lines.append(("roundoff: eps / h", DOTTED))
         if any(c.order is not None for c in curves):

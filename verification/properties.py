@@ -22,7 +22,7 @@ from trigraph.verification.subjects import Outcome, Subject, attempt, extent, ob
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
 THREADS = (1, 2, 3)
-# Batch-invariant panels: bits of a node's or an edge's results do not depend on other nodes and edges in the call.
+# Batch-invariant backends: bits of a node's or an edge's results do not depend on other nodes and edges in the call.
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
@@ -165,7 +165,7 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
     """Call in a batch: results of the case's own nodes and edges must be as accurate as alone, or have equal bits.
 
-    Bits are compared for `BATCH_INVARIANT`. For other panels, whose library products may depend on sizes, and for
+    Bits are compared for `BATCH_INVARIANT`. For other backends, whose library products may depend on sizes, and for
     users' functions, values are compared with the judge's results for the case alone.
     """
     case = judged.case

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.backends import backend_function
 from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
-from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification import networks
 from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations, plain
@@ -41,7 +41,7 @@ def _airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None
         "coords": coords,
         "params": params,
         "features": np.concatenate([np.sin(phases), np.cos(phases)], axis=1),
-        "kernel": panel_function("pyref", "gno_kernel_fwd")(coords, params, **sizes),
+        "kernel": backend_function("pyref", "gno_kernel_fwd")(coords, params, **sizes),
         "graph": CSC.from_coo(src, dst, len(positions), len(positions)),
         **sizes,
     }
@@ -54,14 +54,14 @@ class RealInput:
     `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, on a patch that is
     small enough for the judge or on the whole input, with the rows of the resampled input for which `keep` is True
     (None: all). `steps` are the finite-difference steps on the whole input; `remark(patch)` describes what is left out.
-    A large whole input is only used for `panels`.
+    A large whole input is only used for `backends`.
     """
 
     name: str
     values: Callable[[Definition, bool, np.ndarray | None], dict[str, Any]]
     steps: tuple[float, ...]
     remark: Callable[[bool], str] = lambda patch: ""
-    panels: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
 
 
 def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
@@ -70,7 +70,7 @@ def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[Real
         return (
             RealInput("airfoil", networks.mesh_values, NETWORK_STEPS),
             RealInput("karate club", networks.club_values, NETWORK_STEPS),
-            RealInput("power law", networks.power_law_values, (), panels=("fortran",)),
+            RealInput("power law", networks.power_law_values, (), backends=("fortran",)),
         )
     if family == "gno":
         return (RealInput("airfoil", _airfoil_values, POLYNOMIAL_STEPS),)

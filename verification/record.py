@@ -7,9 +7,9 @@ import numpy as np
 
 # Kinds of check, and what they compare.
 KINDS = {
-    "accuracy": "a panel against the real128 judge, elementwise",
+    "accuracy": "a backend against the real128 judge, elementwise",
     "differences": "central finite differences of one order against the next",
-    "golden": "a panel against vectors computed by other programs",
+    "golden": "a backend against vectors computed by other programs",
     "adjoint": "<bwd(g), v> against <g, jvp(v)> from bwd2's grad_ field",
     "symmetry": "second derivatives in exchanged directions",
     "permutation": "edges renumbered: equal up to rounding",
@@ -36,7 +36,7 @@ KINDS = {
 # The attributes of a check, which are the columns of the table of checks in a report.json.
 COLUMNS = {
     "operator": "operator, or the name of a function or calculator",
-    "panel": "`gpu-host`, `judge`, the name of a user's function, or the framework that differentiates",
+    "backend": "`gpu-host`, `judge`, the name of a user's function, or the framework that differentiates",
     "dtype": "`float32`, `float64` or `real128`",
     "kind": "what was compared with what: of a run by the first table above",
     "case": "the input, such as `regular`, `shared rows`, `airfoil`, `athena case03`; the order of derivatives of a "
@@ -46,7 +46,7 @@ COLUMNS = {
     "kind `not offered`, the number of checks that were not made",
     "tolerance": "what the error may be",
     "order": "slope of a curve of differences; null where it has rounding errors only, and for other checks",
-    "seconds": "of the panel's call, of all calls of a curve",
+    "seconds": "of the backend's call, of all calls of a curve",
     "curve": "pairs of a step and the error of differences there; of `bessel`, of x and the error",
     "digest": "16 hexadecimal digits, of the bits of a field (`accuracy`); null elsewhere",
     "note": "why it failed, or what the error is relative to",
@@ -57,10 +57,10 @@ COLUMNS = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One comparison of one field of one operator in one panel; `COLUMNS` says what each attribute is."""
+    """One comparison of one field of one operator in one backend; `COLUMNS` says what each attribute is."""
 
     operator: str
-    panel: str
+    backend: str
     dtype: str
     kind: str
     case: str

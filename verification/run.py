@@ -12,15 +12,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from trigraph.checks import HALF_PANELS
+from trigraph.backends import BACKENDS, unavailable
+from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
-from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Definition
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
 from trigraph.verification.differences import JUDGE_STEPS
-from trigraph.verification.differences import STEPS as PANEL_STEPS
+from trigraph.verification.differences import STEPS as BACKEND_STEPS
 from trigraph.verification.differentiated import differentiated, own_functions
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
@@ -29,16 +29,16 @@ from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import KINDS
 from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
-from trigraph.verification.subjects import Subject, panel, takes
+from trigraph.verification.subjects import Subject, backend, takes
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.units import Task, Unit, unit_of
 from trigraph.verification.variants import hubs, variants
 
 DTYPES = ("float32", "float64")
-# Panels without finite differences, because their calls are expensive; kernels are compared with the judge instead.
+# Backends without finite differences, because their calls are expensive; kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
-# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a panel's share.
+# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a backend's share.
 WEIGHTS = {
     "accuracy": 6,
     "threads": 15,
@@ -73,9 +73,9 @@ SKIPPED = tuple(kind for kind in KINDS if kind not in ("empty", "complete", "not
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
-def available_panels() -> tuple[str, ...]:
-    """Return the panels that can run here; they always include the judge."""
-    return (*(name for name in PANELS if not unavailable(name)), "judge")
+def available_backends() -> tuple[str, ...]:
+    """Return the backends that can run here; they always include the judge."""
+    return (*(name for name in BACKENDS if not unavailable(name)), "judge")
 
 
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
@@ -160,7 +160,7 @@ class _Run:
             if kind.differenced:
                 yield unit("algebra", tasks.of_algebra, judged, self.seed)
             if differenced and name not in UNDIFFERENCED:
-                yield unit("differences", tasks.of_differences, judged, PANEL_STEPS)
+                yield unit("differences", tasks.of_differences, judged, BACKEND_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
@@ -169,8 +169,8 @@ class _Run:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
         # Equal terms are a weak test of a user's function: the tolerance of a direct sum is half their number.
-        panels = tuple(s for s in real if s.subject.only is None)
-        some += [(panels, v) for v in hubs(definition, HUB, "constant")]
+        backends = tuple(s for s in real if s.subject.only is None)
+        some += [(backends, v) for v in hubs(definition, HUB, "constant")]
         if dtype == "float32":
             chunked = tuple(s for s in self.scopes if s.subject.chunked)
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
@@ -194,11 +194,11 @@ class _Run:
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
-        # Derivatives on the whole structure are compared with finite differences for one panel, since that takes
-        # long. All panels are compared with the judge on a part of the structure (the patch, above).
+        # Derivatives on the whole structure are compared with finite differences for one backend, since that takes
+        # long. All backends are compared with the judge on a part of the structure (the patch, above).
         differenced = next((s for s in self.scopes if s.subject.name not in UNDIFFERENCED), None)
         for scope in self.scopes:
-            if real.panels and scope.subject.name not in real.panels:
+            if real.backends and scope.subject.name not in real.backends:
                 continue
             unit = partial(_unit, f"{definition.name}, {real.name}, float64", scope)
             # The first subject's unit includes the time of the judge.
@@ -221,7 +221,7 @@ class _Run:
         """Cases stored in half precision: float16 and bfloat16 take turns (without ml_dtypes float16 alone)."""
 
         def scopes(half: str) -> list[Scope]:
-            named = [s for s in self.scopes if s.subject.name in HALF_PANELS]
+            named = [s for s in self.scopes if s.subject.name in HALF_BACKENDS]
             return [s for s in named if takes(s.subject.name, half_dtype(half))]
 
         for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
@@ -276,7 +276,7 @@ def _unit(
 
 def plan(
     operators: Iterable[str] | None = None,
-    panels: Iterable[str] | None = None,
+    backends: Iterable[str] | None = None,
     dtypes: Iterable[str] | None = None,
     seed: int = 0,
     implementation: str | Subject | None = None,
@@ -290,18 +290,18 @@ def plan(
     """Lay out a run: every number that is drawn follows from the seed.
 
     `operators` are names of operators, definitions or families (default: all); with an implementation, the operator
-    that it implements (default: the function's own name). `panels` are by default those of `available_panels`, and with
-    an implementation none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`; with a
-    `framework` ("torch" or "jax") it is the forward of an operator on tensors on a `device`, of which all orders are
-    checked (`differentiated`); without an implementation, the functions of `trigraph.torch` or `trigraph.jax` are.
-    `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the
-    only ones (`structures.read`). `where` are settings that all operators are restricted to (`settings.restriction`).
+    that it implements (default: the function's own name). `backends` are by default those of `available_backends`, and
+    with an implementation none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`;
+    with a `framework` ("torch" or "jax") it is the forward of an operator on tensors on a `device`, of which all
+    orders are checked (`differentiated`); without an implementation, the functions of `trigraph.torch` or
+    `trigraph.jax` are. `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the only
+    ones (`structures.read`). `where` are settings that all operators are restricted to (`settings.restriction`).
     `skip` are kinds of check (`SKIPPED`) that are not made of the implementation.
 
-    ValueError if a name or kind is unknown, a panel cannot run here, structures are given for no operator, or
+    ValueError if a name or kind is unknown, a backend cannot run here, structures are given for no operator, or
     `TRIGRAPH_CPU_LEVEL` is no level that can run here.
     """
-    with suppress(ImportError):  # a missing panel, if it is asked for, is reported below
+    with suppress(ImportError):  # a missing backend, if it is asked for, is reported below
         get_cpu_level()
     operators = None if operators is None else list(operators)
     skip, scopes = list(skip), []
@@ -328,10 +328,10 @@ def plan(
         selected = frozenset(name for name in selected if OPERATORS[name].family == "dimenet")
     restricted = restriction(where, [name for name in OPERATORS if name in selected])
     scopes = [replace(s, where=restricted) for s in scopes]
-    if panels is None:
-        panels = available_panels() if implementation is None else ()
-    chosen = list(dict.fromkeys(panels))
-    scopes += [Scope(panel(name), selected, restricted) for name in chosen if name != "judge"]
+    if backends is None:
+        backends = available_backends() if implementation is None else ()
+    chosen = list(dict.fromkeys(backends))
+    scopes += [Scope(backend(name), selected, restricted) for name in chosen if name != "judge"]
     types = DTYPES if dtypes is None else tuple(dtypes)
     for dtype in types:
         if dtype not in DTYPES:

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
+from trigraph.backends import backend_function
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification.subjects import message_of
 
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
 # Attributes of the radial basis and of the sum: DimeNet++'s, with the rule for periodic systems.
-BASIS: dict[str, Any] = {"n_spherical": 7, "envelope_exponent": 5}
-SUM: dict[str, Any] = {"n_spherical": 7, "n_radial": 6, "exclude": "edge"}
+BASIS: dict[str, Any] = {"num_spherical": 7, "envelope_exponent": 5}
+SUM: dict[str, Any] = {"num_spherical": 7, "num_radial": 6, "exclude": "edge"}
 WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections; small because the judge is slow
 # Most triplets of the patch that is compared with the judge, and of the input of differences and physics, for which
 # pyref stores arrays of all triplets.
@@ -93,7 +93,7 @@ class Structure:
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
         if definition.name == "radial_basis":
             return {"dist": dist if keep is None else dist[keep], "freq": given.freq, **BASIS}
-        basis = panel_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
+        basis = backend_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
         embedding = given.embedding * (basis.rbf @ given.projection)
         arrays = {"vec": some.vec, "sbf_rad": basis.sbf_rad, "embedding": embedding, "weights": given.weights}
         return {**arrays, "graph": some.graph, **SUM}
@@ -144,7 +144,7 @@ def numbers(name: str, *shape: int) -> np.ndarray:
 
 def model(structure: Structure) -> Model:
     """Return a model for a structure: DimeNet++'s initial frequencies, and random numbers for the rest."""
-    radial, rows, edges = SUM["n_radial"], SUM["n_spherical"] * SUM["n_radial"], len(structure.src)
+    radial, rows, edges = SUM["num_radial"], SUM["num_spherical"] * SUM["num_radial"], len(structure.src)
     return Model(
         freq=np.pi * np.arange(1, radial + 1),
         embedding=numbers(f"{structure.name} embedding", edges, WIDTH),

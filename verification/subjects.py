@@ -1,4 +1,4 @@
-"""Subjects of verification: the panels of the package and users' functions, with a common interface."""
+"""Subjects of verification: the backends of the package and users' functions, with a common interface."""
 
 import importlib
 import math
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
 from trigraph.graphs import array_kind, to_device
-from trigraph.panels import FUNCTIONS, PANELS, unavailable
 from trigraph.table import Operator, result_type
 
-# Panels whose sums are direct; the others sum in chunks (tolerances.py).
+# Backends whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
-# Modules of the panels that divide work into blocks by its size.
+# Modules of the backends that divide work into blocks by its size.
 DIVIDING = {"fortran": "trigraph.fortran.levels", "gpu": "trigraph.gpu.sums", "gpu-host": "trigraph.gpu.sums"}
 
 # Largest number of last frames, and of last characters, that are shown of a traceback.
@@ -33,14 +33,14 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 
 @dataclass(frozen=True)
 class Subject:
-    """A panel, or a user's function."""
+    """A backend, or a user's function."""
 
-    name: str  # `Check.panel`
+    name: str  # `Check.backend`
     chunked: bool  # whether it sums in chunks, which determines the tolerance of the accuracy rule
     call: Call  # ``call(op, values, wrt)`` returns None for fields not asked for; `wrt` None asks for all
     only: str | None = None  # the operator that a user's function implements; fortran-reference computes all others
-    # ``native(op, values)`` returns the arguments and fields in the panel's own arrays, if these differ from the arrays
-    # that `call` takes and returns (else None).
+    # ``native(op, values)`` returns the arguments and fields in the backend's own arrays, if these differ from the
+    # arrays that `call` takes and returns (else None).
     native: Native | None = None
     # ``into(op, values, forms, offset, strays)`` calls with the caller's arrays as `out`, `offset` bytes after the
     # start of a cache line, with the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
@@ -109,7 +109,7 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
         fields, problem = call(), ""
     except NotOffered:
         raise
-    except BaseException as error:  # any exception of a panel is a finding, SystemExit too
+    except BaseException as error:  # any exception of a backend is a finding, SystemExit too
         # In the main process this is the user's Ctrl-C, which processes of a run do not receive (isolated.py).
         if isinstance(error, KeyboardInterrupt) and parent_process() is None:
             raise
@@ -139,11 +139,11 @@ def named_fields(op: Operator, result: Any) -> dict[str, Any]:
     return dict(result._asdict())  # type: ignore[attr-defined]
 
 
-@cache  # depends on the panel, the dtype and the installed CuPy
+@cache  # depends on the backend, the dtype and the installed CuPy
 def takes(name: str, dtype: np.dtype) -> bool:
-    """Whether the arrays of a panel can have a dtype: only recent versions of CuPy have bfloat16."""
+    """Whether the arrays of a backend can have a dtype: only recent versions of CuPy have bfloat16."""
     try:
-        if PANELS[name][1] == "cupy":
+        if BACKENDS[name][1] == "cupy":
             _to_host(to_device(np.zeros(1, dtype)))
     except (TypeError, ValueError):
         return False
@@ -159,8 +159,8 @@ def _to_host(value: Any) -> Any:
 
 
 def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments in the kind of arrays that a panel takes."""
-    return {k: to_device(v) for k, v in values.items()} if PANELS[name][1] == "cupy" else values
+    """Return the arguments in the kind of arrays that a backend takes."""
+    return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
 
 def _native(
@@ -168,7 +168,7 @@ def _native(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     given = _handed(name, values)
     keywords = given if wrt is None else {**given, "wrt": wrt}
-    return given, named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
+    return given, named_fields(op, FUNCTIONS[op.name](**keywords, backend=name))
 
 
 def _call(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
@@ -191,8 +191,8 @@ LINE, AROUND = 64, 0x5A  # bytes of a cache line, and the byte that fills the me
 def _call_into(
     name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
 ) -> dict[str, Any]:
-    """Call a panel with `out` (see `Subject.into`)."""
-    xp: Any = importlib.import_module(PANELS[name][1])
+    """Call a backend with `out` (see `Subject.into`)."""
+    xp: Any = importlib.import_module(BACKENDS[name][1])
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -201,17 +201,17 @@ def _call_into(
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
-    fields = named_fields(op, FUNCTIONS[op.name](**_handed(name, values), out=out, panel=name))
+    fields = named_fields(op, FUNCTIONS[op.name](**_handed(name, values), out=out, backend=name))
     strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
 
 
-def panel(name: str) -> Subject:
-    """Return a panel of the package as a subject; ValueError if there is no such panel, or it cannot run here."""
-    if name not in PANELS:
-        raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
+def backend(name: str) -> Subject:
+    """Return a backend of the package as a subject; ValueError if there is no such backend, or it cannot run here."""
+    if name not in BACKENDS:
+        raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
     if unavailable(name):
-        raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
+        raise ValueError(f"verify: backend {name!r} cannot run here: {unavailable(name)}")
     call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
     return Subject(name, name not in DIRECT, call, None, native, into, small_blocks)

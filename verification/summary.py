@@ -1,4 +1,4 @@
-"""Summary of checks: a row for each operator, panel and dtype, and the comparisons that were made."""
+"""Summary of checks: a row for each operator, backend and dtype, and the comparisons that were made."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ CURVES = ("differences", "forces", "force training")
 
 @dataclass(frozen=True)
 class Row:
-    """All checks of one operator in one panel and dtype."""
+    """All checks of one operator in one backend and dtype."""
 
     operator: str
-    panel: str
+    backend: str
     dtype: str
     # Error in eps * scale of the accuracy check closest to its tolerance; None if there is none.
     error: float | None
@@ -51,10 +51,10 @@ def _order(checks: Sequence[Check]) -> str:
 
 
 def summarise(checks: Sequence[Check]) -> list[Row]:
-    """Rows in the order in which operators, panels and dtypes first appear."""
+    """Rows in the order in which operators, backends and dtypes first appear."""
     groups: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
-        groups.setdefault((check.operator, check.panel, check.dtype), []).append(check)
+        groups.setdefault((check.operator, check.backend, check.dtype), []).append(check)
     appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []
     for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
@@ -110,8 +110,8 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
         "cases": len({(_definition(c), c.case.split(", given")[0]) for c in accuracy}),
         # The comparison with the judge whose error is the largest multiple of its tolerance.
         "closest": worst(accuracy),
-        "curves": sum(c.panel != "judge" for c in curves),
-        "judge_curves": sum(c.panel == "judge" for c in curves),
+        "curves": sum(c.backend != "judge" for c in curves),
+        "judge_curves": sum(c.backend == "judge" for c in curves),
         "vectors": len({(c.operator, c.case) for c in groups["golden"]}),
-        "emulated": any(c.panel == "gpu-host" for c in made),
+        "emulated": any(c.backend == "gpu-host" for c in made),
     }

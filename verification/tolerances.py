@@ -80,14 +80,14 @@ TABLE = (
     Tolerance(
         "golden",
         "eps * scale",
-        "8 + sqrt(n), plus the panel's own",
+        "8 + sqrt(n), plus the backend's own",
         "Both sides round: the vectors are direct float64 sums by automatic differentiation.",
     ),
     Tolerance(
         "golden",
         "maximum of the vector",
-        "8 eps32 (float64 panels), 16 eps32 (float32)",
-        "athena works in float32 and is within 9e-7 = 7.5 eps32 of float64; a float32 panel errs as much again.",
+        "8 eps32 (float64 backends), 16 eps32 (float32)",
+        "athena works in float32 and is within 9e-7 = 7.5 eps32 of float64; a float32 backend errs as much again.",
     ),
     Tolerance(
         "adjoint, symmetry",
@@ -114,7 +114,7 @@ TABLE = (
         "bessel",
         "eps * scale",
         "c + 8",
-        "The panel's c, and as much for scipy in float64, where zeros, arguments and functions are rounded, too.",
+        "The backend's c, and as much for scipy in float64, where zeros, arguments and functions are rounded, too.",
     ),
     Tolerance(
         "threads, levels, repeat, out, nan, empty",

@@ -16,7 +16,7 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import rows_are_positions
 
 # Nodes of other graphs before the case have few rows (graphs.CROWDED), those after it have few members, which changes
-# every mean degree. No number here is a multiple of a size by which panels divide their work.
+# every mean degree. No number here is a multiple of a size by which backends divide their work.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
 ENTITIES = {

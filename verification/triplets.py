@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.backends import backend_function
 from trigraph.graphs.edge_graph import Triplets
 from trigraph.graphs.segments import Segments
-from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification.structures import Structure, numbers
 
@@ -84,7 +84,7 @@ class Sums:
         known = {**basis, "sph_basis": sph, "sph": sph, "triplets": Segments(lists.outer, edges)}
         if definition.name == "interaction_bilinear":
             known |= {
-                "rad_W1": panel_function("pyref", "basis_embedding_spherical_fwd")(**basis),
+                "rad_W1": backend_function("pyref", "basis_embedding_spherical_fwd")(**basis),
                 "m": numbers(f"{some.name} m", edges, EMB_IN),
                 "weight": numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,

@@ -20,7 +20,7 @@ class Task:
     """Checks to be made: their subject, their number (without kind ``empty``), and the function that makes them."""
 
     operator: str
-    panel: str
+    backend: str
     dtype: str
     count: int
     make: Callable[[], list[Check]]
@@ -43,15 +43,23 @@ def counted(checks: Iterable[Check]) -> int:
     return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
 
 
-def missing(operator: str, panel: str, dtype: str, case: str, number: float, note: str) -> Check:
+def missing(operator: str, backend: str, dtype: str, case: str, number: float, note: str) -> Check:
     """Return the failed check that stands for `number` checks that were planned but not made."""
-    return Check(operator, panel, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
+    return Check(operator, backend, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
 
 
 def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
     """Return the check that stands for `number` checks that a user's function does not offer."""
     return Check(
-        task.operator, task.panel, task.dtype, "not offered", label, ", ".join(fields), number, tolerance=0.0, note=note
+        task.operator,
+        task.backend,
+        task.dtype,
+        "not offered",
+        label,
+        ", ".join(fields),
+        number,
+        tolerance=0.0,
+        note=note,
     )
 
 
@@ -73,12 +81,12 @@ def _run(label: str, task: Task) -> list[Check]:
     except NotOffered as error:
         return [_not_offered(label, task, task.count, (), str(error))]
     except BaseException as error:  # after any exception, the checks are missing
-        return [missing(task.operator, task.panel, task.dtype, label, math.inf, message_of(error))]
+        return [missing(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
     made = counted(checks)
     if made == task.count:
         return checks
     note = f"{made} checks were made; {task.count} were planned"
-    return [*checks, missing(task.operator, task.panel, task.dtype, label, abs(made - task.count), note)]
+    return [*checks, missing(task.operator, task.backend, task.dtype, label, abs(made - task.count), note)]
 
 
 def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.table import SYMBOLS, Definition
+from trigraph.table import Definition
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, settings_of
 
 # Widths of the cases with very many edges at one node (hubs); small because the judge is slow for each edge.
-WIDTHS = {"n_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
+WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
 WIDTH = 2  # all other widths
 
 # Choices with different summation code; others only differ in the terms.
@@ -49,7 +49,7 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 
 
 # Sizes that are 1 in "one channel".
-CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
+CHANNELS = ("d", "dim", "f_in", "n_emb", "num_heads", "num_spherical")
 
 
 def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
@@ -58,7 +58,7 @@ def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
     sizes, kind = {}, variant.kind
     for name in definition.symbols:
-        symbol = SYMBOLS[name]
+        symbol = definition.symbol(name)
         size = symbol.typical[variant.pick % len(symbol.typical)]
         if not symbol.minimum and kind.entities is not None:
             size = kind.entities

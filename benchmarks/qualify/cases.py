@@ -39,7 +39,7 @@ def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_o
 
 
 def _dimenet(dtype: str, joined: Sequence[Any], nodes: int, widths: tuple[int, ...], exclude: str | None) -> Small:
-    sizes = dict(zip(("n_emb", "n_mid", "n_spherical", "n_radial"), widths, strict=True))
+    sizes = dict(zip(("n_emb", "n_mid", "num_spherical", "num_radial"), widths, strict=True))
     return Small(dtype, joined, {**sizes, "num_nodes": nodes, "envelope_exponent": 5}, {"exclude": exclude})
 
 
@@ -258,7 +258,7 @@ def run(family: str, place: Device) -> dict[str, np.ndarray]:
     collected: dict[str, np.ndarray] = {}
     with sums.small_blocks():  # so that small cases have several
         for name, case in CASES[family].items():
-            if case.half and not (case.half in half_types() and takes(place.panel, half_dtype(case.half))):
+            if case.half and not (case.half in half_types() and takes(place.backend, half_dtype(case.half))):
                 continue
             right = expected(family, name)
             for what, fields in place.hosted(results(_computed, place.moved(make(family, name)))).items():

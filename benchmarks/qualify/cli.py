@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
+from trigraph.backends import unavailable
 from trigraph.benchmarks.qualify.driver import qualify as run_stages
 from trigraph.benchmarks.qualify.place import place
 from trigraph.benchmarks.qualify.summary import write
-from trigraph.panels import unavailable
 from trigraph.terminal import Finite, say
 
 

@@ -86,7 +86,7 @@ class _Parts:
         if self._end - begun < LEAST:
             return _known(part, "not run", "no time was left")
         command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
-        command += [self._place.panel, self._name, part, str(notes)]
+        command += [self._place.backend, self._name, part, str(notes)]
         with log.open("w") as output:
             # In its own session the process does not receive Ctrl-C, and can be killed with all of its children.
             process = subprocess.Popen(
@@ -149,7 +149,7 @@ def qualify(
     record: dict[str, Any] = {
         "format": 1,
         "rehearsal": place.rehearsal,
-        "panel": place.panel,
+        "backend": place.backend,
         "kit": os.environ.get("TRIGRAPH_KIT", ""),  # where the wheel of `make qualify-kit` comes from
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,

@@ -31,7 +31,7 @@ PROPERTIES = (
 class Device:
     """The current CUDA device."""
 
-    panel: Any = "gpu"
+    backend: Any = "gpu"
     rehearsal = False
     #: Parts that may run at once, where they are not timed; each has a context of its own on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -142,7 +142,7 @@ class Device:
 class Rehearsal(Device):
     """The CPU in place of a device: gpu-host, NumPy, tiny sizes. It is evidence for the command, not for a device."""
 
-    panel = "gpu-host"
+    backend = "gpu-host"
     rehearsal = True
     jobs = 2
     xp: Any = np

@@ -38,7 +38,7 @@ def _timed(
 ) -> Workload:
     """Return a workload of the bench at other sizes, without what belongs to the host."""
     peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.device or not p.requires}
-    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), "gathered": gathered, **more}
+    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "backends": ("gpu",), "gathered": gathered, **more}
     return replace(base, name=name, summary=summary, **changed)
 
 

@@ -5,7 +5,7 @@
 !! |x| for an input, the sum for a sum, the product for a product, |f| + |f'| scale(x) for a function.
 !!
 !! The product of scales is right for sums of terms of the inputs: it is the sum of |terms| of the product, which some
-!! panel may have expanded. The scale of a quotient or a function also contains the propagated errors of its arguments.
+!! backend may have expanded. The scale of a quotient or a function also contains the propagated errors of its arguments.
 !! These count once, not in every term of the other factor: use `times` for the product of such results.
 !!
 !! The value has the judge's precision, since in float64 the difference of sigmoid(x) from 1 is 0 for x > 37, which would make

@@ -12,16 +12,16 @@
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ rbf, T* __restrict__ sbf_rad,
-               long long num_edges, int n_radial, int n_spherical, int envelope_exponent) {
+               long long num_edges, int num_radial, int num_spherical, int envelope_exponent) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < num_edges * (n_spherical + 1) * n_radial) {
-        const long long pair = i / n_radial, e = pair / (n_spherical + 1);
-        const int k = int(i - pair * n_radial), l = int(pair - e * (n_spherical + 1));
+    if (i < num_edges * (num_spherical + 1) * num_radial) {
+        const long long pair = i / num_radial, e = pair / (num_spherical + 1);
+        const int k = int(i - pair * num_radial), l = int(pair - e * (num_spherical + 1));
         const T x = dist[e], env = envelope(x, envelope_exponent).value;
-        if (l < n_spherical) {
-            sbf_rad[(e * n_spherical + l) * n_radial + k] = x >= T(1) ? T(0) : env * bessel_basis(l, k, x).value;
+        if (l < num_spherical) {
+            sbf_rad[(e * num_spherical + l) * num_radial + k] = x >= T(1) ? T(0) : env * bessel_basis(l, k, x).value;
         } else {
-            rbf[e * n_radial + k] = x >= T(1) ? T(0) : env * sin(freq[k] * x);
+            rbf[e * num_radial + k] = x >= T(1) ? T(0) : env * sin(freq[k] * x);
         }
     }
 }
@@ -31,7 +31,7 @@ template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
     return env.d1 * x * cos(freq * x) + env.value * cos(freq * x) - env.value * freq * x * sin(freq * x);
 }
 
-// Derivatives by edge, one thread for each (edge, k), 128 / n_radial edges in a block. First order: out_dist = sum grad_rbf
+// Derivatives by edge, one thread for each (edge, k), 128 / num_radial edges in a block. First order: out_dist = sum grad_rbf
 // rbf' + sum grad_sbf_rad sbf_rad'. Second order: out_rbf, out_sbf_rad and out_dist are the gradients of out_dist along
 // gg_dist plus the frequency's gradient along gg_freq.
 template <class T, bool second>
@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(128)
 dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
                      const T* __restrict__ grad_sbf_rad, const T* __restrict__ dist, const T* __restrict__ freq,
                      T* __restrict__ out_rbf, T* __restrict__ out_sbf_rad, T* __restrict__ out_dist, long long num_edges,
-                     int n_radial, int n_spherical, int envelope_exponent) {
+                     int num_radial, int num_spherical, int envelope_exponent) {
     __shared__ T parts[128];
-    const int edges = int(blockDim.x) / n_radial, local = int(threadIdx.x) / n_radial;
-    const int k = int(threadIdx.x) - local * n_radial;
+    const int edges = int(blockDim.x) / num_radial, local = int(threadIdx.x) / num_radial;
+    const int k = int(threadIdx.x) - local * num_radial;
     const long long e = (long long)(blockIdx.x) * edges + local;
     const bool active = local < edges && e < num_edges;
     if (active) {
@@ -52,13 +52,13 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
         const Jet<T> env = envelope(x, envelope_exponent);
         const Jet<T> sine = product(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {
-            out_rbf[e * n_radial + k] = beyond ? T(0) : v * sine.d1 + w * env.value * x * cos(freq[k] * x);
+            out_rbf[e * num_radial + k] = beyond ? T(0) : v * sine.d1 + w * env.value * x * cos(freq[k] * x);
         }
-        T sum = grad_rbf[e * n_radial + k] * (second ? v * sine.d2 + w * radial_mixed(env, freq[k], x) : sine.d1);
+        T sum = grad_rbf[e * num_radial + k] * (second ? v * sine.d2 + w * radial_mixed(env, freq[k], x) : sine.d1);
         if (!second || out_sbf_rad != nullptr || out_dist != nullptr) {
-            for (int l = 0; l < n_spherical; l++) {
+            for (int l = 0; l < num_spherical; l++) {
                 const Jet<T> bessel = product(env, bessel_basis(l, k, x));
-                const long long at = (e * n_spherical + l) * n_radial + k;
+                const long long at = (e * num_spherical + l) * num_radial + k;
                 if (second && out_sbf_rad != nullptr) {
                     out_sbf_rad[at] = beyond ? T(0) : v * bessel.d1;
                 }
@@ -70,7 +70,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     __syncthreads();
     if (active && k == 0 && out_dist != nullptr) {
         T sum = T(0);
-        for (int i = 0; i < n_radial; i++) {
+        for (int i = 0; i < num_radial; i++) {
             sum += parts[threadIdx.x + i];
         }
         out_dist[e] = sum;
@@ -82,20 +82,20 @@ template <class T, bool second>
 __global__ void __launch_bounds__(256)
 dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
                     const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ parts, long long num_edges,
-                    int n_radial, int envelope_exponent) {
+                    int num_radial, int envelope_exponent) {
     __shared__ T sums[8][16];
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const bool active = e < num_edges;
     const T x = active ? dist[e] : T(1);
     const T v = second && active && gg_dist != nullptr ? gg_dist[e] : T(0);
     const Jet<T> env = envelope(x, envelope_exponent);
-    for (int k = 0; k < n_radial; k++) {
+    for (int k = 0; k < num_radial; k++) {
         T value = T(0);
         if (active && !(x >= T(1))) {
             const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
             const T by_freq = second ? v * radial_mixed(env, freq[k], x) - w * env.value * x * x * sin(freq[k] * x)
                                      : env.value * x * cos(freq[k] * x);
-            value = grad_rbf[e * n_radial + k] * by_freq;
+            value = grad_rbf[e * num_radial + k] * by_freq;
         }
         value = warp_sum(value);
         if (threadIdx.x % LANES == 0) {
@@ -103,12 +103,12 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
         }
     }
     __syncthreads();
-    if (threadIdx.x < n_radial) {
+    if (threadIdx.x < num_radial) {
         T sum = T(0);
         for (int i = 0; i < 8; i++) {
             sum += sums[i][threadIdx.x];
         }
-        parts[(long long)(blockIdx.x) * n_radial + threadIdx.x] = sum;
+        parts[(long long)(blockIdx.x) * num_radial + threadIdx.x] = sum;
     }
 }
 
@@ -194,20 +194,20 @@ __device__ void project(const T* sbf_rad, const T* weights, int terms, int width
     }
 }
 
-// projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from sbf_rad_dot
+// projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = num_spherical to 8; projected_dot from sbf_rad_dot
 // and weights_dot.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ weights,
                 const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
-                int n_mid, int n_spherical, int n_radial) {
-    const int columns = n_mid * DEGREES, width = n_spherical * n_radial;
+                int n_mid, int num_spherical, int num_radial) {
+    const int columns = n_mid * DEGREES, width = num_spherical * num_radial;
     for (int i = int(threadIdx.x); i < PROJECTED / TOGETHER * columns; i += THREADS) {
         const int group = i / columns, column = i - group * columns, l = column % DEGREES, m = column / DEGREES;
         const long long e = (long long)(blockIdx.x) * PROJECTED + group * TOGETHER;
         if (e < num_edges) {
-            const int count = int(min((long long)(TOGETHER), num_edges - e)), terms = l < n_spherical ? n_radial : 0;
-            const long long at = e * width + l * n_radial, weight = (long long)(l) * n_radial * n_mid + m;
+            const int count = int(min((long long)(TOGETHER), num_edges - e)), terms = l < num_spherical ? num_radial : 0;
+            const long long at = e * width + l * num_radial, weight = (long long)(l) * num_radial * n_mid + m;
             const T norm = angular_norm(T(0), l);
             T sums[TOGETHER] = {}, by_sbf_rad[TOGETHER] = {}, by_weights[TOGETHER] = {};
             project(sbf_rad + at, weights + weight, terms, width, n_mid, count, sums);
@@ -283,20 +283,20 @@ template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
                          const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
-                         T* __restrict__ out, long long num_edges, int n_mid, int n_spherical, int n_radial) {
+                         T* __restrict__ out, long long num_edges, int n_mid, int num_spherical, int num_radial) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int width = n_spherical * n_radial;
+    const int width = num_spherical * num_radial;
     if (i < num_edges * width) {
         const long long e = i / width;
-        const int column = int(i - e * width), l = column / n_radial, terms = alone[e] ? 0 : n_mid;
-        const long long at = e * n_mid * n_spherical + l, weight = (long long)(column) * n_mid;
+        const int column = int(i - e * width), l = column / num_radial, terms = alone[e] ? 0 : n_mid;
+        const long long at = e * n_mid * num_spherical + l, weight = (long long)(column) * n_mid;
         T sum = T(0);
         for (int m = 0; m < terms; m += CHUNK) {
-            const long long from = at + (long long)(m) * n_spherical;
+            const long long from = at + (long long)(m) * num_spherical;
             const int count = min(CHUNK, terms - m);
-            sum += product_sum(weights, grad_projected, weight + m, from, count, n_spherical);
+            sum += product_sum(weights, grad_projected, weight + m, from, count, num_spherical);
             if (weights_dot != nullptr) {
-                sum += product_sum(weights_dot, grad_projected_dot, weight + m, from, count, n_spherical);
+                sum += product_sum(weights_dot, grad_projected_dot, weight + m, from, count, num_spherical);
             }
         }
         out[i] = angular_norm(T(0), l) * sum;
@@ -309,22 +309,22 @@ template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
                       const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
-                      long long num_edges, int n_mid, int n_spherical, int n_radial) {
-    const int i = int(blockIdx.y * blockDim.x + threadIdx.x), width = n_spherical * n_radial;
+                      long long num_edges, int n_mid, int num_spherical, int num_radial) {
+    const int i = int(blockIdx.y * blockDim.x + threadIdx.x), width = num_spherical * num_radial;
     if (i < width * n_mid) {
-        const int column = i / n_mid, m = i - column * n_mid, l = column / n_radial;
+        const int column = i / n_mid, m = i - column * n_mid, l = column / num_radial;
         const long long begin = (long long)(blockIdx.x) * CHUNK;
         const int count = int(min((long long)(CHUNK), num_edges - begin));
         TreeSum<T, 4, 2> terms;
         for (int k = 0; k < count; k++) {
-            const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
+            const long long e = begin + k, at = (e * n_mid + m) * num_spherical + l;
             terms.add(alone[e] ? T(0) : sbf_rad[e * width + column] * grad_projected[at], k);
         }
         T sum = terms.value();
         if (sbf_rad_dot != nullptr) {
             TreeSum<T, 4, 2> terms_dot;
             for (int k = 0; k < count; k++) {
-                const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
+                const long long e = begin + k, at = (e * n_mid + m) * num_spherical + l;
                 terms_dot.add(alone[e] ? T(0) : sbf_rad_dot[e * width + column] * grad_projected_dot[at], k);
             }
             sum += terms_dot.value();

@@ -42,7 +42,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
     __device__ T* rows_dot() const { return rows + BATCH * HARMONICS<S>; }
     __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
-    __device__ int degrees() const { return S < DEGREES ? S : inputs.n_spherical; }
+    __device__ int degrees() const { return S < DEGREES ? S : inputs.num_spherical; }
     __device__ int width() const { return min(TILE<T, second>, inputs.n_emb - tile * TILE<T, second>); }
     // Whether all out-edges leave out in-edge f. Its gradients are then selected as zero, because its features may be NaN.
     __device__ bool alone(I f) const { return graph.left_stop[f] - graph.left_start[f] == node.out_end - node.out_begin; }
@@ -464,7 +464,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
         // A node with few out-edges is summed pair by pair: its state would be as large as the terms of its sum.
-        const bool stateful = node.out_end - node.out_begin > I(inputs.n_spherical) && node.in_begin < node.in_end &&
+        const bool stateful = node.out_end - node.out_begin > I(inputs.num_spherical) && node.in_begin < node.in_end &&
                               all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end, votes);
         if (stateful) {
             build(sizes);
@@ -520,7 +520,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                  const T* __restrict__ grad_out, T* __restrict__ grad_embedding, T* __restrict__ grad_projected,
                  T* __restrict__ grad_projected_dot, T* __restrict__ grad_unit, T* __restrict__ grad_unit_dot,
                  T* __restrict__ parts, T* __restrict__ totals, int* __restrict__ edge_alone, long long num_edges,
-                 long long num_nodes, long long nodes_per_block, int n_emb, int n_mid, int n_spherical) {
+                 long long num_nodes, long long nodes_per_block, int n_emb, int n_mid, int num_spherical) {
     constexpr int orders = ORDERS<second>, edges = STAGED<T, second, S>, stride = STRIDE<T, second>;
     __shared__ __align__(16) T state[orders * S * S * stride];
     __shared__ __align__(16) T features[orders * edges * S * stride];
@@ -533,7 +533,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
         for (int tile = 0; tile * TILE<T, second> < n_emb; tile++) {
             const InEdges<T, I, second, S> sum = {
                 node, Channels<CHANNELS<T, second>>(tile, n_emb), {dst_edge_index, left_start, left_stop},
-                {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
+                {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, num_spherical},
                 unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
                 tile, num_edges, state, features, rows, votes};

@@ -41,7 +41,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
     __device__ bool valued() const { return order == VALUES || (second && out != nullptr); }
     __device__ bool pulled() const { return order == DIRECTIONS || (second && grad_unit != nullptr); }
-    __device__ int degrees() const { return S < DEGREES ? S : inputs.n_spherical; }
+    __device__ int degrees() const { return S < DEGREES ? S : inputs.num_spherical; }
     __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
     // F and Fdot of E staged edges starting at k, from the rows begin to end of up; the first rows store them, later ones add.
@@ -539,7 +539,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
                   const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
                   const T* __restrict__ embedding, const T* __restrict__ embedding_dot, const T* __restrict__ up,
                   const T* __restrict__ up_dot, const T* __restrict__ grad_out, T* __restrict__ out, T* __restrict__ grad_unit,
-                  T* __restrict__ grad_unit_dot, long long num_edges, int n_emb, int n_mid, int n_spherical) {
+                  T* __restrict__ grad_unit_dot, long long num_edges, int n_emb, int n_mid, int num_spherical) {
     constexpr bool second = order == SECOND;
     constexpr int orders = ORDERS<second>, edges = STAGED<T, second, S>, stride = STRIDE<T, second>;
     __shared__ __align__(16) T state[orders * S * S * stride];
@@ -558,7 +558,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     const OutEdges<T, I, order, S> sum = {
         node,      Channels<CHANNELS<T, second>>(blockIdx.y, n_emb),
         {dst_edge_index, left_start, left_stop},
-        {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
+        {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, num_spherical},
         unit,      unit_dot,
         grad_out,  out,
         grad_unit != nullptr ? grad_unit + tile : nullptr,
@@ -567,7 +567,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         rows,      {totals, largest, group},
         place,     votes};
     // A node with few in-edges is summed pair by pair: its state would be as large as the terms of its sum.
-    bool direct = node.in_end - node.in_begin <= I(n_spherical);
+    bool direct = node.in_end - node.in_begin <= I(num_spherical);
     if (!direct) {
         direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end, votes) || !sum.gather(false);
     }

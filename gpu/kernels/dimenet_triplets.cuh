@@ -9,8 +9,8 @@
 // By the addition theorem a node's sum over all edges has a form linear in edges, from which the terms of left-out edges are
 // subtracted. That is accurate unless they are most of the sum or not finite: see Balance.
 //
-// S is the number of degrees that the code is unrolled for: n_spherical itself, or DEGREES for any n_spherical up to it. In the
-// latter case the linear form has zeros for degrees >= n_spherical, and sums over pairs end there.
+// S is the number of degrees that the code is unrolled for: num_spherical itself, or DEGREES for any num_spherical up to it. In the
+// latter case the linear form has zeros for degrees >= num_spherical, and sums over pairs end there.
 #pragma once
 #include "dimenet_harmonics.cuh"
 
@@ -163,7 +163,7 @@ template <int W> struct Channels {
 
 template <class T> struct EdgeInputs {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
-    int n_emb, n_mid, n_spherical;
+    int n_emb, n_mid, num_spherical;
 
     // Offset of a channel's numbers in up, which are PAD apart.
     __device__ long long up_at(int channel) const {

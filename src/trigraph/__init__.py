@@ -1,28 +1,28 @@
 """Graph and geometric message-passing operators in Fortran, NumPy and CUDA, with exact first and second derivatives.
 
-``trigraph.X(...)`` checks its arguments and calls the fast CPU path, or the CUDA kernels for device arrays; ``panel=``
-chooses another. See ``trigraph --help`` for the command line.
+``trigraph.X(...)`` checks its arguments and calls the fast CPU path, or the CUDA kernels for device arrays;
+``backend=`` chooses another. See ``trigraph --help`` for the command line.
 """
 
 import importlib as _importlib
 import os.path as _path
 from typing import Any as _Any
 
+from trigraph.backends import BACKENDS, FUNCTIONS
+from trigraph.backends.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
 from trigraph.checks.gno import pack_gno_params, unpack_gno_params
 from trigraph.fortran.levels import get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
-from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.panels.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
 from trigraph.table import OPERATORS
 
 __all__ = [
     "CSC",
     "EdgeGraph",
     "OPERATORS",
-    "PANELS",
+    "BACKENDS",
     "Segments",
     "basis_embedding_bwd",
     "basis_embedding_bwd2",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 if not _path.exists(__file__):
     raise ImportError(
-        f"trigraph cannot run from an archive, since the system loads its compiled panels from files: unpack "
+        f"trigraph cannot run from an archive, since the system loads its compiled backends from files: unpack "
         f"{__file__.removesuffix('/trigraph/__init__.py')}, or install with pip"
     )
 globals().update(FUNCTIONS)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trigraph import __version__
+from trigraph.backends import BACKENDS, unavailable
 from trigraph.fortran.threads import MOST, available_processors
-from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
 from trigraph.terminal import Commands, Finite, mark, plain_console, print_environment, say
 
@@ -89,17 +89,17 @@ def _plan(
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
     """Return the units of the run, and an iterator over units and their checks.
 
-    The judge computes in real128 only, all other panels in float32 and float64. A user's function always runs in one
+    The judge computes in real128 only, all other backends in float32 and float64. A user's function always runs in one
     separate process, regardless of `--jobs`, because it may not support several; so does a framework.
     """
     from trigraph.verification.isolated import Refused, Workers
-    from trigraph.verification.run import DTYPES, available_panels, plan
+    from trigraph.verification.run import DTYPES, available_backends, plan
     from trigraph.verification.units import execute
 
     operators, dtypes = options["operators"], options["dtypes"]
     implementation = options["implementation"] or options["framework"]
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
-    chosen = options["panels"] or (() if implementation else available_panels())
+    chosen = options["backends"] or (() if implementation else available_backends())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
     if judge and others and "float64" in floats:  # the judge takes the cases of float64
@@ -113,7 +113,7 @@ def _plan(
             {
                 **common,
                 **tensors,
-                "panels": others,
+                "backends": others,
                 "dtypes": floats,
                 "structures": structures,
                 "alone": alone,
@@ -121,10 +121,10 @@ def _plan(
             }
         )
     if judge and not alone:
-        requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
+        requests.append({**common, "backends": [JUDGE], "dtypes": ["float64"]})
     if not requests:
         raise click.UsageError(
-            f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
+            f"nothing to verify: {JUDGE} computes in {QUAD}, the other backends in {' and '.join(DTYPES)}"
         )
     try:
         if implementation or options["jobs"] > 1:
@@ -139,10 +139,10 @@ def _plan(
 
 
 def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
-    """Return each part that a run skipped, unless panels were `asked` for; golden vectors of checked families."""
+    """Return each part that a run skipped, unless backends were `asked` for; golden vectors of checked families."""
     from trigraph.verification import golden
 
-    skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]
+    skips = [] if asked else [(f"backend {p}", unavailable(p)) for p in BACKENDS if unavailable(p)]
     if not alone and not golden.check_missing():  # else they are failures
         reason = "not found; set TRIGRAPH_GOLDEN to their directory"
         families = dict.fromkeys(OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS)
@@ -193,7 +193,7 @@ def _report(
     options = ctx.params
     report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs, seconds)
     names = {c.operator for c in checks} if options["operators"] or options["implementation"] else OPERATORS.keys()
-    asked = names, {c.panel for c in checks}, {c.dtype for c in checks}
+    asked = names, {c.backend for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
     try:
         if options["folder"]:
@@ -229,7 +229,7 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     definition = OPERATORS[failed.operator].definition
     operator = definition.name if framework else failed.operator
     words = ["--operator", operator, "--dtype", failed.dtype, "--seed", str(options["seed"])]
-    words += ["--implementation", implementation] if implementation else ["--panel", failed.panel]
+    words += ["--implementation", implementation] if implementation else ["--backend", failed.backend]
     given = ("framework", "device", "timeout")
     words += [word for name in given if options[name] for word in (f"--{name}", str(options[name]))]
     settings = named_in(failed.case, definition)
@@ -272,10 +272,10 @@ def _calculator(ctx: click.Context) -> int:
     help="An operator, a definition (gno_kernel selects its three operators) or a family; repeatable [default: all].",
 )
 @click.option(
-    "--panel",
-    "panels",
+    "--backend",
+    "backends",
     multiple=True,
-    type=click.Choice((*PANELS, JUDGE)),
+    type=click.Choice((*BACKENDS, JUDGE)),
     help="An implementation to check; repeatable [default: all available].",
 )
 @click.option(
@@ -360,7 +360,7 @@ def _calculator(ctx: click.Context) -> int:
 )
 @click.pass_context
 def verify(ctx: click.Context, /, **options: Any) -> None:
-    """Check the panels against each other, the real128 judge, finite differences and golden vectors.
+    """Check the backends against each other, the real128 judge, finite differences and golden vectors.
 
     Exit status, also for a --calculator: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or
     the report could not be written; 2 for wrong options, or if the implementation cannot be imported. Checks that an
@@ -421,7 +421,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
             say(f"{progress.result(checks)}, then interrupted")
         raise
     made = counted(checks)
-    asked = bool(options["panels"] or options["implementation"] or options["framework"])
+    asked = bool(options["backends"] or options["implementation"] or options["framework"])
     alone = bool(structures) and not options["operators"]
     skips = [*options["left_out"].items(), *_skips(checks, asked, alone)]
     comparison, problem = None, ""
@@ -456,9 +456,9 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
 # ---- info ------------------------------------------------------------------------------------------------------------
 
 
-@main.command(short_help="Show versions, panels and missing packages of each extra.")
+@main.command(short_help="Show versions, backends and missing packages of each extra.")
 def info() -> None:
-    """Show versions, panels and build settings, to be pasted into a bug report."""
+    """Show versions, backends and build settings, to be pasted into a bug report."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from trigraph.backends import BACKENDS, unavailable
 from trigraph.graphs import NO_CUPY
-from trigraph.panels import PANELS, unavailable
 
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2")
 # Extras for users, in the order of `trigraph info`; the other extras are for developers.
@@ -131,8 +131,8 @@ def untried() -> list[str]:
     return [] if name == "Linux" else [f"trigraph was not tried on {name}: `trigraph verify` tells whether it works"]
 
 
-def panel_states() -> list[dict[str, Any]]:
-    """Return for every panel and the judge whether it can run here, and its configuration or the reason."""
+def backend_states() -> list[dict[str, Any]]:
+    """Return for every backend and the judge whether it can run here, and its configuration or the reason."""
     from trigraph.fortran.threads import get_num_threads
 
     cuda = device()
@@ -147,11 +147,11 @@ def panel_states() -> list[dict[str, Any]]:
         "judge": "fortran-reference in real128",
     }
     # The judge is compiled from the reference's source.
-    reasons = {panel: unavailable("fortran-reference" if panel == "judge" else panel) for panel in details}
+    reasons = {backend: unavailable("fortran-reference" if backend == "judge" else backend) for backend in details}
     reasons["fortran"] = reasons["fortran"] or problem
     return [
-        {"panel": panel, "available": not reasons[panel], "detail": reasons[panel] or details[panel]}
-        for panel in (*PANELS, "judge")
+        {"backend": backend, "available": not reasons[backend], "detail": reasons[backend] or details[backend]}
+        for backend in (*BACKENDS, "judge")
     ]
 
 
@@ -195,5 +195,5 @@ def collect() -> dict[str, Any]:
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
         "warnings": untried() + tf32_problems(),
-        "panels": panel_states(),
+        "backends": backend_states(),
     }

@@ -71,7 +71,7 @@ def mark(console: "Console", passed: bool | None) -> str:
 
 
 def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
-    """Print what `environment.collect` returns: versions, processor, device and build, then the panels."""
+    """Print what `environment.collect` returns: versions, processor, device and build, then the backends."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -98,10 +98,10 @@ def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
         table.add_row(f"[bold]{name}[/]", escape(text))
     console.print(table)
     console.print()
-    panels = Table.grid(padding=(0, 2))
-    for state in facts["panels"]:
-        panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
-    console.print(panels)
+    backends = Table.grid(padding=(0, 2))
+    for state in facts["backends"]:
+        backends.add_row(mark(console, state["available"]), f"[bold]{state['backend']}[/]", escape(state["detail"]))
+    console.print(backends)
 
 
 @contextmanager

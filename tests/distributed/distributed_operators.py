@@ -67,10 +67,10 @@ class Comparison:
     The bits are those of one process, but for sums over several chunks, and on a device for sums over everything.
     """
 
-    def __init__(self, case, how, comm=COMM, panel=None, on_device=lambda array: array):
-        self.case, self.panel, self.on_device = case, panel, on_device
+    def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
+        self.case, self.backend, self.on_device = case, backend, on_device
         self.part, self.graphs = divided(case, how, comm)
-        self.exact = panel is None and CSCKind.chunk == ONE_CHUNK
+        self.exact = backend is None and CSCKind.chunk == ONE_CHUNK
         self.digest = hashlib.sha256()
 
     def check(self, op):
@@ -95,7 +95,9 @@ class Comparison:
 
     def compare(self, op, given):
         """Compare a call with one of one process."""
-        expected = fields_of(op, getattr(trigraph, op.name)(**given, **({"panel": self.panel} if self.panel else {})))
+        expected = fields_of(
+            op, getattr(trigraph, op.name)(**given, **({"backend": self.backend} if self.backend else {}))
+        )
         found = fields_of(op, getattr(distributed, op.name)(**self.mine(op, given)))
         assert found.keys() == expected.keys(), op.name
         for field in op.fields:
@@ -159,6 +161,6 @@ def on_a_device():
         for op in map(OPERATORS.get, ON_DEVICE):
             variant = next(v for v in variants(op.definition, ()) if v.kind.differenced)
             case = build(op.definition, variant, "float32", 0)
-            comparison = Comparison(case, "scattered", panel="gpu-host", on_device=cupy_stand_in.asarray)
+            comparison = Comparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
             given = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
             comparison.compare(op, given)

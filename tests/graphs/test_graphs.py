@@ -159,8 +159,8 @@ def test_from_networkx_multigraph_and_nodes():
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("panel", ["fortran", "gpu-host"])
-def test_operators_give_the_same_in_the_new_order(dtype, panel):
+@pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
+def test_operators_give_the_same_in_the_new_order(dtype, backend):
     src, dst, rows, _ = random_graph(0, 59, 59, 300, 200, dtype)
     graph = CSC.from_coo(src, dst, 60, 60, rows, 200)  # the last node is isolated
     other, order = graph.renumbered()
@@ -171,8 +171,8 @@ def test_operators_give_the_same_in_the_new_order(dtype, panel):
     x, g, weights = (rng.integers(-3, 4, shape).astype(float) for shape in ((60, 8), (60, 8), 200))
 
     def results(graph, x, g):
-        out = trigraph.agg_weighted_n2n_fwd(x, weights, graph, panel=panel).output_embedding
-        return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, panel=panel)
+        out = trigraph.agg_weighted_n2n_fwd(x, weights, graph, backend=backend).output_embedding
+        return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
     expected, got = results(graph, x, g), results(other, x[order], g[order])
     for right, mine in zip(expected[:2], got[:2], strict=True):  # by node

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.checks import bind_sizes
-from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 from trigraph.verification import cases, graphs, tolerances
 from trigraph.verification.accuracy import field_error
@@ -14,7 +14,7 @@ from trigraph.verification.judged import ask
 
 OPS = tuple(OPERATORS.values())
 ALL = [pytest.param(op, id=op.name) for op in OPS]
-CPU_PANELS = tuple(name for name, (_, kind) in PANELS.items() if kind == "numpy")
+CPU_BACKENDS = tuple(name for name, (_, kind) in BACKENDS.items() if kind == "numpy")
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}
 
 
@@ -42,7 +42,7 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None,
     values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in case.arguments(op).items()}
     if any(a.given_back for a in op.arguments):
         fwd = OPERATORS[f"{spec.name}_fwd"]
-        result = FUNCTIONS[fwd.name](**case.arguments(fwd), panel="fortran-reference")
+        result = FUNCTIONS[fwd.name](**case.arguments(fwd), backend="fortran-reference")
         values |= {a.name: getattr(result, a.name) for a in op.arguments if a.given_back}
     return values
 

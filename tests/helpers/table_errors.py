@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from table_calls import OPS, call, draw, raises
 
+from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, shape_of
-from trigraph.panels import FUNCTIONS
 from trigraph.table import SYMBOLS, names_in
 
 GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]  # what the choices of `draw` do not give is not there
@@ -26,8 +26,8 @@ def sizes_of(op, values):
     return sizes
 
 
-def limits(symbol):
-    maximum = SYMBOLS[symbol].maximum
+def limits(op, symbol):
+    maximum = op.definition.symbol(symbol).maximum
     return f">= {SYMBOLS[symbol].minimum}" + (f" and <= {maximum}" if maximum is not None else "")
 
 
@@ -46,7 +46,7 @@ def without_whole(op, array, shape, axis, sizes):
     symbol = bound_by(op, array, axis)
     known = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {listed(array.dims)}"
-    end = f" with a whole {symbol} {limits(symbol)}" + " for " * bool(known) + ", ".join(known)
+    end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(known) + ", ".join(known)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
 
 
@@ -76,7 +76,7 @@ def kind_of(op, array):
         if symbol is None:
             axes.add("known")
         else:
-            bounds = (SYMBOLS[symbol].minimum > 0, SYMBOLS[symbol].maximum is not None)
+            bounds = (SYMBOLS[symbol].minimum > 0, op.definition.symbol(symbol).maximum is not None)
             axes.add(f"{'free' if dim == symbol else 'solved'} {bounds}")
     role = re.match("(gg_|grad_)?", array.name)[0]
     return (*(getattr(array, n) for n in LOOKED_AT), role, array is op.binding_order[0], *sorted(axes))
@@ -98,7 +98,7 @@ EACH_KIND = one_of_each(GIVEN, kind_of, _label)
 ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
 INDICES = [p for p in EACH_KIND if p.values[1].index]
 ATTRIBUTES = [(op, a) for op in OPS for a in op.attributes]
-WIDTHS = one_of_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: SYMBOLS[a.name].maximum, _label)
+WIDTHS = one_of_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, _label)
 NUMBERS = one_of_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
 CHOICES = one_of_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
 FIELDS = one_of_each(

@@ -21,10 +21,10 @@ from host_kernels import INSTANCES as OWN
 from raising import raising
 
 from trigraph import gpu
+from trigraph.backends import unavailable
 from trigraph.gpu import cache, dimenet, gemnet, launcher, sums
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
-from trigraph.panels import unavailable
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 

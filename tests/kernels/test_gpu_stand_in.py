@@ -25,7 +25,7 @@ def test_bits_of_gpu_host(cupy, name, device, sizes):
         values, on_device = moved_call(OPERATORS[name], **sizes)
         for graph in graphs_of(OPERATORS[name], on_device).values():
             graph.prepare()
-    expected = fields(OPERATORS[name], FUNCTIONS[name](**values, panel="gpu-host"))
+    expected = fields(OPERATORS[name], FUNCTIONS[name](**values, backend="gpu-host"))
     with capturing():
         found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
     assert cupy.cuda.Device().id == 0

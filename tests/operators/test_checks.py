@@ -1,4 +1,4 @@
-"""Arrays, attributes, graphs, choices, `panel`, `wrt`, `out` and calls are perturbed; the exact error is expected."""
+"""Arrays, attributes, graphs, choices, `backend`, `wrt`, `out` and calls are perturbed; the exact error is expected."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields, graphs_of, raises
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, call, draw, fields, graphs_of, raises
 from table_errors import (
     ARRAYS,
     CHOICES,
@@ -33,10 +33,10 @@ from table_errors import (
     without_whole,
 )
 
+from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.checks import call as checks
 from trigraph.checks import shape_of
 from trigraph.graphs import EdgeGraph
-from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import SYMBOLS, names_in
 
 
@@ -83,7 +83,7 @@ def test_sizes_beyond_their_limits(op, array):
     good = draw(op)
     for axis in range(len(array.dims)):
         symbol = bound_by(op, array, axis)
-        limits = SYMBOLS.get(symbol)
+        limits = op.definition.symbol(symbol) if symbol in SYMBOLS else None
         beyond = [limits.minimum - 1] if limits and limits.minimum else []
         beyond += [limits.maximum + 1] if limits and limits.maximum else []
         for size in beyond:
@@ -164,13 +164,13 @@ def test_no_array_at_all(op, array):
         bad += [value.view(np.matrix), sparse.csr_array(value)]
     if not array.nullable:
         bad.append(None)
-    for panel, (_, kind) in PANELS.items():
+    for backend, (_, kind) in BACKENDS.items():
         for thing in bad:
             text = f"{op.name}: {array.name} is a {type(thing).__name__}; "
             text += f"expected a {kind}.ndarray of float32 or float64"
             if kind != "numpy" and array.name != first:  # NumPy arrays come first, and are wrong there
-                text = f"{op.name}: {first} is a numpy.ndarray; panel {panel!r} takes {kind}.ndarray"
-            raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), panel=panel)
+                text = f"{op.name}: {first} is a numpy.ndarray; backend {backend!r} takes {kind}.ndarray"
+            raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), backend=backend)
 
 
 class Elsewhere:
@@ -189,11 +189,13 @@ Elsewhere.__name__, Elsewhere.__module__ = "ndarray", "cupy"
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_arrays_of_the_wrong_device(op, array):
     good = draw(op)
-    for panel in CPU_PANELS:
-        text = f"{op.name}: {array.name} is a cupy.ndarray; panel {panel!r} takes numpy.ndarray"
-        raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: Elsewhere(good[array.name])}), panel=panel)
+    for backend in CPU_BACKENDS:
+        text = f"{op.name}: {array.name} is a cupy.ndarray; backend {backend!r} takes numpy.ndarray"
+        raises(
+            TypeError, text, FUNCTIONS[op.name], **(good | {array.name: Elsewhere(good[array.name])}), backend=backend
+        )
     device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
-    text = f"{op.name}: {array.name} is a numpy.ndarray; panel 'gpu' takes cupy.ndarray"
+    text = f"{op.name}: {array.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     first, *later = op.binding_order
     if len(op.arguments) > 1:  # one device array is enough for gpu to be the default
         raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
@@ -201,7 +203,7 @@ def test_arrays_of_the_wrong_device(op, array):
         text = f"{op.name}: {name} is on cuda:{here}; expected cuda:{there}, where {first.name} is"
         moved = device | {array.name: Elsewhere(good[array.name], 1)}
         raises(ValueError, text, FUNCTIONS[op.name], **moved)
-    refused(op, good, TypeError, f"{first.name} is a numpy.ndarray; panel 'gpu' takes cupy.ndarray", panel="gpu")
+    refused(op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu")
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
@@ -209,13 +211,13 @@ def test_graph_of_the_wrong_device(op):
     good = draw(op)
     device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     name = op.graph.arguments[0].name
-    refused(op, device, TypeError, f"{name} holds numpy.ndarray; panel 'gpu' takes cupy.ndarray")
+    refused(op, device, TypeError, f"{name} holds numpy.ndarray; backend 'gpu' takes cupy.ndarray")
     moved = pickle.loads(pickle.dumps(good[name]))
     for attribute, value in (("kind", "cupy"), ("device", "cuda:1")):
         object.__setattr__(moved, attribute, value)
     refused(op, device | {name: moved}, ValueError, f"{name} is on cuda:1; expected cuda:0, where the arrays are")
     FUNCTIONS[op.name](**good)  # a call that passed, with a graph that differs in nothing else
-    refused(op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; panel 'fortran' takes numpy.ndarray")
+    refused(op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; backend 'fortran' takes numpy.ndarray")
 
 
 # Attributes, choices and calls
@@ -229,7 +231,7 @@ def test_attributes(op, attribute):
     minimum = SYMBOLS[name].minimum
     for bad in (minimum - 1, -1, -(10**30), np.int8(-3)):
         refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at least {minimum}")
-    maximum = SYMBOLS[name].maximum
+    maximum = op.definition.symbol(name).maximum
     if maximum is None:
         maximum = 2**63 - 1
         text = re.compile(f"{op.name}: .* has shape .*; expected .*")
@@ -255,8 +257,8 @@ def test_numbers(op, attribute):
     single = draw(op, np.float32)
     text = f"{op.name}: {name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
     raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
-    for panel in CPU_PANELS:
-        call(op, good | {name: 1e39}, panel=panel)
+    for backend in CPU_BACKENDS:
+        call(op, good | {name: 1e39}, backend=backend)
     expected = call(op, good | {name: 0.25})
     for same in (np.float32(0.25), np.float64(0.25), np.array(0.25), np.array(0.25, np.float16)):
         assert_same_bits(call(op, good | {name: same}), expected)
@@ -370,11 +372,11 @@ def test_wrong_calls(op):
 
 def test_the_sum_over_triplets_takes_the_basis_by_its_name():
     """With one degree both results of `radial_basis` have the shape that the sum wants; only `sbf_rad` is right."""
-    basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), n_spherical=1)
+    basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), num_spherical=1)
     assert basis.rbf.shape == basis.sbf_rad.shape
     graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
     rest = {"vec": np.eye(2, 3), "embedding": np.ones((2, 1)), "weights": np.ones((3, 1)), "graph": graph}
-    rest |= {"n_spherical": 1, "n_radial": 2, "exclude": None}
+    rest |= {"num_spherical": 1, "num_radial": 2, "exclude": None}
     found = FUNCTIONS["agg_edge_to_edge_fwd"](**rest, sbf_rad=basis.sbf_rad)
     np.testing.assert_allclose(found[::-1, 0], basis.sbf_rad.sum(axis=1) / np.sqrt(4 * np.pi), rtol=1e-14)
     with pytest.raises(TypeError, match=r"^agg_edge_to_edge_fwd: got an unexpected keyword argument 'rbf'; expected"):
@@ -399,14 +401,14 @@ def test_what_may_be_none_may_be_left_out(op):
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
-@pytest.mark.parametrize(("panel", "index"), [("fortran", np.int32), ("gpu-host", np.int64)])
-def test_index_arrays_for_graph_objects(op, panel, index):
+@pytest.mark.parametrize(("backend", "index"), [("fortran", np.int32), ("gpu-host", np.int64)])
+def test_index_arrays_for_graph_objects(op, backend, index):
     good = draw(op, index=index)
-    expected = call(op, good, panel=panel)
+    expected = call(op, good, backend=backend)
     arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
     assert "triplets" in arrays
     for given in (*({n: array} for n, array in arrays.items()), arrays):
-        assert_same_bits(call(op, good | given, panel=panel), expected)
+        assert_same_bits(call(op, good | given, backend=backend), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
     text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
@@ -415,12 +417,12 @@ def test_index_arrays_for_graph_objects(op, panel, index):
     raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": bad.astype(float)}))
 
 
-def test_panel():
+def test_backend():
     op, good = OPS[0], draw(OPS[0])
-    for bad in (1, b"fortran", ("fortran",), True, PANELS):
-        refused(op, good, TypeError, f"panel is a {type(bad).__name__}; expected a string", panel=bad)
+    for bad in (1, b"fortran", ("fortran",), True, BACKENDS):
+        refused(op, good, TypeError, f"backend is a {type(bad).__name__}; expected a string", backend=bad)
     for bad in ("", "cuda", "Fortran", "fortran "):
-        refused(op, good, ValueError, f"panel is {bad!r}; expected one of {', '.join(PANELS)}", panel=bad)
+        refused(op, good, ValueError, f"backend is {bad!r}; expected one of {', '.join(BACKENDS)}", backend=bad)
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
@@ -600,7 +602,7 @@ def garbage(value):
 
 @pytest.mark.parametrize("op", EACH_OPERATOR)
 def test_out_is_written_and_returned(op):
-    """In the fast path; that each panel writes everywhere `trigraph verify` shows."""
+    """In the fast path; that each backend writes everywhere `trigraph verify` shows."""
     good = draw(op)
     expected = call(op, good)
     outs = {name: garbage(value) for name, value in expected.items()}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from padded_gemnet import EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
-from table_calls import CPU_PANELS
+from table_calls import CPU_BACKENDS
 
 from trigraph.compat.gemnet import basis_embedding, interaction_bilinear
 
@@ -14,9 +14,9 @@ def close(got, expected, eps=1e-12):
     assert np.allclose(got, expected, rtol=eps, atol=eps * abs(expected).max(initial=0))
 
 
-@pytest.mark.parametrize("panel", CPU_PANELS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("name", VECTORS)
-def test_golden(name, panel):
+def test_golden(name, backend):
     z = vectors(name)
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
     atoms, sums = {}, {}
@@ -24,34 +24,38 @@ def test_golden(name, panel):
         outer, inner, number = z["in_idx_agg2_outer"], z["in_idx_agg2_inner"], int(z["in_num_atoms"])
         atoms = {"idx_rad_outer": outer, "idx_rad_inner": inner, "num_atoms": number}
         sums = {"idx_agg2_outer": outer, "idx_agg2_inner": inner, "agg2_out_size": number}
-        got = basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], panel=panel, **atoms)
+        got = basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], backend=backend, **atoms)
         close(got, z["out_radial_only_padded"])
-    basis = basis_embedding(z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"], panel=panel, **lists, **atoms)
+    basis = basis_embedding(
+        z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"], backend=backend, **lists, **atoms
+    )
     close(basis[0], z["out_rad_W1"])
     close(basis[1], z["out_sph_padded"], 0)
-    m_ca = interaction_bilinear(z["in_bilinear_weight"], basis, z["in_m"], *lists.values(), panel=panel, **sums)
+    m_ca = interaction_bilinear(z["in_bilinear_weight"], basis, z["in_m"], *lists.values(), backend=backend, **sums)
     close(m_ca, z["out_m_ca"])
-    close(basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], panel=panel), z["out_radial_only"])
+    close(basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], backend=backend), z["out_radial_only"])
     if "out_sph_W1_per_triplet" in z:
         given = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
-        got = basis_embedding(*given, idx_sph_outer=z["in_idx_agg_outer"], panel=panel)
+        got = basis_embedding(*given, idx_sph_outer=z["in_idx_agg_outer"], backend=backend)
         close(got, z["out_sph_W1_per_triplet"])
 
 
 @pytest.mark.parametrize("edges", [0, 4])
-@pytest.mark.parametrize("panel", CPU_PANELS)
-def test_empty_lists(panel, edges):
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_empty_lists(backend, edges):
     """Zeros without slots, where the original fails for some."""
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
     dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))
-    assert basis_embedding(*ones, idx_sph_outer=none, panel=panel).shape == (0, INTERM)
-    basis = basis_embedding(*ones, idx_sph_outer=none, idx_sph_inner=none, panel=panel)
+    assert basis_embedding(*ones, idx_sph_outer=none, backend=backend).shape == (0, INTERM)
+    basis = basis_embedding(*ones, idx_sph_outer=none, idx_sph_inner=none, backend=backend)
     assert [b.shape for b in basis] == [(edges, INTERM, SPHERICAL), (edges, SPHERICAL, 0)]
-    assert np.array_equal(interaction_bilinear(dense, basis, m, none, none, panel=panel), np.zeros((edges, EMB_OUT)))
-    basis = basis_embedding(*ones, 0 * each, each, none, none, 3, panel=panel)
+    assert np.array_equal(
+        interaction_bilinear(dense, basis, m, none, none, backend=backend), np.zeros((edges, EMB_OUT))
+    )
+    basis = basis_embedding(*ones, 0 * each, each, none, none, 3, backend=backend)
     assert basis[0].shape == (3, INTERM, edges * SPHERICAL)
-    got = interaction_bilinear(dense, basis, m, none, none, 0 * each, each, 3, panel=panel)
+    got = interaction_bilinear(dense, basis, m, none, none, 0 * each, each, 3, backend=backend)
     assert np.array_equal(got, np.zeros((3, EMB_OUT)))
 
 
@@ -59,8 +63,8 @@ def test_slots_nobody_fills_are_zero():
     """A NaN in one slot of an edge stays with that edge."""
     case = Padded(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
-    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists)
-    got = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, panel="pyref")
+    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists)
+    got = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, backend="pyref")
     assert np.array_equal(np.isnan(got).any(axis=1), np.arange(EDGES) == 3)
 
 
@@ -82,7 +86,7 @@ def test_bad_basis(name, change, error, text):
     case = Padded()
     setattr(case, name, change(getattr(case, name)))
     with pytest.raises(error, match=text) as caught:
-        basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists, **case.atoms)
+        basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists, **case.atoms)
     assert str(caught.value).startswith("basis_embedding")
 
 
@@ -120,12 +124,12 @@ BAD_BILINEAR = [
 @pytest.mark.parametrize(("changes", "error", "text"), BAD_BILINEAR)
 def test_bad_bilinear(changes, error, text):
     case = Padded()
-    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists)
+    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists)
     given = {"weight": case.dense, "basis": basis, "m": case.m}
     given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
     with pytest.raises(error, match=text) as caught:
-        interaction_bilinear(**given, panel="pyref")
+        interaction_bilinear(**given, backend="pyref")
     assert str(caught.value).startswith("interaction_bilinear")
 
 

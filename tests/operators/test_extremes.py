@@ -7,16 +7,16 @@ import importlib
 
 import numpy as np
 import pytest
-from table_calls import CPU_PANELS, OPS, assert_right, call, draw
+from table_calls import CPU_BACKENDS, OPS, assert_right, call, draw
 
 import trigraph
 from trigraph import CSC, EdgeGraph
+from trigraph.backends import BACKENDS
 from trigraph.fortran import levels
-from trigraph.panels import PANELS
 from trigraph.table import OPERATORS
 from trigraph.verification.judged import ask
 
-EACH_PANEL = pytest.mark.parametrize("panel", CPU_PANELS)
+EACH_BACKEND = pytest.mark.parametrize("backend", CPU_BACKENDS)
 ACTIVATIONS = {
     "linear": lambda x: x,
     "ReLU": lambda x: np.where(x > 0, x, 0),
@@ -29,10 +29,10 @@ DTYPES = (np.float32, np.float64)
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
-def run(name, panel, *args, **keywords):
+def run(name, backend, *args, **keywords):
     """Call an operator with what NumPy warns about in inf - inf left to the test."""
     with np.errstate(all="ignore"):
-        return getattr(trigraph, name)(*args, panel=panel, **keywords)
+        return getattr(trigraph, name)(*args, backend=backend, **keywords)
 
 
 def softmax(scores):
@@ -49,10 +49,10 @@ def close(got, expected, dtype, scale=1.0):
     assert not (np.max(abs(got[finite] - np.asarray(expected)[finite]), initial=0) > scale * TOLERANCE[dtype])
 
 
-@EACH_PANEL
+@EACH_BACKEND
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("infinite", [np.inf, -np.inf])
-def test_infinite_scores_give_what_ieee_gives(panel, infinite, activation):
+def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
     """Infinite features of one in-edge of destination 0, of all of destination 1, of none of destination 2."""
     dtype = np.float32
     graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
@@ -61,14 +61,14 @@ def test_infinite_scores_give_what_ieee_gives(panel, infinite, activation):
     src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
     dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
     options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-    found = run("mha_gat_n2n_fwd", panel, src, dst, weights, graph, return_softmax_scores=True, **options)
+    found = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
     with np.errstate(all="ignore"):
         pre = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
         post = np.concatenate([softmax(pre[:3]), softmax(pre[3:5]), softmax(pre[5:])])
     close(found.softmax_scores, np.array([[pre], [post]]), dtype)
     expected = [part @ values for part, values in zip(np.split(post, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)]
     close(found.output_embedding[:, 1], np.array(expected), dtype, 4)
-    grads = run("mha_gat_n2n_bwd", panel, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
+    grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
     reached = np.array([np.isnan(post[[0, 3]]).any(), np.isnan(post[[1, 4, 5]]).any(), np.isnan(post[[2, 6]]).any()])
     np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
     assert np.isfinite(grads.dst_embedding[2]).all()
@@ -117,15 +117,15 @@ def test_tanh_is_within_two_epsilon(level, dtype):
     assert (error <= 2 * np.finfo(dtype).eps * abs(expected) + np.finfo(dtype).smallest_subnormal).all()
 
 
-@pytest.mark.parametrize("panel", ["fortran", "gpu-host"])
+@pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("heads", [1, 3, 4, 5, 8, 9])
-def test_any_number_and_width_of_heads(heads, panel):
+def test_any_number_and_width_of_heads(heads, backend):
     """They decide how rows are cut into vectors and lanes."""
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
             values = draw(op, DTYPES[number % 2], setting=setting, num_heads=heads, dim_head=width)
-            assert_right(op, values, call(op, values, panel=panel), chunked=True)
+            assert_right(op, values, call(op, values, backend=backend), chunked=True)
 
 
 # Weighted aggregation: expected values are written out, or NumPy's own.
@@ -141,10 +141,10 @@ def star(messages, index=np.int64):
     return values[:, None], CSC(offsets, np.arange(offsets[-1], dtype=index), len(values))
 
 
-@EACH_PANEL
+@EACH_BACKEND
 @pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int64), (np.float64, np.int32)])
 @pytest.mark.parametrize("op", PICK)
-def test_location_is_that_of_numpy(panel, op, dtype, index):
+def test_location_is_that_of_numpy(backend, op, dtype, index):
     messages = [
         [1, 3, 3, 1],
         [2.5],
@@ -161,7 +161,7 @@ def test_location_is_that_of_numpy(panel, op, dtype, index):
     values, graph = star(messages, index)
     values = values.astype(dtype)
     for weights in (np.ones(graph.num_edges, dtype), None):
-        found = run("agg_weighted_n2n_fwd", panel, values, weights, graph, op=op)
+        found = run("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
         expected = np.array([start + PICK[op](m) if m else -1 for start, m in starts])
         assert found.output_extrema_location.dtype == index
@@ -169,7 +169,7 @@ def test_location_is_that_of_numpy(panel, op, dtype, index):
         np.testing.assert_array_equal(found.output_extrema_location[:, 0], expected)
         np.testing.assert_array_equal(found.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
         g = np.arange(1, len(messages) + 1, dtype=dtype)[:, None]
-        grads = run("agg_weighted_n2n_bwd", panel, g, values, weights, graph, op=op)
+        grads = run("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
         chosen = expected >= 0
         assert not np.delete(grads.embedding[:, 0], expected[chosen]).any()
         np.testing.assert_array_equal(grads.embedding[expected[chosen], 0], g[chosen, 0])
@@ -177,59 +177,59 @@ def test_location_is_that_of_numpy(panel, op, dtype, index):
             assert not np.delete(grads.edge_weight, expected[chosen]).any()
 
 
-@EACH_PANEL
+@EACH_BACKEND
 @pytest.mark.parametrize("op", PICK)
 @pytest.mark.parametrize("first", [3, 300, 699])
-def test_ties_and_nan_far_apart(panel, op, first):
+def test_ties_and_nan_far_apart(backend, op, first):
     """More in-edges than two chunks of 256: a tie, and a NaN, beyond the first."""
     sign = 1 if op == "max" else -1
     messages = np.cos(np.arange(700.0)) * 0.5
     messages[[first, 699]] = sign * 2.0
     values, graph = star([messages, np.where(np.arange(700) >= first, NAN, messages)])
-    found = run("agg_weighted_n2n_fwd", panel, values, None, graph, op=op)
+    found = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
     np.testing.assert_array_equal(found.output_extrema_location[:, 0], [first, 700 + first])
     np.testing.assert_array_equal(found.output_embedding[:, 0], [sign * 2.0, NAN])
 
 
-@EACH_PANEL
+@EACH_BACKEND
 @pytest.mark.parametrize("op", PICK)
-def test_losers_get_zero_whatever_they_are(panel, op):
+def test_losers_get_zero_whatever_they_are(backend, op):
     """Weight inf and feature NaN-free: the loser's gradient is a selected zero, not 0 * inf."""
     lost = INF if op == "min" else -INF
     embedding, weights = np.array([[2.0], [3.0]]), np.array([lost, 1.0])
     graph = CSC(np.array([0, 2]), np.array([0, 1]), 2)
     g = np.array([[5.0]])
-    grads = run("agg_weighted_n2n_bwd", panel, g, embedding, weights, graph, op=op)
+    grads = run("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op=op)
     np.testing.assert_array_equal(grads.embedding, [[0], [5]])
     np.testing.assert_array_equal(grads.edge_weight, [0, 15])
     ggs = np.array([[7.0], [11]]), np.array([13.0, 17])
-    second = run("agg_weighted_n2n_bwd2", panel, *ggs, g, embedding, weights, graph, op=op)
+    second = run("agg_weighted_n2n_bwd2", backend, *ggs, g, embedding, weights, graph, op=op)
     np.testing.assert_array_equal(second.grad_output_embedding, [[11 + 17 * 3]])
     np.testing.assert_array_equal(second.embedding, [[0], [17 * 5]])
     np.testing.assert_array_equal(second.edge_weight, [0, 11 * 5])
 
 
-@EACH_PANEL
-def test_weights_that_sum_to_zero(panel):
+@EACH_BACKEND
+def test_weights_that_sum_to_zero(backend):
     """Destinations with 1 - 1: 0/0 and 1/0; the others do not notice."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
-    found = run("agg_weighted_n2n_fwd", panel, embedding, weights, graph, op="mean")
+    found = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(found.node_degree, [0, 0, 0, 1.5])
     np.testing.assert_array_equal(found.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
     np.testing.assert_allclose(found.output_embedding[3], [5, 4], rtol=1e-15)
     g = np.ones((4, 2))
-    grads = run("agg_weighted_n2n_bwd", panel, g, embedding, weights, graph, op="mean")
+    grads = run("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(np.isfinite(grads.embedding[:, 0]), [False, False, True, True, True])
     np.testing.assert_array_equal(np.isfinite(grads.edge_weight), [False] * 4 + [True] * 2)
     np.testing.assert_allclose(grads.embedding[2:], [[2 / 3] * 2, [1 / 3] * 2, [0, 0]], rtol=1e-15)
     np.testing.assert_allclose(grads.edge_weight[4:], [(3 - 5 + 6 - 4) / 1.5, (9 - 5 + 0 - 4) / 1.5], atol=1e-15)
-    second = run("agg_weighted_n2n_bwd2", panel, embedding, weights, g, embedding, weights, graph, op="mean")
+    second = run("agg_weighted_n2n_bwd2", backend, embedding, weights, g, embedding, weights, graph, op="mean")
     assert np.isfinite(second.grad_output_embedding[2:]).all()
     assert np.isfinite(second.embedding[2:]).all()
     assert np.isfinite(second.edge_weight[4:]).all()
-    counted = run("agg_weighted_n2n_fwd", panel, embedding, weights, graph, op="mean", mean_by="count")
+    counted = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean", mean_by="count")
     np.testing.assert_array_equal(counted.node_degree, [2, 2, 0, 2])
     np.testing.assert_array_equal(counted.output_embedding[:3], [[0, 0], [0.5, 0], [0, 0]])
 
@@ -240,7 +240,7 @@ S, R, C, M = 5, 3, 6, 4
 
 
 def complete_graph(nodes=9):
-    """Every node has nodes - 1 edges either way: more than S, so that fast panels take the linear form."""
+    """Every node has nodes - 1 edges either way: more than S, so that fast backends take the linear form."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
 
@@ -250,9 +250,9 @@ def drawn(rng, edges, dtype):
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 
-def all_orders(panel, graph, inputs, cotangents, grad_out, exclude):
+def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     """Results of the five operators by name."""
-    attributes = {"n_spherical": S, "n_radial": R, "exclude": exclude, "panel": panel}
+    attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
     two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
     found = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
@@ -271,8 +271,8 @@ def lengths(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@EACH_PANEL
-def test_only_directions_matter(panel, dtype):
+@EACH_BACKEND
+def test_only_directions_matter(backend, dtype):
     """A vector times a power of two: the same bits everywhere, and gradients in it divided by that power."""
     rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
     base = drawn(rng, graph.num_edges, dtype)
@@ -286,9 +286,9 @@ def test_only_directions_matter(panel, dtype):
     assert (np.abs(vec).max(1) < np.finfo(dtype).tiny).any()
     cotangents = {f"gg_{name}": array for name, array in drawn(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
-    here = all_orders(panel, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
+    here = all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # what is of size 1 / |vec| may overflow
-        there = all_orders(panel, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
+        there = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
         expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in here.items()}
     for name, array in here.items():
         assert np.isfinite(array).all(), name
@@ -297,8 +297,8 @@ def test_only_directions_matter(panel, dtype):
 
 @pytest.mark.parametrize("exclude", [None, "node"])
 @pytest.mark.parametrize("nodes", [3, 14])
-@EACH_PANEL
-def test_nan_stays_under_constant_harmonics(panel, nodes, exclude):
+@EACH_BACKEND
+def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     """Y_0 is constant: vec's gradients do not depend on sbf_rad of degree 0, nor those of degree 0 on gg_vec."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
     inputs = drawn(rng, graph.num_edges, np.float64)
@@ -306,37 +306,37 @@ def test_nan_stays_under_constant_harmonics(panel, nodes, exclude):
     grad_out = rng.standard_normal((graph.num_edges, C))
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
-    clean = all_orders(panel, graph, inputs, cotangents, grad_out, exclude)
-    found = all_orders(panel, graph, with_nan, cotangents, grad_out, exclude)
+    clean = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    found = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
     assert np.isnan(found["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
-        # The fast panels may sum in another order where something is not finite.
+        # The fast backends may sum in another order where something is not finite.
         np.testing.assert_allclose(found[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
-    found = all_orders(panel, graph, inputs, cotangents, grad_out, exclude)
+    found = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
     assert np.isnan(found["bwd2.sbf_rad"][:, R:]).any()
     np.testing.assert_allclose(found["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
 
 
-@EACH_PANEL
+@EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
-def test_no_distance(panel, wrong):
-    """Refused at the front door, NaN where a panel is called directly; NaN is let through."""
+def test_no_distance(backend, wrong):
+    """Refused at the front door, NaN where a backend is called directly; NaN is let through."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):
-        trigraph.radial_basis_fwd(dist, freq, panel=panel)
-    assert np.isnan(trigraph.radial_basis_fwd(np.array([0.5, np.nan]), freq, panel=panel).rbf[1]).all()
+        trigraph.radial_basis_fwd(dist, freq, backend=backend)
+    assert np.isnan(trigraph.radial_basis_fwd(np.array([0.5, np.nan]), freq, backend=backend).rbf[1]).all()
     grads = {"grad_rbf": np.ones((4, 3)), "grad_sbf_rad": np.ones((4, 6))}
     with pytest.raises(ValueError, match=r"radial_basis_bwd: dist\[1\]"):
-        trigraph.radial_basis_bwd(**grads, dist=dist, freq=freq, n_spherical=2, panel=panel)
-    module = importlib.import_module(PANELS[panel][0])
+        trigraph.radial_basis_bwd(**grads, dist=dist, freq=freq, num_spherical=2, backend=backend)
+    module = importlib.import_module(BACKENDS[backend][0])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        first = module.radial_basis_fwd(dist, freq, n_spherical=2)
+        first = module.radial_basis_fwd(dist, freq, num_spherical=2)
         found = {"rbf": first.rbf, "sbf_rad": first.sbf_rad}
-        second = module.radial_basis_bwd(**grads, dist=dist, freq=freq, n_spherical=2)
+        second = module.radial_basis_bwd(**grads, dist=dist, freq=freq, num_spherical=2)
         found["dist"] = second.dist[:, None]
-        third = module.radial_basis_bwd2(np.ones(4), np.ones(3), **grads, dist=dist, freq=freq, n_spherical=2)
+        third = module.radial_basis_bwd2(np.ones(4), np.ones(3), **grads, dist=dist, freq=freq, num_spherical=2)
         found |= {"grad_rbf": third.grad_rbf, "grad_sbf_rad": third.grad_sbf_rad, "second dist": third.dist[:, None]}
     for name, array in found.items():
         assert np.isnan(array[1::2]).all(), name
@@ -346,8 +346,8 @@ def test_no_distance(panel, wrong):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@EACH_PANEL
-def test_parallel_edges_that_are_most_of_a_sum(panel, dtype):
+@EACH_BACKEND
+def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
     """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
@@ -358,8 +358,10 @@ def test_parallel_edges_that_are_most_of_a_sum(panel, dtype):
     inputs = drawn(rng, graph.num_edges, dtype)
     pair = (graph.src < 2) & (graph.dst < 2)
     inputs["embedding"][pair], inputs["sbf_rad"][pair] = dtype(2.0**20), inputs["sbf_rad"][0]
-    call = {"graph": graph, "n_spherical": S, "n_radial": R}
-    right = trigraph.agg_edge_to_edge_fwd(**{n: a.astype(np.float64) for n, a in inputs.items()}, **call, panel="pyref")
-    found = trigraph.agg_edge_to_edge_fwd(**inputs, **call, panel=panel)
+    call = {"graph": graph, "num_spherical": S, "num_radial": R}
+    right = trigraph.agg_edge_to_edge_fwd(
+        **{n: a.astype(np.float64) for n, a in inputs.items()}, **call, backend="pyref"
+    )
+    found = trigraph.agg_edge_to_edge_fwd(**inputs, **call, backend=backend)
     sizes = np.abs(right[pair]).max()
     assert np.abs(found[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes

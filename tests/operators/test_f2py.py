@@ -101,10 +101,10 @@ def test_dot_is_exact_beyond_float64():
         judge.dot(np.zeros((2, 3)), np.zeros((2, 4)))
 
 
-@pytest.mark.parametrize("panel", [reference, trigraph.fortran], ids=["reference", "fast"])
-def test_sizes_that_fortran_cannot_count(panel):
+@pytest.mark.parametrize("backend", [reference, trigraph.fortran], ids=["reference", "fast"])
+def test_sizes_that_fortran_cannot_count(backend):
     op = OPERATORS["gno_kernel_fwd"]
     values = draw(op, num_edges=1)
     huge = np.broadcast_to(values["coords"], (2**31, values["coords"].shape[1]))
     with pytest.raises(ValueError, match=rf"^{op.name}: num_edges is 2147483648; .* at most 2147483647$"):
-        getattr(panel, op.name)(**(values | {"coords": huge}))
+        getattr(backend, op.name)(**(values | {"coords": huge}))

@@ -14,7 +14,7 @@ import pytest
 from table_calls import OPS, call, draw
 
 from trigraph import CSC, EdgeGraph, Segments
-from trigraph.table import DEFINITIONS, SYMBOLS
+from trigraph.table import DEFINITIONS
 from trigraph.verification.judged import ask
 
 EPS = 8  # what the accuracy rule allows sums in chunks, of whatever length
@@ -22,9 +22,9 @@ WIDTH = 3  # of every axis that is not one of edges, nodes and the like
 
 
 class Run(NamedTuple):
-    """A panel, numbers of terms and their type, and the orders of derivatives that are tried."""
+    """A backend, numbers of terms and their type, and the orders of derivatives that are tried."""
 
-    panel: str
+    backend: str
     terms: int
     dtype: type = np.float32
     orders: tuple[int, ...] = (0, 1, 2)
@@ -102,7 +102,7 @@ CASES = [
 
 def small_call(op, dtype, graphs, setting=None, seed=5):
     """Positive arguments of a call of few edges and nodes; nothing is given back."""
-    sizes = {s: min(WIDTH, SYMBOLS[s].maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
+    sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
     values = draw(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
     if "attention_weights" in values:  # small scores: what they were rounded to hardly widens the scale
         values["attention_weights"] *= dtype(1e-3)
@@ -130,7 +130,7 @@ def assert_equal_terms(run, definition, setting, grown, mean):
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
         values = small_call(op, run.dtype, make(few), setting)
-        got, judged = call(op, repeated(op, values, times, make, few), panel=run.panel), ask(op, values)
+        got, judged = call(op, repeated(op, values, times, make, few), backend=run.backend), ask(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = times.get(field.dims[0], 1)
             one_by_one = mean and grown == INTO_ONE and field.name != "node_degree"
@@ -172,7 +172,7 @@ def test_equal_edges_at_one_node(run, n_in, n_out):
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
         values = small_call(op, run.dtype, star(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
-        got, judged = call(op, values | rows | star(n_in, n_out), panel=run.panel), ask(op, values)
+        got, judged = call(op, values | rows | star(n_in, n_out), backend=run.backend), ask(op, values)
         for name, triples in judged.items():
             if name == "weights":
                 assert_times(got[name], triples, n_in * n_out, (op.name, name))

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from table_calls import ALL, assert_right, assert_same_bits, call, draw
 
-from trigraph.table import SYMBOLS
 from trigraph.testing import strategies
 
 EXAMPLES = 30  # of each operator: half a minute of one processor for all
@@ -25,7 +24,7 @@ def calls(draw_, op):
     for name in op.definition.symbols:
         if op.graph and name in op.graph.sizes:
             continue
-        symbol = SYMBOLS[name]
+        symbol = op.definition.symbol(name)
         most = 6 if not symbol.minimum else 5
         sizes[name] = draw_(st.integers(symbol.minimum, min(symbol.maximum or most, most)))
     setting = draw_(st.sampled_from([{}, *op.definition.settings]))
@@ -74,7 +73,7 @@ LAYOUTS = {
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("op", ALL)
 def test_any_graph_in_any_layout(op):
-    """The fast path and the readable panel are right, and give the same bits for the same numbers in other layouts."""
+    """The fast path and pyref are right, and give the same bits for the same numbers in other layouts."""
 
     @SETTINGS
     @given(st.data())
@@ -87,9 +86,9 @@ def test_any_graph_in_any_layout(op):
         plain = values | {n: np.ascontiguousarray(v) for n, v in moved.items()}
         if back:  # belongs to these numbers
             plain |= dict.fromkeys(back)
-        for panel in ("fortran", "pyref"):
-            expected = call(op, plain, panel=panel)
-            assert_right(op, plain, expected, chunked=panel == "fortran")
-            assert_same_bits(call(op, plain | moved, panel=panel), expected)
+        for backend in ("fortran", "pyref"):
+            expected = call(op, plain, backend=backend)
+            assert_right(op, plain, expected, chunked=backend == "fortran")
+            assert_same_bits(call(op, plain | moved, backend=backend), expected)
 
     property_()

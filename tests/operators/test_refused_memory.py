@@ -34,14 +34,14 @@ MOST = 2**34  # bytes that are enough for every call
 
 
 class Sweep(NamedTuple):
-    """How a panel is tried.
+    """How a backend is tried.
 
-    `many` edges or triplets and `few` nodes are such that work space is much more than a page: the direct panels pay
+    `many` edges or triplets and `few` nodes are such that work space is much more than a page: the direct backends pay
     for every triplet, gpu-host for every thread of a block. What gpu-host has written when memory is refused between
     two kernels is not promised to be `untouched`.
     """
 
-    panel: str
+    backend: str
     many: int
     few: int
     teams: bool = False  # only OpenMP's threads are to be made under the limit
@@ -152,7 +152,7 @@ class Call:
         self.op, self.sweep, self.dense = op, sweep, dense
         self.name, self.values, _, self.given = job
         self.refused = self.complete = 0
-        found = call(op, self.values, panel=sweep.panel)
+        found = call(op, self.values, backend=sweep.backend)
         self.expected = {n: None if v is None else v.copy() for n, v in found.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
@@ -164,7 +164,7 @@ class Call:
         keywords = {"out": self.out} if self.given else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
-        function = functools.partial(call, self.op, self.values, panel=self.sweep.panel, **keywords)
+        function = functools.partial(call, self.op, self.values, backend=self.sweep.backend, **keywords)
         got = (in_new_thread if self.sweep.teams else limited)(budget, function)
         if not isinstance(got, MemoryError):
             self.complete += 1

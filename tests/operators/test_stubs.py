@@ -26,7 +26,7 @@ kernel: Array = trigraph.gno_kernel_fwd(x, p, 1, np.int64(2))
 small: NDArray[np.float32] = trigraph.gno_kernel_fwd(x.astype(np.float32), p.astype(np.float32), 1, 2)
 first: GnoKernelBwd[Array] = trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, wrt=["coords"], out={"coords": x})
 coords: Array | None = first.coords
-second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x, p, f_in=1, f_out=2, panel="pyref")
+second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x, p, f_in=1, f_out=2, backend="pyref")
 graph: trigraph.CSC = trigraph.CSC(np.array([0, 1]), np.array([0]))
 edges: trigraph.EdgeGraph = trigraph.EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
 third: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(grad_kernel=kernel, coords=x, params=p, f_in=1, f_out=2)
@@ -36,7 +36,7 @@ ones: Array | None = trigraph.agg_weighted_n2n_fwd(x, graph=graph, op="mean").no
 members = np.array([0])
 m_ca: Array = trigraph.interaction_bilinear_fwd(x, x, x, x, members, idx_in=members)
 basis: RadialBasisFwd[Array] = trigraph.radial_basis_fwd(p, p, envelope_exponent=np.int64(6))
-out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, n_radial=2, exclude=None)
+out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, num_radial=2, exclude=None)
 """
 # Call and mypy's error code.
 BAD = {
@@ -45,7 +45,7 @@ BAD = {
     "trigraph.gno_kernel_fwd(x, p, 1.0, 2)": "arg-type",
     "trigraph.gno_kernel_fwd(x, p, 1)": "call-arg",
     "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, wrt='coord')": "arg-type",
-    "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, panel='cuda')": "arg-type",
+    "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, backend='cuda')": "arg-type",
     "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, out={'features': x})": "dict-item",
     "trigraph.agg_edge_to_edge_fwd(x, x, x, x, graph)": "arg-type",
     "trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, exclude='nodes')": "arg-type",
@@ -100,7 +100,7 @@ def test_the_stub_says_what_the_package_is():
     imported = {a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname}
     assert imported == {*dir(trigraph)} - {*OPERATORS, "__version__"}
     for name, node in assert_same_functions(tree, described({n: getattr(trigraph, n) for n in OPERATORS})).items():
-        assert [a.arg for a in node.args.kwonlyargs] == ["out", "panel"]
+        assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
         given = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
         assert repr(defaults) == repr([default for default in given if default is not inspect.Parameter.empty])

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from programs import run
-from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, raises
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, call, draw, raises
 
 import trigraph
 from trigraph import get_num_threads, set_num_threads
@@ -59,14 +59,14 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
     assert [w[: len(text)] for w in warned] == ([text] if len(setting) > 5 else [])
 
 
-@pytest.mark.parametrize("panel", CPU_PANELS)
-def test_calls_from_several_threads_at_once(panel):
-    size = large if panel == "fortran" else draw  # the others have no chunks
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_calls_from_several_threads_at_once(backend):
+    size = large if backend == "fortran" else draw  # the others have no chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
-    expected = [call(op, values, panel=panel) for op, values in jobs]
+    expected = [call(op, values, backend=backend) for op, values in jobs]
     with ThreadPoolExecutor(6) as pool:
-        futures = [pool.submit(call, op, values, panel=panel) for op, values in jobs * 2]
+        futures = [pool.submit(call, op, values, backend=backend) for op, values in jobs * 2]
         for future, result in zip(futures, expected * 2, strict=True):
             assert_same_bits(future.result(TIMEOUT), result)
 
@@ -286,7 +286,8 @@ def of_any_size(op, seed):
     pairs of edges in.
     """
     rng = np.random.default_rng(seed)
-    sizes = {s: int(rng.integers(max(SYMBOLS[s].minimum, 1), SYMBOLS[s].maximum or 40)) for s in op.definition.symbols}
+    limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
+    sizes = {s: int(rng.integers(max(limit.minimum, 1), limit.maximum or 40)) for s, limit in limits.items()}
     sizes |= {s: int(rng.integers(1, 500)) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     values = draw(op, (np.float32, np.float64)[seed // 2 % 2], seed=seed, **sizes)
     if seed % 2:

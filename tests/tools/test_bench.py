@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
+from trigraph.backends import BACKENDS
 from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, run
 from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.measure import Measurement, alternate, relative_error
@@ -19,7 +20,6 @@ from trigraph.benchmarks.originals import Original, load
 from trigraph.benchmarks.record import stem
 from trigraph.benchmarks.worker import Job, as_numpy
 from trigraph.benchmarks.workloads import make_case
-from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
 WORKLOADS = [w for family in run.FAMILIES.values() for w in family.WORKLOADS]
@@ -28,7 +28,7 @@ SINGLE = np.dtype("float32")
 
 def tiny(workload):
     """Sizes of a quick run; few nodes, so that every edge meets others."""
-    most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "n_spherical": 3}
+    most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "num_spherical": 3}
     most |= {"num_triplets": 61, "num_inputs": 61}
     return {n: min(v, most.get(n, 23 if SYMBOLS[n].minimum == 0 else 5)) for n, v in workload.sizes.items()}
 
@@ -78,7 +78,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
-def test_peers_compute_what_the_panels_compute(workload):
+def test_peers_compute_what_the_backends_compute(workload):
     sizes = tiny(workload)
     expected = workload.call("fortran", sizes, "float32")()
     for name in set(workload.names) & set(workload.peers):
@@ -96,8 +96,8 @@ def test_workloads_are_honest(workload):
     for step in workload.steps:
         if step.operations is not None:
             assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operations, workload.sizes)
-    assert "gpu-host" not in {*workload.panels, *workload.peers}
-    assert not set(workload.peers) & set(PANELS)
+    assert "gpu-host" not in {*workload.backends, *workload.peers}
+    assert not set(workload.peers) & set(BACKENDS)
     done = set()
     for step in workload.steps:  # a step is given what earlier ones return
         assert set(step.given) <= {a.name for a in step.op.arguments}
@@ -110,9 +110,9 @@ def test_every_operator_of_the_table_can_be_timed(name):
     workload = run.operator_workload(name, {})
     sizes, double = tiny(workload), np.dtype("float64")
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
-    assert "gpu-host" not in workload.panels
+    assert "gpu-host" not in workload.backends
     assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
-    results = {panel: workload.call(panel, sizes, "float64")() for panel in ("fortran", "pyref")}
+    results = {backend: workload.call(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
     assert relative_error(results["pyref"], results["fortran"]) <= run.tolerance("float64")
     arrays = [*make_case(workload, sizes, double).arrays.values(), *results["pyref"].values()]
     assert workload.bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import trigraph
+from trigraph.backends import BACKENDS
 from trigraph.cli import AUDIENCES, main
-from trigraph.panels import PANELS
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import isolated, progress, run, structures, units
 from trigraph.verification.record import Check
@@ -44,7 +44,7 @@ def verify(runner, monkeypatch):
             return [units.Unit(f"unit {len(asked)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
-        result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
+        result = runner.invoke(main, ["verify", "--backend", "pyref", *map(str, options)], catch_exceptions=False)
         result.asked = asked
         return result
 
@@ -77,7 +77,7 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
     order = [0, 2, 1, 4, 6, 3, 5, 7]
     monkeypatch.setattr(run, "plan", lambda **a: planned)
     monkeypatch.setattr(units, "execute", lambda found: ((found[i], found[i].execute()) for i in order))
-    result = runner.invoke(main, ["verify", "--panel", "pyref"])
+    result = runner.invoke(main, ["verify", "--backend", "pyref"])
     assert "\x1b" not in result.output
     assert [line.rpartition(",")[0] for line in result.stderr.splitlines()] == [
         "gno_kernel: 2 checks passed, 2 failed",
@@ -91,7 +91,7 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
 
 
 def test_every_unit_of_a_run_belongs_to_a_part():
-    found = run.plan(panels=["pyref", "judge"])
+    found = run.plan(backends=["pyref", "judge"])
     assert {progress.part_of(u) for u in found} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
     labels = [progress.part_of(u) for u in found if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
@@ -103,7 +103,7 @@ def test_failure(verify, error):
     result = verify([GOOD, bad, replace(bad, case="wide"), replace(GOOD, case="long")])
     assert result.exit_code == 1
     assert last_line(result) == "2 checks passed, 2 failed"
-    again = "trigraph verify --operator gno_kernel_bwd --dtype float64 --seed 0 --panel pyref"
+    again = "trigraph verify --operator gno_kernel_bwd --dtype float64 --seed 0 --backend pyref"
     assert f"Next: repeat the first failed check: {again}\n" in result.stdout
     (listed,) = (line for line in result.stdout.splitlines() if "✗ gno_kernel_bwd in pyref" in line)
     reason = "accuracy of params" if math.isfinite(error) else "accuracy: [off] by one"
@@ -121,7 +121,7 @@ def test_the_first_failed_check_is_repeated_by_its_settings(verify):
     result = verify([bad], "--operator", "weighted", *(word for w in where for word in ("--where", w)))
     named = ("op=mean", "mean_by=weight", "edge_weight=None", "src_embedding=given")
     words = " ".join(f"--where {setting}" for setting in named)
-    again = f"trigraph verify --operator agg_weighted_n2n_bwd --dtype float64 --seed 0 --panel pyref {words}"
+    again = f"trigraph verify --operator agg_weighted_n2n_bwd --dtype float64 --seed 0 --backend pyref {words}"
     assert f"Next: repeat the first failed check: {again}\n" in result.stdout
 
 
@@ -145,19 +145,19 @@ def test_nothing_but_what_is_not_offered_is_no_success(verify, made, status):
 
 def test_options_reach_the_plan(verify):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
-    result = verify([GOOD], *options, "--panel", "judge")
+    result = verify([GOOD], *options, "--backend", "judge")
     request = {"operators": ("gno_kernel", "gno_aggregate_fwd"), "seed": 3, "where": ()}
     nothing = dict.fromkeys(("implementation", "framework", "device")) | {"structures": [], "alone": False, "skip": ()}
-    assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}]
+    assert result.asked == [{**request, **nothing, "backends": ["pyref"], "dtypes": ["float32"]}]
     request = {"operators": None, "seed": 0, "where": ("op=sum", "op=max")}
     where = ("--where", "op=sum", "--where", "op=max")
-    result = verify([GOOD], "--panel", "judge", "--dtype", "float32", "--dtype", "real128", *where)
-    judge = {**request, "panels": ["judge"], "dtypes": ["float64"]}
-    assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}, judge]
-    result = verify([GOOD], "--panel", "judge", "--dtype", "real128", *where)
+    result = verify([GOOD], "--backend", "judge", "--dtype", "float32", "--dtype", "real128", *where)
+    judge = {**request, "backends": ["judge"], "dtypes": ["float64"]}
+    assert result.asked == [{**request, **nothing, "backends": ["pyref"], "dtypes": ["float32"]}, judge]
+    result = verify([GOOD], "--backend", "judge", "--dtype", "real128", *where)
     assert result.asked == [judge]
-    result = verify([GOOD], "--panel", "judge", *where)
-    assert result.asked == [{**request, **nothing, "panels": ["pyref", "judge"], "dtypes": ["float32", "float64"]}]
+    result = verify([GOOD], "--backend", "judge", *where)
+    assert result.asked == [{**request, **nothing, "backends": ["pyref", "judge"], "dtypes": ["float32", "float64"]}]
 
 
 def test_structures_reach_the_plan(verify, tmp_path):
@@ -191,16 +191,16 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     request, processes, seconds = asked
     assert (seconds, request["skip"]) == (3, ("nan",))
     assert (request["implementation"], request["operators"]) == ("mine:f", ("gno_kernel_bwd",))
-    assert (request["panels"], request["dtypes"], processes) == ([], ["float32", "float64"], 1)
+    assert (request["backends"], request["dtypes"], processes) == ([], ["float32", "float64"], 1)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         (("--operator", "gno_kernal"), ("gno_kernal", "gno_kernel_bwd", "gno_kernel", "gno")),
-        (("--panel", "cuda"), ("cuda", *PANELS, "judge")),
+        (("--backend", "cuda"), ("cuda", *BACKENDS, "judge")),
         (("--dtype", "float16"), ("float16", "float32", "float64", "real128")),
-        (("--panel", "judge", "--dtype", "float32"), ("nothing to verify", "real128")),
+        (("--backend", "judge", "--dtype", "float32"), ("nothing to verify", "real128")),
         (("--implementation", "nonsense"), ("nonsense", "module:function")),
         (("--skip", "nan=why"), ("--skip requires an --implementation",)),
         (("--implementation", "mine:f", "--skip", "nan"), ("expected KIND=WHY",)),
@@ -211,7 +211,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--where", "op=sum"), ("gno_kernel has no setting 'op'",)),
         (("--structure", "no_such.xyz@2"), ("no_such.xyz is no file",)),
         (("--cutoff", "4"), ("--cutoff requires a --structure",)),
-        (("--panel", "pyref", "--operator", "gno_kernel_fwd", "--report", f"{__file__}/report"), ("'--report'",)),
+        (("--backend", "pyref", "--operator", "gno_kernel_fwd", "--report", f"{__file__}/report"), ("'--report'",)),
     ],
 )
 def test_usage_errors(runner, options, expected):
@@ -227,7 +227,7 @@ def test_report_and_comparison(verify, tmp_path):
     assert verify([GOOD, EXACT], "--report", folder, "--seed", 5).exit_code == 0
     report = json.loads((folder / "report.json").read_text())
     assert report["seed"] == 5
-    assert report["command"] == f"trigraph verify --panel pyref --report {folder} --seed 5"
+    assert report["command"] == f"trigraph verify --backend pyref --report {folder} --seed 5"
     assert report["environment"]["trigraph"]["version"] == trigraph.__version__
     assert (folder / "report.html").is_file()
     (folder / "report.json").write_text(json.dumps(report | {"seconds": 126.4}))
@@ -274,7 +274,7 @@ def test_a_structure_of_too_many_edges_is_refused_before_it_is_built(runner, tmp
 def test_info(runner):
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 0
-    for word in ("trigraph", "Python", "numpy", "processor", "device", *PANELS, "judge", trigraph.get_cpu_level()):
+    for word in ("trigraph", "Python", "numpy", "processor", "device", *BACKENDS, "judge", trigraph.get_cpu_level()):
         assert word in result.stdout
 
 

@@ -99,7 +99,7 @@ def test_everything_can_be_written_down():
     found = environment.collect()
     assert json.loads(json.dumps(found)) == found
     assert found["cpu"]["model"]
-    assert [state["panel"] for state in found["panels"]][-1] == "judge"
+    assert [state["backend"] for state in found["backends"]][-1] == "judge"
 
 
 def test_extras_that_lack_packages(monkeypatch):

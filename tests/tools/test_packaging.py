@@ -20,9 +20,9 @@ BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>
 SMOKE = """
 import numpy as np, trigraph
 x, p = np.ones((3, 2)), np.ones(1 * (2 + 1 + 2) + 2)
-for panel in ("fortran", "fortran-reference", "pyref", "gpu-host"):
-    kernel = trigraph.gno_kernel_fwd(x, p, 1, 2, panel=panel)
-    assert (kernel == 4.0).all(), (panel, kernel)
+for backend in ("fortran", "fortran-reference", "pyref", "gpu-host"):
+    kernel = trigraph.gno_kernel_fwd(x, p, 1, 2, backend=backend)
+    assert (kernel == 4.0).all(), (backend, kernel)
 print(trigraph.__file__)
 """
 
@@ -135,7 +135,9 @@ def test_an_archive_is_refused(tmp_path):
     archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
     code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
     found = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
-    expected = "ImportError: trigraph cannot run from an archive, since the system loads its compiled panels from files"
+    expected = (
+        "ImportError: trigraph cannot run from an archive, since the system loads its compiled backends from files"
+    )
     assert found.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
 
 
@@ -153,7 +155,7 @@ def test_the_wheel_has_every_level(checkout, tmp_path):
     run(python, "-m", "pip", "install", "--quiet", wheel)
     assert str(tmp_path / "venv") in run(python, "-c", SMOKE, cwd=tmp_path)
     if platform.machine() == "x86_64":
-        run(python, "-m", "trigraph", "verify", "--panel", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
+        run(python, "-m", "trigraph", "verify", "--backend", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
 
 
 @pytest.mark.slow

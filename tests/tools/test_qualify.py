@@ -193,7 +193,7 @@ def test_workloads_of_a_device(workload):
     """They run at small sizes in gpu-host, with either type of index and the same bits; bytes are of large ones."""
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
-    results = [bench.panel_call(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
+    results = [bench.backend_call(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
     assert relative_error(*results) == 0
     least = bench._unavoidable(case, sizes_at(Device(), workload))
     assert least["copy"] > 2**26
@@ -205,7 +205,7 @@ def test_workloads_of_a_device(workload):
 def test_a_wrong_peer_is_not_timed(tmp_path):
     workload, place = WORKLOADS[0], Rehearsal()
     case = bench.make_case(workload, sizes_at(place, workload), bench.DTYPE)
-    ours = bench.panel_call(workload, "gpu-host", case)
+    ours = bench.backend_call(workload, "gpu-host", case)
     good = workload.peers["scipy"]
     spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
     broken = type(good)(lambda case: lambda: 1 / 0, "broken")
@@ -368,8 +368,8 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
     """A result that a call leaves as it was."""
     real = checks.called
 
-    def leaves(op, values, panel, out=None):
-        found = real(op, values, panel, out)
+    def leaves(op, values, backend, out=None):
+        found = real(op, values, backend, out)
         first = next(iter(found))
         return {**found, first: device.xp.empty(found[first].shape, found[first].dtype)}
 

@@ -42,7 +42,7 @@ def made_up(monkeypatch):
 def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset):
     made_up += [BAD, WITHHELD]
     folder = tmp_path / os.fsdecode(b"caf\xc3\xa9 \x80 \x1b[31m")
-    words = ["verify", "--panel", "pyref", "--jobs", "1", "--report", str(folder)]
+    words = ["verify", "--backend", "pyref", "--jobs", "1", "--report", str(folder)]
     result = CliRunner(charset=charset).invoke(main, words)
     assert result.exit_code == 1, result.exception
     assert r"caf\xe9 \udc80 \x1b[31m".replace(r"\xe9", r"\xe9" if charset == "ascii" else "\u00e9") in result.stdout
@@ -75,7 +75,7 @@ def ended(words):
     return caught.value.code
 
 
-VERIFY = ["verify", "--panel", "pyref", "--jobs", "1"]
+VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")

@@ -8,12 +8,12 @@ from table_calls import draw, fields
 torch = pytest.importorskip("torch")
 
 import trigraph.torch as tt  # noqa: E402
-from trigraph.panels import FUNCTIONS  # noqa: E402
+from trigraph.backends import FUNCTIONS  # noqa: E402
 from trigraph.table import DEFINITIONS, OPERATORS  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 SMALL = {"num_edges": 5, "num_src_nodes": 4, "num_dst_nodes": 3, "num_positions": 6, "num_nodes": 3, "num_triplets": 6}
-SMALL |= {"hidden": 3, "f_in": 2, "f_out": 2, "d": 2, "n_radial": 2, "n_spherical": 2, "n_emb": 2, "n_mid": 2}
+SMALL |= {"hidden": 3, "f_in": 2, "f_out": 2, "d": 2, "num_radial": 2, "num_spherical": 2, "n_emb": 2, "n_mid": 2}
 SMALL |= {"dim": 2, "dim_head": 2, "num_heads": 2, "num_inputs": 4, "num_outputs": 3, "num_radial": 2}
 SMALL |= {"num_spherical": 2, "interm": 2, "emb_in": 2, "emb_out": 2}
 CASES = [
@@ -53,19 +53,21 @@ def function_of_inputs(spec, values, names):
     return function
 
 
-PANELS = ("fortran", "fortran-reference", "pyref", "gpu-host")
-ASKED = [pytest.param(d, {}, {"panel": panel}, id=f"{d.name}-{panel}") for d in DEFINITIONS for panel in PANELS]
+BACKENDS = ("fortran", "fortran-reference", "pyref", "gpu-host")
+ASKED = [
+    pytest.param(d, {}, {"backend": backend}, id=f"{d.name}-{backend}") for d in DEFINITIONS for backend in BACKENDS
+]
 ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 
-@pytest.mark.parametrize(("spec", "setting", "panel"), ASKED)
-def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, panel):
-    """Bit for bit, whatever the panel."""
+@pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
+def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
+    """Bit for bit, whatever the backend."""
     values, names = arguments(spec, setting)
     given = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
-    expected = fields(fwd, FUNCTIONS[fwd.name](**values, **panel))
-    result = getattr(tt, spec.name)(**given, **panel)
+    expected = fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
+    result = getattr(tt, spec.name)(**given, **backend)
     got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name].detach().numpy(), array)
@@ -77,14 +79,14 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, pane
     inputs = [given[n] for n in names]
     cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
     first = torch.autograd.grad(outputs(spec, result), inputs, cotangents, create_graph=True)
-    known = FUNCTIONS[bwd.name](**grads, **values, **panel)
+    known = FUNCTIONS[bwd.name](**grads, **values, **backend)
     for name, gradient in zip(names, first, strict=True):
         np.testing.assert_array_equal(gradient.detach().numpy(), getattr(known, name))
     ggs = {f"gg_{n}": rng.standard_normal(values[n].shape) for n in names}
     second = torch.autograd.grad(
         first, [*cotangents, *inputs], [torch.from_numpy(g) for g in ggs.values()], allow_unused=True
     )
-    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **panel)
+    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **backend)
     for name, gradient in zip([*grads, *names], second, strict=True):
         np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(known, name))
 

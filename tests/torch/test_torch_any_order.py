@@ -105,7 +105,7 @@ def test_half_precision_and_requests_in_a_third_derivative():
     tensors, others, _ = arguments("mha_gat_n2n", {})
     tensors = {n: (t.bfloat16() if "embedding" in n else t.float()).requires_grad_() for n, t in tensors.items()}
     x = tensors["src_embedding"]
-    number = tt.mha_gat_n2n(**tensors, **others, panel="gpu-host").output_embedding.float().square().sum()
+    number = tt.mha_gat_n2n(**tensors, **others, backend="gpu-host").output_embedding.float().square().sum()
     for _ in range(3):
         (gradient,) = torch.autograd.grad(number, x, create_graph=True)
         assert gradient.dtype == torch.bfloat16

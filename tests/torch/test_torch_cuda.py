@@ -36,13 +36,13 @@ def ran(op, values):
     """Return the fields of an operator of torch by name."""
     others = {n: v for n, v in values.items() if n not in op.array_names}
     wanted = ",".join(f.name for f in op.op.fields)
-    given = {**others, "panel": "", **({"wanted": wanted} if op.op.selective else {})}
+    given = {**others, "backend": "", **({"wanted": wanted} if op.op.selective else {})}
     result = op([values[n] for n in op.array_names], given)
     return dict(zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True))
 
 
 def expected_of(op, values):
-    return named_fields(op.op, FUNCTIONS[op.op.name](**values, panel="gpu-host"))
+    return named_fields(op.op, FUNCTIONS[op.op.name](**values, backend="gpu-host"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,7 +89,7 @@ def test_streams_of_graphs_that_are_tensors(device):
     """As programs give them, copies of its own tensors: CuPy's stream waits for nothing, as a capture demands."""
     op, values = drawn("mha_gat_n2n_fwd")
     expected, values = expected_of(op, values), tensors(values)
-    others = {**{n: v for n, v in values.items() if n not in op.array_names}, "panel": ""}
+    others = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
     args = op.flattened([values[n] for n in op.array_names], others, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
     with torch.cuda.stream(Stream(7)):

@@ -110,14 +110,14 @@ def test_any_strides_give_the_same(view):
 
 
 def test_nothing_is_copied_on_the_way(monkeypatch):
-    """Arrays that reach the panel are the tensors' memory, and tensors that come back are its results' memory."""
+    """Arrays that reach the backend are the tensors' memory, and tensors that come back are its results' memory."""
     from trigraph.torch import library
 
     seen = {}
     real = library.execute
 
-    def execute(op, checked, panel):
-        result = real(op, checked, panel)
+    def execute(op, checked, backend):
+        result = real(op, checked, backend)
         seen.update(checked.values, result=result[0])
         return result
 
@@ -175,13 +175,13 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
 def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through):
     """What a caller frees after an error of memory is freed at once, not when Python next looks for cycles."""
-    from trigraph.panels import front_door as panels
+    from trigraph.backends import front_door as backends
     from trigraph.torch import library
 
     def refuse(*args):
         raise MemoryError("agg_weighted_n2n_fwd: no 9 bytes")
 
-    for module in (panels, library):
+    for module in (backends, library):
         monkeypatch.setattr(module, "check_call", refuse)
     x = torch.zeros(4, 3)
     seen = weakref.ref(x)

@@ -1,4 +1,4 @@
-"""Layers of trigraph.torch.nn: PyG's GATConv and its state_dict, scatters of torch, panels, odd graphs, bad input."""
+"""Layers of trigraph.torch.nn: PyG's GATConv and its state_dict, scatters of torch, backends, odd graphs, bad input."""
 
 import copy
 import gc

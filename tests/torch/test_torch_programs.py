@@ -297,7 +297,7 @@ def test_an_exported_program_takes_graphs_of_any_size():
 def test_a_graph_of_tensors_is_refused_beside_arrays():
     graph = tt.GraphTensors.of(attention_graph()).graph()
     assert graph.kind == "torch"
-    with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; panel 'fortran' takes numpy\.ndarray"):
+    with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; backend 'fortran' takes numpy\.ndarray"):
         trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, graph)
 
 

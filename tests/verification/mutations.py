@@ -46,10 +46,10 @@ DIMENET = {
         "second derivative of P_l dropped": "gc = gc + dy(l) * ⟦gy + ddy(l) * cdot * gydot → gy⟧",
     },
     "pyref/dimenet.py": {
-        "prefactor of l": "np.sqrt((2 * np.arange(n_spherical) + ⟦1 → 3⟧) / (4 * np.pi))",
+        "prefactor of l": "np.sqrt((2 * np.arange(num_spherical) + ⟦1 → 3⟧) / (4 * np.pi))",
         "k == i compares destinations": "keep = ⟦graph.src → graph.dst⟧[f] != graph.dst[e]",
         "sign of a cotangent of directions": "scatter(e, gcosdot * u[f], n) ⟦+ → -⟧ scatter(f, gcosdot * u[e], n)",
-        "transposed weights": "reshape(⟦n_spherical, n_radial, -1 → n_radial, n_spherical, -1).swapaxes(0, 1⟧),",
+        "transposed W1": "reshape(⟦num_spherical, num_radial, -1 → num_radial, num_spherical, -1).swapaxes(0, 1⟧),",
         "mixed derivative without a term": "mixed = env[1] * x * c ⟦+ env[0] * c - → -⟧ env[0] * freq * x * s",
     },
     "fortran/fast/dimenet_kernels.inc": {"left-out edges stay in the sum": "        o = ⟦o - s → o⟧\n"},

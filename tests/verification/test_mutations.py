@@ -1,4 +1,4 @@
-"""A deliberately wrong line in any panel makes `trigraph verify` fail (slow: each one is built and verified)."""
+"""A deliberately wrong line in any backend makes `trigraph verify` fail (slow: each one is built and verified)."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
 import mutants  # noqa: E402
-from mutation_sandbox import PANELS, Sandbox, family_files, panel_of  # noqa: E402
+from mutation_sandbox import BACKENDS, Sandbox, backend_of, family_files  # noqa: E402
 
 
 def taken_apart(text):
@@ -34,10 +34,10 @@ def sandbox(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("panel", PANELS)
-def test_the_right_lines_pass(sandbox, panel):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_right_lines_pass(sandbox, backend):
     """What fails elsewhere is tried with the right lines each time, see Sandbox.verify."""
-    found = sandbox.verify(panel, "weighted")
+    found = sandbox.verify(backend, "weighted")
     assert found.status == "passed", found.why
 
 
@@ -47,7 +47,7 @@ def test_a_right_line_stands_there_once(name):
     text = (ROOT / file).read_text()
     assert text.count(right) == 1
     assert text.replace(right, wrong) != text
-    assert file in family_files(panel_of(file), family)
+    assert file in family_files(backend_of(file), family)
 
 
 @pytest.mark.slow
@@ -55,16 +55,16 @@ def test_a_right_line_stands_there_once(name):
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
-    found = sandbox.outcome(panel_of(file), file, text, [family])
+    found = sandbox.outcome(backend_of(file), file, text, [family])
     assert found.status == "failed", found.why
     print(f"\n{name}: {found.why}")
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("family", [*FAMILIES, mutants.SHARED])
-def test_mutations_change_code_alone(family, panel):
-    """Drawn mutations are of sources of that family and panel, each changes one, and the same seed draws the same."""
-    group = mutants.Group(panel, family)
+def test_mutations_change_code_alone(family, backend):
+    """Drawn mutations are of sources of that family and backend, each changes one, and the same seed draws the same."""
+    group = mutants.Group(backend, family)
     drawn = group.drawn(0)
     assert drawn == group.drawn(0)
     assert len(set(drawn)) == len(drawn)

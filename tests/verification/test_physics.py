@@ -1,4 +1,4 @@
-"""Forces, force training, invariance and radial functions: wrong ones are found (`trigraph verify` asks the panels)."""
+"""Forces, force training, invariance and radial functions: wrong ones are found (`trigraph verify` runs them)."""
 
 import sys
 
@@ -8,14 +8,14 @@ from scipy.special import spherical_jn
 
 from trigraph.verification import bessel, physics, structures
 from trigraph.verification.run import plan
-from trigraph.verification.subjects import Subject, panel
+from trigraph.verification.subjects import Subject, backend
 
 SHIPPED = {s.name: s for s in structures.shipped()}
 
 
 def spoilt(operator, change):
     """pyref, but for what `change` makes of the fields of one operator."""
-    right = panel("pyref")
+    right = backend("pyref")
 
     def call(op, values, wrt):
         fields = right.call(op, values, wrt)
@@ -44,7 +44,7 @@ WRONG_TRAINING = {
     "no gg_vec": (
         "agg_edge_to_edge_bwd2",
         lambda f, v: dict(
-            panel("pyref").call(
+            backend("pyref").call(
                 physics.OPERATORS["agg_edge_to_edge_bwd2"], {**v, "gg_vec": np.zeros_like(v["vec"])}, None
             )
         ),
@@ -115,7 +115,7 @@ def test_the_default_run_does_not_need_ase(monkeypatch):
     monkeypatch.setitem(sys.modules, "ase", None)
     monkeypatch.setitem(sys.modules, "ase.io", None)
     assert len(structures.shipped()) == 4
-    assert plan(operators=["dimenet"], panels=["pyref"], dtypes=["float64"])
+    assert plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"])
     with pytest.raises(ValueError, match=r"need ASE: pip install 'trigraph\[ase\]'"):
         structures.read("some.xyz", 5.0)
 
@@ -152,7 +152,7 @@ def test_structures_at_the_limits(kind):
     structure = structures.from_atoms(kind, atoms, 3.0 if kind == "too many triplets" else 5.0)
     limited = structure.within(1800)
     assert (limited.note == "") == (kind != "too many triplets")
-    checks = [c for f in physics.CHECKS.values() for c in f(panel("pyref"), physics.prepare(limited), "agg")]
+    checks = [c for f in physics.CHECKS.values() for c in f(backend("pyref"), physics.prepare(limited), "agg")]
     for c in checks:
         assert c.passed, c
         assert c.note == limited.note
@@ -161,7 +161,7 @@ def test_structures_at_the_limits(kind):
 def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
     pytest.importorskip("ase")
     water = structures.read(xyz(tmp_path, "O 0 0 0.12", "H 0 0.76 -0.48", "H 0 -0.76 -0.48"), 5.0)
-    units = plan(operators=["dimenet"], panels=["pyref"], dtypes=["float64"], structures=[water, water])
+    units = plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"], structures=[water, water])
     own = [u for u in units if "some.xyz" in u.label]
     assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)
     found = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}

@@ -29,13 +29,15 @@ def made_up_checks():
     for name in ("gno_kernel_fwd", "gno_kernel_bwd"):
         op = OPERATORS[name]
         for field in (f.name for f in op.fields):
-            for panel in ("fortran", "pyref"):
+            for backend in ("fortran", "pyref"):
                 for dtype in ("float32", "float64"):
-                    made = Check(name, panel, dtype, "accuracy", "regular", field, 8 * rng.random(), 8.0, seconds=0.001)
+                    made = Check(
+                        name, backend, dtype, "accuracy", "regular", field, 8 * rng.random(), 8.0, seconds=0.001
+                    )
                     bits = f"{rng.integers(2**62):016x}"
                     checks += [replace(made, digest=bits), replace(made, kind="repeat", error=0.0, tolerance=0.0)]
                 curve = tuple((h, 2e-16 * (0.1 + rng.random()) / h) for h in STEPS)
-                differences = Check(name, panel, "float64", "differences", "regular", field, 1e-14, 1e-7, curve=curve)
+                differences = Check(name, backend, "float64", "differences", "regular", field, 1e-14, 1e-7, curve=curve)
                 checks += [differences] * op.order
             curve = tuple((h, h**2 + 1e-31 / h) for h in STEPS)
             judge = Check(name, "judge", "real128", "differences", "regular", field, 1e-21, 5e-20, 2.01, curve=curve)
@@ -50,7 +52,7 @@ def environment():
 
 def assembled(checks, environment, seed=0):
     return assemble(
-        checks, [("panel gpu", "CuPy is not installed")], seed, "trigraph verify", environment, counted(checks)
+        checks, [("backend gpu", "CuPy is not installed")], seed, "trigraph verify", environment, counted(checks)
     )
 
 
@@ -108,7 +110,7 @@ def test_what_is_not_finite_is_null_and_failed(environment, error):
         (("checks", "error", 5), True, "its error: true; expected"),
         pytest.param(("checks", "error", 5), 10**400, "int too large", id="large"),
         (("checks", "kind", 5), ["accuracy"], 'its kind: ["accuracy"]; expected str'),
-        *((("checks", name, 5), None, f"its {name}: null; expected str") for name in ("operator", "panel", "dtype")),
+        *((("checks", name, 5), None, f"its {name}: null; expected str") for name in ("operator", "backend", "dtype")),
         *((("checks", name, 5), {}, f"its {name}: {{}}; expected str") for name in ("case", "field", "note", "trace")),
         (("checks", "digest", 5), ["a"], 'its digest: ["a"]; expected str or null'),
         (("checks", "order", 5), "2", 'its order: "2"; expected int or float or null'),
@@ -167,15 +169,16 @@ def test_other_files_are_refused_in_a_sentence(tmp_path, text, says):
 def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing_else(tmp_path, environment):
     checks = made_up_checks()
     bad = replace(checks[0], error=math.nan, note="KeyError: '<script>x</script> &'", trace="Traceback:\nKeyError: 'x'")
-    absent = replace(bad, panel="f", kind="not offered", error=7, note="why")
+    absent = replace(bad, backend="f", kind="not offered", error=7, note="why")
     checks[:1] = [bad, replace(bad, case="wide"), absent]
-    report = assemble(checks, [("panel gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
+    report = assemble(checks, [("backend gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
     earlier = assembled(checks[1:], environment)
     write(tmp_path, report, checks, compare(earlier, checks[1:], report, checks))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     places = ('class="verdict failed"', "2 failed, 7 not offered", "<svg", "Failures", "&lt;script&gt;x&lt;/script&gt;",
-              ": 2 checks (", "Traceback:", "7 checks of", "compared with what", "Structure w: 5", "Not run: panel gpu",
-              "Changes since", "<details", "Every operator, panel", "report.json")  # fmt: skip
+              ": 2 checks (", "Traceback:", "7 checks of", "compared with what", "Structure w: 5",
+              "Not run: backend gpu",
+              "Changes since", "<details", "Every operator,", "report.json")  # fmt: skip
     found = [text.index(place) for place in places]
     assert found == sorted(found)
     assert text.count("KeyError") == 2  # what is wrong, and its traceback
@@ -189,7 +192,7 @@ def test_pictures_of_odd_values():
     curves = [((0.5, 0.0), (0.25, math.nan)), ((0.5, 0.0),), ((0.5, 1e-3), (0.25, math.inf))]
     assert plots.png(plots.differences([replace(check, curve=c) for c in curves])).startswith(b"\x89PNG")
     wrong = [
-        replace(check, kind="accuracy", panel=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]
+        replace(check, kind="accuracy", backend=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]
     ]
     assert plots.svg(plots.agreement(wrong)).count("NaN") == 1
 
@@ -227,8 +230,8 @@ def test_comparison(environment):
     assert found.changed_bits == [(before[0], after[0])]
     assert found.same_bits == len(before) - 2
     assert found.changed_accuracy == [(before[1], after[1]), (before[3], after[3])]
-    assert list(found.gone) == [(gone.operator, gone.panel, gone.dtype)]
-    assert list(found.new) == [("gno_message_fwd", gone.panel, gone.dtype)]
+    assert list(found.gone) == [(gone.operator, gone.backend, gone.dtype)]
+    assert list(found.new) == [("gno_message_fwd", gone.backend, gone.dtype)]
 
 
 def test_comparison_keeps_checks_of_the_same_name_apart(environment):
@@ -243,13 +246,13 @@ def test_comparison_keeps_checks_of_the_same_name_apart(environment):
 def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
     checks = made_up_checks()
     earlier = assembled(checks, environment)
-    now = [c for c in checks if c.operator == "gno_kernel_bwd" and c.panel == "pyref" and c.dtype == "float64"]
+    now = [c for c in checks if c.operator == "gno_kernel_bwd" and c.backend == "pyref" and c.dtype == "float64"]
     now, lost = now[1:], now[0]
     report = assembled(now, environment)
     assert sum(compare(earlier, checks, report, now).gone.values()) == len(checks) - len(now)
     asked = ({"gno_kernel_bwd"}, {"pyref"}, {"float64"})
     comparison = compare(earlier, checks, report, now, asked)
-    assert comparison.gone == {(lost.operator, lost.panel, lost.dtype): 1}
+    assert comparison.gone == {(lost.operator, lost.backend, lost.dtype): 1}
     assert comparison.new == {}
 
 

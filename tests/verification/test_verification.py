@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from trigraph.backends import BACKENDS
 from trigraph.cli import main
 from trigraph.fortran.threads import get_num_threads
-from trigraph.panels import PANELS
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import golden, isolated, subjects
 from trigraph.verification.cases import build, variants
@@ -31,7 +31,7 @@ def executed(units):
 
 def test_a_small_run_by_two_processes(tmp_path):
     """Everything that is planned is made, in every kind of check; the whole run is `make verify`."""
-    options = ["--operator", "basis_embedding_radial", "--panel", "fortran", "--panel", "judge", "--jobs", "2"]
+    options = ["--operator", "basis_embedding_radial", "--backend", "fortran", "--backend", "judge", "--jobs", "2"]
     result = CliRunner().invoke(main, ["verify", *options, "--report", str(tmp_path)])
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "report.json").read_text())
@@ -43,21 +43,21 @@ def test_a_small_run_by_two_processes(tmp_path):
 def test_the_plan_leaves_nothing_out():
     """What is planned is made, or the run has failed: see test_verification_complete.py."""
     labels = {u.label for u in plan()}
-    assert {*HOST, "gpu"} == {*PANELS}
-    assert {f"golden dimenet_H2O: {panel} {dtype}" for panel in HOST for dtype in DTYPES} <= labels
+    assert {*HOST, "gpu"} == {*BACKENDS}
+    assert {f"golden dimenet_H2O: {backend} {dtype}" for backend in HOST for dtype in DTYPES} <= labels
     assert "golden dimenet_H2O: judge" in labels
     for definition, degree in itertools.product(DEFINITIONS, (HUB, LONGEST_HUB)):
         assert any(label.startswith(f"{definition.name}, hub of {degree}, constant") for label in labels)
-    for definition, panel in itertools.product(DEFINITIONS, HOST):
+    for definition, backend in itertools.product(DEFINITIONS, HOST):
         for variant in variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
-            made = {kind: sum(f"{case}: {panel} {kind}" in labels for case in cases) for kind in WAYS}
+            made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in WAYS}
             # Large cases of the emulator, NaN, and calls of some cases, take dtypes in turn.
-            assert made["accuracy"] >= (1 if panel in EMULATED and variant.kind.large else 2)
+            assert made["accuracy"] >= (1 if backend in EMULATED and variant.kind.large else 2)
             if variant.kind.differenced:
                 assert made["nan"] >= 1
                 assert made["algebra"] >= 1
-                assert made["differences"] >= 1 or panel in EMULATED
+                assert made["differences"] >= 1 or backend in EMULATED
                 assert any(f"{case}: judge differences" in labels for case in cases)
             assert made["calls"] >= (variant.name in ("skewed", "one channel"))
 
@@ -90,15 +90,15 @@ def test_selections(name):
     checks = executed(u for u in units if "regular" in u.label and u.label.endswith("accuracy"))
     selected = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
     assert {c.operator for c in checks} == selected
-    assert {(c.panel, c.dtype) for c in checks} == {("pyref", "float32")}
+    assert {(c.backend, c.dtype) for c in checks} == {("pyref", "float32")}
     assert all(c.passed for c in checks)
     assert get_num_threads() == threads
 
 
-def test_a_panel_that_cannot_run_says_why(monkeypatch):
+def test_a_backend_that_cannot_run_says_why(monkeypatch):
     monkeypatch.setattr(subjects, "unavailable", lambda name: "no CUDA device")
     with pytest.raises(ValueError, match="'gpu' cannot run here: no CUDA device"):
-        plan(panels=["gpu"])
+        plan(backends=["gpu"])
 
 
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
@@ -107,7 +107,7 @@ def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
     values = build(op.definition, variants(op.definition)[1], "float64", 0).arguments(op)
-    found, expected = (subjects.panel(name).call(op, values, None) for name in ("gpu", "gpu-host"))
+    found, expected = (subjects.backend(name).call(op, values, None) for name in ("gpu", "gpu-host"))
     assert found.keys() == expected.keys()
     assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
 
@@ -169,7 +169,7 @@ def test_packaged_vectors_suffice(elsewhere):
     assert sorted(golden.files()) == sorted(HERE)
     assert golden.missing() == ELSEWHERE
     assert golden.check_missing() == []
-    labels = {u.label.split(":")[0] for u in plan(panels=["pyref"]) if "golden" in u.label}
+    labels = {u.label.split(":")[0] for u in plan(backends=["pyref"]) if "golden" in u.label}
     assert labels == {f"golden {name}" for name in HERE}
 
 
@@ -178,7 +178,7 @@ def test_missing_vectors_fail_under_ci(elsewhere, monkeypatch):
     failed = golden.check_missing()
     assert [c.case for c in failed] == list(ELSEWHERE)
     assert not any(c.passed for c in failed)
-    assert any(u.label == "golden vectors that are missing" for u in plan(panels=["pyref"]))
+    assert any(u.label == "golden vectors that are missing" for u in plan(backends=["pyref"]))
 
 
 def test_a_clone_without_a_directory_passes_under_ci(monkeypatch):
@@ -205,7 +205,7 @@ def vector(name, operator):
 def test_a_changed_value_is_noticed(name, operator, change, single):
     """The largest one, also in vectors of a program that computed in float32."""
     found = replace(vector(name, operator), single=single)
-    ways = [*((subjects.panel("pyref"), dtype) for dtype in found.dtypes), (None, "float64")]
+    ways = [*((subjects.backend("pyref"), dtype) for dtype in found.dtypes), (None, "float64")]
     assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, found, dtype))
     for name in found.expected:
         changed = {n: a.copy() for n, a in found.expected.items()}

@@ -16,7 +16,7 @@ from trigraph.verification.nonfinite import SPOILERS
 from trigraph.verification.real import build_real, real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
 from trigraph.verification.settings import named_in, restriction
-from trigraph.verification.subjects import panel
+from trigraph.verification.subjects import backend
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
 
@@ -146,7 +146,7 @@ def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
 def test_small_blocks_are_several(name):
     """Sums over several blocks at a time are added in another order than one by one: other bits, as right as before."""
     (*_, variant) = cases.hubs(BY_NAME[name], 20_000, "positive")
-    case, op, fast = cases.build(BY_NAME[name], variant, "float32", 0), OPERATORS[f"{name}_bwd"], panel("fortran")
+    case, op, fast = cases.build(BY_NAME[name], variant, "float32", 0), OPERATORS[f"{name}_bwd"], backend("fortran")
     usual = fast.call(op, case.arguments(op), None)
     with fast.small_blocks():
         small = fast.call(op, case.arguments(op), None)
@@ -277,12 +277,12 @@ def test_partial_sums_added_one_by_one_are_caught(monkeypatch):
     from trigraph.verification import subjects
 
     definition, op = BY_NAME["gno_aggregate"], OPERATORS["gno_aggregate_fwd"]
-    monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda panel, **arguments: naive(**arguments))
+    monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda backend, **arguments: naive(**arguments))
 
     def errors(degree):
         (variant,) = cases.hubs(definition, degree, "constant")
         judged = Judged(cases.build(definition, variant, "float32", 0))
-        return [c.passed for c in check_accuracy(panel("fortran"), judged, op)]
+        return [c.passed for c in check_accuracy(backend("fortran"), judged, op)]
 
     assert all(errors(500))
     assert not all(errors(10_000))

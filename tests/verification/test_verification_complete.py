@@ -138,4 +138,4 @@ def test_checks_that_are_missing_are_a_failed_check():
         unit = made_up(count, found)
         assert unit.planned() == count
         failed = [c for c in unit.execute() if not c.passed]
-        assert [(c.kind, c.operator, c.panel) for c in failed] == [("complete", OPERATOR, "pyref")]
+        assert [(c.kind, c.operator, c.backend) for c in failed] == [("complete", OPERATOR, "pyref")]

@@ -26,7 +26,7 @@ def checks_of(function, operator, where=(), cases=("regular",), skip=()):
 def failures(function, operator, cases=("regular",)):
     """Failed checks of a function, all of which are of its operator."""
     checks, _ = checks_of(function, operator, cases=cases)
-    assert {(c.operator, c.panel) for c in checks} == {(operator, "user:function")}
+    assert {(c.operator, c.backend) for c in checks} == {(operator, "user:function")}
     return [c for c in checks if not c.passed]
 
 
@@ -219,7 +219,7 @@ def test_a_function_of_other_arguments_is_refused_once():
         adapt("user:function", "gno_kernel_fwd", lambda x, w: x)
 
 
-def test_restrictions_are_of_every_panel_and_of_the_judge():
+def test_restrictions_are_of_every_backend_and_of_the_judge():
     units = plan(["mha_gat_n2n"], ["pyref", "judge"], ["float64"], where=["activation=tanh", "activation=ELU"])
     assert sum(u.planned() for u in units) > 0
     labels = [u.label for u in units if u.planned()]
@@ -243,9 +243,9 @@ def test_what_is_not_implemented_is_not_offered_and_counted():
     assert {c.kind for c in wrong if c.failed} >= {"accuracy", "differences", "golden"}
 
 
-def test_a_panel_has_no_such_excuse():
+def test_a_backend_has_no_such_excuse():
     def absent(op, values, wrt):
-        raise NotImplementedError("no such panel")
+        raise NotImplementedError("no such backend")
 
     units = plan(["gno_kernel_fwd"], [], ["float64"], implementation=Subject("pyref", False, absent))
     assert all(c.failed for u in units[:3] for c in u.execute())
@@ -296,7 +296,7 @@ def test_a_function_by_name(tmp_path, monkeypatch):
     units = plan(implementation="mymodule:gno_aggregate_fwd", dtypes=["float64"])
     checks = [c for u in units if "regular" in u.label or "golden" in u.label for c in u.execute()]
     assert all(c.passed for c in checks)
-    assert {c.panel for c in checks} == {"mymodule:gno_aggregate_fwd"}
+    assert {c.backend for c in checks} == {"mymodule:gno_aggregate_fwd"}
     assert {"accuracy", "repeat", "permutation", "golden", "empty"} <= {c.kind for c in checks}
     both = plan(["gno_aggregate_fwd"], ["pyref"], implementation="mymodule:Layer.forward")
     assert any("pyref" in u.label for u in both)

@@ -17,7 +17,7 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged
 from trigraph.verification.nonfinite import check_nonfinite, spoilers
 from trigraph.verification.properties import check_batch, check_layout, check_levels, check_out, check_threads
-from trigraph.verification.subjects import panel
+from trigraph.verification.subjects import backend
 
 NAME = "gno_kernel_bwd"
 
@@ -89,13 +89,13 @@ def test_what_is_raised_is_told():
 
 def test_one_channel_has_an_axis_of_one_beside_others():
     case = judged("agg_edge_to_edge_fwd", "one channel").case
-    assert case.sizes["n_spherical"] == 1
-    assert min(case.sizes[n] for n in ("n_radial", "n_mid")) > 1
+    assert case.sizes["num_spherical"] == 1
+    assert min(case.sizes[n] for n in ("num_radial", "n_mid")) > 1
     assert case.values["weights"].shape[0] > 1
 
 
 def last_bit_off(monkeypatch, name, where):
-    """Let the operator's panels give the first number of a result one bit more where ``where(result)`` says so."""
+    """Let the operator's backends give the first number of a result one bit more where ``where(result)`` says so."""
     good = subjects.FUNCTIONS[name]
 
     def differs(**arguments):
@@ -110,14 +110,14 @@ def last_bit_off(monkeypatch, name, where):
 
 def test_other_bits_with_two_threads_are_found(monkeypatch):
     last_bit_off(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
-    (check,) = check_threads(panel("fortran"), judged("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
+    (check,) = check_threads(backend("fortran"), judged("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
     assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
 
 
 def test_other_bits_in_a_batch_are_found(monkeypatch):
     case, op = judged("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
     last_bit_off(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
-    (check,) = check_batch(panel("fortran"), case, op, 0)
+    (check,) = check_batch(backend("fortran"), case, op, 0)
     assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
 
 
@@ -125,11 +125,11 @@ def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
     op, half = OPERATORS["mha_gat_n2n_fwd"], np.float16
     variant = next(v for v in variants(op.definition) if v.name == "regular")
     case = Judged(build(op.definition, variant, "float32", 0, "float16"))
-    assert all(c.passed for c in check_half(panel("gpu-host"), case, op))
+    assert all(c.passed for c in check_half(backend("gpu-host"), case, op))
     last_bit_off(monkeypatch, op.name, lambda array: array.dtype == half)
-    assert [c.field for c in check_half(panel("gpu-host"), case, op) if not c.passed] == ["output_embedding"]
+    assert [c.field for c in check_half(backend("gpu-host"), case, op) if not c.passed] == ["output_embedding"]
     last_bit_off(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
-    (check,) = check_every_number(panel("gpu-host"), "float16")
+    (check,) = check_every_number(backend("gpu-host"), "float16")
     assert (check.passed, check.error) == (False, 1.0)
 
 
@@ -138,14 +138,14 @@ def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]
     good = subjects.FUNCTIONS[op.name]
     last_bit_off(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
-    failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
+    failed = [c for c in check_levels(backend("fortran"), judged(op.name), op) if not c.passed]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
     def wrong(**arguments):
         return good(**arguments) * (2 if get_cpu_level() == "v3" else 1)
 
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, wrong)
-    failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
+    failed = [c for c in check_levels(backend("fortran"), judged(op.name), op) if not c.passed]
     assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v3"), ("levels", "regular")]
 
 
@@ -173,7 +173,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
     for function, error in ((forgets, 2 * case.case.sizes["f_out"]), (elsewhere, 2), (beside, 2)):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, function)
-        (check,) = check_out(panel("pyref"), case, op)
+        (check,) = check_out(backend("pyref"), case, op)
         assert not check.passed
         assert check.error == error
 
@@ -209,4 +209,4 @@ def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
 
     for change, expected in ((swallows, {"nan"}), (last_wins, {"nan"}), (travels, {"nan", "inf"})):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(changed, change))
-        assert spoilt(panel("pyref"), case, op, "embedding") == expected
+        assert spoilt(backend("pyref"), case, op, "embedding") == expected

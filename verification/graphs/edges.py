@@ -109,7 +109,7 @@ class EdgeCases(CaseGraphs):
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Parallel edges told apart by their shifts; most have their reverse.
 
-        They are few, since the direct panels pay for every triplet.
+        They are few, since the direct backends pay for every triplet.
         """
         nodes = sizes["num_nodes"]
         count = min(sizes["num_edges"] // 2, 6 * nodes)

@@ -15,7 +15,7 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.benchmarks.run import tolerance
 from trigraph.benchmarks.worker import as_numpy
-from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
+from trigraph.benchmarks.workloads import Case, Peer, backend_call, make_case
 from trigraph.table import evaluate
 
 ROUNDS = 7
@@ -47,7 +47,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
     ours: dict[str, Call] = {}
     for index in INDICES:
         own = case if index == "int64" else indexed(case, np.int32)
-        ours[index] = panel_call(workload, place.panel, own)
+        ours[index] = backend_call(workload, place.backend, own)
         if compiled:
             continue
         found = measure(place, {"trigraph": ours[index]})

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import trigraph
+from trigraph.backends import FUNCTIONS, unavailable
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.checks import bind_sizes
-from trigraph.panels import FUNCTIONS, unavailable
 from trigraph.table import OPERATORS, Array, Operator, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
@@ -51,7 +51,7 @@ def _names(place: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str,
 
 
 def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
-    """Return arguments of an operator as the verification draws them, for the panels of NumPy, arrays writable."""
+    """Return arguments of an operator as the verification draws them, for the backends of NumPy, arrays writable."""
     kind = next(v for v in variants(op.definition) if v.name == variant)
     values = build(op.definition, kind, dtype, seed).arguments(op)
     for value in values.values():
@@ -60,9 +60,9 @@ def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular",
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
-def called(op: Operator, values: Mapping[str, Any], panel: str, out: Any = None) -> Fields:
+def called(op: Operator, values: Mapping[str, Any], backend: str, out: Any = None) -> Fields:
     """Return what an operator of the front door returns, by field."""
-    return named_fields(op, FUNCTIONS[op.name](**values, panel=panel, out=out))
+    return named_fields(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
 def unlike(place: Device, mine: Fields, right: Fields) -> str:
@@ -85,12 +85,12 @@ def _poisoned(place: Device, notes: Notes) -> None:
     for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(arguments_of(op))
-        right = called(op, values, place.panel)
+        right = called(op, values, place.backend)
         out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
         _spoil(out)
         with place.poisoned():
-            mine = called(op, values, place.panel)
-            into = called(op, values, place.panel, next(iter(out.values())) if op.single else out)
+            mine = called(op, values, place.backend)
+            into = called(op, values, place.backend, next(iter(out.values())) if op.single else out)
         wrong = [unlike(place, found, right) for found in (mine, into)]
         wrong += [n for n, array in out.items() if into[n] is not array]
         notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
@@ -103,13 +103,13 @@ def _views(place: Device, notes: Notes) -> None:
         for dtype in ("float32", "float64"):
             given = arguments_of(op, dtype)
             values = place.moved(given)
-            right = called(op, values, place.panel)
+            right = called(op, values, place.backend)
             for key, array in values.items():
                 if isinstance(given[key], np.ndarray):
                     whole = place.xp.empty(array.size + 1, array.dtype)
                     whole[1:] = array.reshape(-1)
                     values[key] = whole[1:].reshape(array.shape)
-            wrong = unlike(place, called(op, values, place.panel), right)
+            wrong = unlike(place, called(op, values, place.backend), right)
             notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
 
 
@@ -118,7 +118,7 @@ def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
     for name in _names(place, SOME):
         op = OPERATORS[name]
-        call = partial(called, op, place.moved(arguments_of(op, variant="skewed")), place.panel)
+        call = partial(called, op, place.moved(arguments_of(op, variant="skewed")), place.backend)
         works.append((name, call, place.hosted(call())))
     place.synchronize()
     return works
@@ -162,15 +162,15 @@ def _capture(place: Device, notes: Notes) -> None:
     for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(arguments_of(op))
-        results, replay = place.captured(partial(called, op, values, place.panel))
+        results, replay = place.captured(partial(called, op, values, place.backend))
         for key, value in place.moved(arguments_of(op, seed=1)).items():
             if hasattr(value, "dtype") and value.shape == values[key].shape:
                 values[key][...] = value
-        right = place.hosted(called(op, values, place.panel))
+        right = place.hosted(called(op, values, place.backend))
         _spoil(results)
         replay()
         with place.poisoned():
-            again = called(op, values, place.panel)
+            again = called(op, values, place.backend)
         replay()
         wrong = unlike(place, results, right) or unlike(place, again, right)
         notes.add(f"{name}, captured and replayed", not wrong, wrong)
@@ -191,7 +191,7 @@ def _extremes(place: Device, notes: Notes) -> None:
                 values = {**given, first: np.ldexp(given[first], power)}
                 with np.errstate(all="ignore"):
                     right = called(op, values, "gpu-host")
-                    mine = place.hosted(called(op, place.moved(values), place.panel))
+                    mine = place.hosted(called(op, place.moved(values), place.backend))
                     exact = ask(op, values)
                 sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
                 most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
@@ -226,18 +226,18 @@ def _large(place: Device, notes: Notes) -> None:
         x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
         weight = xp.full(nodes, 2, np.float32)
         label = f"{nodes} nodes and edges of dim {dim}, {np.dtype(index).name}"
-        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, panel=place.panel).output_embedding
+        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=place.backend).output_embedding
         notes.add(f"weighted sum, forward, {label}", bool((out == 2 * x[::-1][:, :1]).all()))
-        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, panel=place.panel, wrt=("embedding",))
+        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, backend=place.backend, wrt=("embedding",))
         notes.add(f"weighted sum, backward, {label}", bool((grads.embedding == 4 * x[:, :1]).all()))
         del out, grads, x
     edges, width = limit // 1024 + 5, 32
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
     params = place.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
-    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, panel=place.panel)
+    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=place.backend)
     tail, weights = (place.hosted(a).astype(np.float64) for a in (coords[-64:], params))
-    right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, panel="pyref")
+    right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
     error = np.max(np.abs(place.hosted(kernel[-64:]) - right))
     notes.add(f"kernel of {edges} edges, 32 x 32", bool(error <= 512 * 2.0**-23 * np.max(np.abs(right))))
 

@@ -33,7 +33,7 @@ def _first_call(where: Device, notes: Notes) -> None:
     x, w = (where.moved(np.ones(shape, np.float32)) for shape in ((2, 4), (2,)))
     for name in ("first", "second"):
         begun = time.perf_counter()
-        trigraph.agg_weighted_n2n_fwd(x, w, graph, panel=where.panel)
+        trigraph.agg_weighted_n2n_fwd(x, w, graph, backend=where.backend)
         where.synchronize()
         notes.add(f"{name} call in this process", seconds=time.perf_counter() - begun)
 
@@ -54,7 +54,7 @@ def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
 
 def _all(where: Device, notes: Notes) -> None:
     """Compile everything in as many processes as there are processors."""
-    names = [(where.panel, family, instance) for family, instances in INSTANCES.items() for instance in instances]
+    names = [(where.backend, family, instance) for family, instances in INSTANCES.items() for instance in instances]
     names = names[::20] if where.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()

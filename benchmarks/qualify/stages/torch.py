@@ -59,8 +59,8 @@ def _on(place: Device, value: Any, index: int = 0) -> Any:
 
 def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
     names = [n for n in OPERATORS[f"{spec.name}_fwd"].parameters if n not in spec.requests]
-    function, panel = getattr(trigraph.torch, spec.name), place.panel if place.rehearsal else None
-    return function(**{n: values[n] for n in names}, panel=panel, **more)
+    function, backend = getattr(trigraph.torch, spec.name), place.backend if place.rehearsal else None
+    return function(**{n: values[n] for n in names}, backend=backend, **more)
 
 
 def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
@@ -84,7 +84,7 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
 
 
 def _unlike(mine: Fields, right: Fields, place: Device) -> str:
-    """Return the names of fields of torch that have other bits than those of the panel, or are elsewhere."""
+    """Return the names of fields of torch that have other bits than those of the backend, or are elsewhere."""
     import torch
 
     there = {n: tensor.detach().cpu() for n, tensor in mine.items() if tensor is not None}
@@ -93,7 +93,7 @@ def _unlike(mine: Fields, right: Fields, place: Device) -> str:
 
 
 def _derivatives(place: Device, notes: Notes) -> None:
-    """Check both orders of every operator by autograd against the panel, bit for bit; on each device there is."""
+    """Check both orders of every operator by autograd against the backend, bit for bit; on each device there is."""
     import torch
 
     for index in range(1 if place.rehearsal else torch.cuda.device_count()):
@@ -103,18 +103,18 @@ def _derivatives(place: Device, notes: Notes) -> None:
             for order, fields in found.items():
                 op = OPERATORS[f"{spec.name}_{order}"]
                 given = {n: values.get(n) for n in op.parameters if n not in spec.requests}
-                wrong = _unlike(fields, called(op, place.moved(given), place.panel), place)
+                wrong = _unlike(fields, called(op, place.moved(given), place.backend), place)
                 notes.add(f"{op.name}, device {index}", not wrong, wrong)
 
 
 def _half(place: Device, notes: Notes) -> None:
-    """Check embeddings in bfloat16 against the panel, and that autocast computes in float32."""
+    """Check embeddings in bfloat16 against the backend, and that autocast computes in float32."""
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]
     values = arguments_of(op)
     half = {a.name: values[a.name].astype(half_dtype("bfloat16")) for a in op.given(values) if a.half}
-    right = called(op, place.moved({**values, **half}), place.panel)
+    right = called(op, place.moved({**values, **half}), place.backend)
     found = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
     wrong = _unlike({"output_embedding": found}, right, place)
     notes.add("attention with bfloat16", not wrong, wrong)

@@ -21,7 +21,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
     which = SMALLEST if place.rehearsal else ("--operator", part)
     jobs = str(1 if place.rehearsal else place.jobs)
-    main(["verify", *which, "--panel", place.panel, "--jobs", jobs])
+    main(["verify", *which, "--backend", place.backend, "--jobs", jobs])
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from trigraph.graphs.arrays import LARGEST_INT, count, shown
 from trigraph.graphs.scalars import real_number, scalar_of
-from trigraph.table.grammar import SYMBOLS, Attribute, Operator
+from trigraph.table.grammar import Attribute, Operator
 
 HALF = ("float16", "bfloat16")
 
@@ -43,7 +43,7 @@ def bind_arguments(
         for name in (n for n in kwargs if n not in names):
             import difflib
 
-            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
+            near = difflib.get_close_matches(name, [*names, "out", "backend"], 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
         absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]
@@ -73,13 +73,13 @@ def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.
         return attribute.choices[place]
     if attribute.real:
         return _number(op, name, value, dtype)
-    symbol = SYMBOLS[name]
+    symbol = op.definition.symbol(name)
     maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
     return count(op.name, name, value, symbol.minimum, maximum)
 
 
 def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
-    """Return an attribute that is a number as a float; panels convert it to the dtype they compute in."""
+    """Return an attribute that is a number as a float; backends convert it to the dtype they compute in."""
     number = real_number(op.name, name, value)
     if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
         raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")

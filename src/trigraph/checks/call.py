@@ -17,14 +17,15 @@ from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate
 from trigraph.table.graph_kinds import GraphArgument
 
-HALF_PANELS = ("gpu", "gpu-host")
+HALF_BACKENDS = ("gpu", "gpu-host")
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
-# Sizes, wanted fields and data kept by panels (`Checked.kept`) for calls that have passed every check, by `_key`.
+# Sizes, wanted fields and data kept by backends (`Checked.kept`) for calls that have passed every check, by `_key`.
 # Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
-# They depend on operator, panel, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of arrays,
-# and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What depends on
-# elements of arrays is checked again (`_check_positions`, `_check_positive`); calls with `out` are not remembered.
+# They depend on operator, backend, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of
+# arrays, and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What
+# depends on elements of arrays is checked again (`_check_positions`, `_check_positive`); calls with `out` are not
+# remembered.
 _passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
 MOST_PASSED = 256
 
@@ -33,7 +34,7 @@ class Checked(NamedTuple):
     """A call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, outputs given.
 
     `columns` are the fields returned with a trailing axis of length one, because their input has one. In `kept` a
-    panel may store data that depends only on shapes, dtypes and attributes; later calls with the same ones reuse it.
+    backend may store data that depends only on shapes, dtypes and attributes; later calls with the same ones reuse it.
     """
 
     values: dict[str, Any]
@@ -44,11 +45,11 @@ class Checked(NamedTuple):
     kept: dict[Any, Any]
 
 
-def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
+def _refuse_kind(op: Operator, name: str, value: Any, kind: str, backend: str) -> None:
     if array_kind(value) is None:
         expected = f"expected a {kind}.ndarray of float32 or float64{advice(name, value)}"
         raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; {expected}")
-    raise TypeError(f"{op.name}: {name} is a {array_kind(value)}.ndarray; panel {panel!r} takes {kind}.ndarray")
+    raise TypeError(f"{op.name}: {name} is a {array_kind(value)}.ndarray; backend {backend!r} takes {kind}.ndarray")
 
 
 def _dtype_of(array: Array, first: Any) -> np.dtype:
@@ -56,16 +57,16 @@ def _dtype_of(array: Array, first: Any) -> np.dtype:
     return first.dtype if array.half or not is_half(first.dtype) else np.dtype(np.float32)
 
 
-def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
+def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, backend: str) -> None:
     """Check kinds, dtypes and devices of the floating arrays."""
     first: str | None = None
-    takes_half = panel in HALF_PANELS
+    takes_half = backend in HALF_BACKENDS
     for array in op.binding_order:
         value = values[array.name]
         if value is None and array.nullable:
             continue
         if array_kind(value) != kind:
-            _refuse_kind(op, array.name, value, kind, panel)
+            _refuse_kind(op, array.name, value, kind, backend)
         if array.index:
             continue
         half = takes_half and array.half
@@ -94,7 +95,7 @@ def graph_expected(op: Operator, argument: GraphArgument) -> str:
     return f"a trigraph.{op.graph.type_name}{others}"
 
 
-def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
+def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, backend: str) -> None:
     """Check the classes and devices of graph objects, and that they support the choices."""
     if op.graph is None:
         return
@@ -110,7 +111,7 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
             )
         if graph.kind != kind:
             held = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
-            raise TypeError(f"{op.name}: {name} holds {held}; panel {panel!r} takes {kind}.ndarray")
+            raise TypeError(f"{op.name}: {name} holds {held}; backend {backend!r} takes {kind}.ndarray")
         if kind != "numpy" and graph.device != device_of(first):
             there = device_of(first)
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
@@ -177,7 +178,7 @@ def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
 def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that positions passed from fwd to bwd are in-edges of their destinations; NumPy arrays only.
 
-    On a device the check would synchronise; there, as in every panel, a position that is no in-edge contributes zero.
+    On a device the check would synchronise; there, as in every backend, a position that is no in-edge contributes zero.
     """
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
@@ -216,7 +217,7 @@ def check_out(
     wanted: tuple[str, ...],
     columns: frozenset[str],
     kind: str,
-    panel: str,
+    backend: str,
 ) -> dict[str, Any]:
     """Return the caller's output arrays by field, or raise.
 
@@ -240,7 +241,7 @@ def check_out(
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         if array_kind(array) != kind:
-            _refuse_kind(op, label, array, kind, panel)
+            _refuse_kind(op, label, array, kind, backend)
         dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first)
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
@@ -275,7 +276,7 @@ def _contiguous(value: Any) -> Any:
     return value if value.flags.c_contiguous else namespace_of(value).ascontiguousarray(value)
 
 
-def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple[Any, ...] | None:
+def _key(op: Operator, values: Mapping[str, Any], wrt: Any, backend: str) -> tuple[Any, ...] | None:
     """Return all that checks of a call without `out` depend on, except array elements; None if that is not plain.
 
     It is plain where arrays are contiguous, of numbers, and all else is a number, a string or a graph.
@@ -283,7 +284,7 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
     asked = tuple(wrt) if type(wrt) is list else wrt
     if asked is not None and not all(type(name) is str for name in (asked if type(asked) is tuple else (asked,))):
         return None
-    key: list[Any] = [op.name, panel, asked]
+    key: list[Any] = [op.name, backend, asked]
     for name in op.parameters:
         value = values[name]
         kind = type(value)
@@ -310,21 +311,21 @@ def _unchanged(checked: Any, given: Any) -> bool:
     return checked is given or (type(checked) is str and type(given) is str and checked == given)
 
 
-def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
-    """Check a call of a panel that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
-    key = _key(op, values, wrt, panel) if out is None else None
+def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, backend: str) -> Checked:
+    """Check a call of a backend that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
+    key = _key(op, values, wrt, backend) if out is None else None
     passed = _passed.get(key)
     if passed is not None:
         _check_positions(op, values)
         _check_positive(op, values)
         return Checked(values, *passed[:2], {}, frozenset(), passed[2])
     before = dict(values)
-    _check_arrays(op, values, kind, panel)
+    _check_arrays(op, values, kind, backend)
     _wrap_indices(op, values)
     for attribute in op.attributes:
         dtype = values[op.definition.inputs[0].name].dtype
         values[attribute.name] = checked_attribute(op, attribute, values[attribute.name], dtype)
-    _check_graph(op, values, kind, panel)
+    _check_graph(op, values, kind, backend)
     _check_absent(op, values)
     _check_indices(op, values)
     columns = squeeze_columns(op, values)
@@ -333,7 +334,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_positive(op, values)
     returned = [f.name for f in op.returned(values, sizes)]
     wanted = tuple(returned) if wrt is None else tuple(n for n in checked_wrt(op, wrt) if n in returned)
-    outputs = check_out(op, out, values, sizes, wanted, columns, kind, panel)
+    outputs = check_out(op, out, values, sizes, wanted, columns, kind, backend)
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks.arguments import choice_number
-from trigraph.table.grammar import SYMBOLS, Array, Operator, evaluate, names_in
+from trigraph.table.grammar import Array, Operator, evaluate, names_in
 
 
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
     return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
 
 
-def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
+def _solve(op: Operator, dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
     """Return the integer `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if none exists."""
     if dim == symbol:
         at_zero, slope = 0, 1
@@ -43,13 +43,13 @@ def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | 
         at_zero = evaluate(dim, {**sizes, symbol: 0})
         slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
     value, rest = (size - at_zero) // slope, (size - at_zero) % slope
-    limits = SYMBOLS[symbol]
+    limits = op.definition.symbol(symbol)
     fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
     return value if fits else None
 
 
-def _limits(symbol: str) -> str:
-    limits = SYMBOLS[symbol]
+def _limits(op: Operator, symbol: str) -> str:
+    limits = op.definition.symbol(symbol)
     return f">= {limits.minimum}" + ("" if limits.maximum is None else f" and <= {limits.maximum}")
 
 
@@ -84,12 +84,12 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                 expected = lengths[dim] = evaluate(dim, sizes)
             if expected is None:
                 unknown = sorted(names - sizes.keys())
-                solved = _solve(dim, unknown[0], sizes, size)
+                solved = _solve(op, dim, unknown[0], sizes, size)
                 if solved is None:
                     known = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
                     raise ValueError(
                         f"{op.name}: {array.name} has shape {shape}; expected {expected_shape(array, sizes)} with a "
-                        f"whole {unknown[0]} {_limits(unknown[0])}" + (f" for {known}" if known else "")
+                        f"whole {unknown[0]} {_limits(op, unknown[0])}" + (f" for {known}" if known else "")
                     )
                 sizes[unknown[0]] = solved
                 lengths[dim] = size

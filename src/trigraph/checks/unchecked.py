@@ -1,4 +1,4 @@
-"""Operators of a panel as functions that do not check their arguments."""
+"""Operators of a backend as functions that do not check their arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from trigraph.table.grammar import Operator
 
 
 def unchecked(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
-    """Return an operator as a function with the table's signature, plus `out`; `execute` is that of a panel.
+    """Return an operator as a function with the table's signature, plus `out`; `execute` is that of a backend.
 
     Its arrays have `lead` leading axes in addition to those in the table.
     """

@@ -10,9 +10,9 @@ Where the original fails on empty lists, results are zeros and there are no slot
 from dataclasses import dataclass
 from typing import Any
 
+from trigraph.backends import FUNCTIONS
 from trigraph.graphs import MOST, advice, array_kind, check_memory, check_range, count, index_array, namespace_of
 from trigraph.graphs.segments import Segments
-from trigraph.panels import FUNCTIONS
 
 __all__ = ["basis_embedding", "interaction_bilinear"]
 
@@ -95,7 +95,7 @@ def basis_embedding(
     idx_sph_inner: Any = None,
     num_atoms: Any = None,
     *,
-    panel: str | None = None,
+    backend: str | None = None,
 ) -> Any:
     """Embed a radial, circular or spherical basis, as ``BasisEmbedding(...)(rad_basis, ...)`` does.
 
@@ -105,7 +105,7 @@ def basis_embedding(
         The layer's weight: (interm, num_radial) for a radial basis, (num_radial, num_spherical, interm) for another.
     rad_basis, sph_basis, idx_rad_outer, idx_rad_inner, idx_sph_outer, idx_sph_inner, num_atoms
         As of the `forward` of `trigraph.torch.nn.BasisEmbedding`, arrays in place of tensors.
-    panel : str, optional
+    backend : str, optional
         As everywhere in trigraph.
 
     Returns
@@ -120,7 +120,7 @@ def basis_embedding(
         outer = _index(owner, "idx_sph_outer", idx_sph_outer, triplets, rad_basis)
         check_range(owner, "idx_sph_outer", outer, edges[1], edges[0])
         form = FUNCTIONS["basis_embedding_triplets_fwd"]
-        return form(rad_basis, weight, sph_basis, Segments(outer, edges[1]), panel=panel)
+        return form(rad_basis, weight, sph_basis, Segments(outer, edges[1]), backend=backend)
     by_atom = by_edge = None
     if idx_rad_inner is not None:
         atoms = ("num_atoms", count(owner, "num_atoms", num_atoms, maximum=MOST))
@@ -128,7 +128,7 @@ def basis_embedding(
     if sph_basis is not None:
         by_edge = _slots(owner, "idx_sph", (idx_sph_outer, idx_sph_inner), triplets, edges, rad_basis)
     form = FUNCTIONS["basis_embedding_radial_fwd" if weight.ndim == 2 else "basis_embedding_spherical_fwd"]
-    rad_W1 = form(rad_basis, weight, panel=panel)
+    rad_W1 = form(rad_basis, weight, backend=backend)
     if by_atom is not None:
         rad_W1 = _by_atom(rad_W1, by_atom)
     return rad_W1 if by_edge is None else (rad_W1, by_edge.pad(sph_basis).transpose(0, 2, 1))
@@ -176,7 +176,7 @@ def interaction_bilinear(
     idx_agg2_inner: Any = None,
     agg2_out_size: Any = None,
     *,
-    panel: str | None = None,
+    backend: str | None = None,
 ) -> Any:
     """Sum triplets or quadruplets into edges or atoms, as ``EfficientInteractionBilinear(...)(basis, ...)`` does.
 
@@ -188,7 +188,7 @@ def interaction_bilinear(
         What :func:`basis_embedding` returns.
     m, idx_agg_outer, idx_agg_inner, idx_agg2_outer, idx_agg2_inner, agg2_out_size
         As of the `forward` of `trigraph.torch.nn.EfficientInteractionBilinear`, arrays in place of tensors.
-    panel : str, optional
+    backend : str, optional
         As everywhere in trigraph.
 
     Returns
@@ -216,5 +216,5 @@ def interaction_bilinear(
         rad_W1 = rad_W1.reshape(size[1], interm, slots2.width, num_spherical)[slots2.outer, :, slots2.inner]
         atoms = Segments(slots2.outer, size[1])
     return FUNCTIONS["interaction_bilinear_fwd"](
-        rad_W1, sph[slots.outer, :, slots.inner], m, weight, Segments(slots.outer, edges[1]), atoms, panel=panel
+        rad_W1, sph[slots.outer, :, slots.inner], m, weight, Segments(slots.outer, edges[1]), atoms, backend=backend
     )

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.backends import FUNCTIONS as WHOLE
 from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
 from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Partition, Subgraph
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
-from trigraph.panels import FUNCTIONS as WHOLE
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import distributed_docstring, distributed_signature, publish
 
@@ -27,8 +27,8 @@ def entity_of(array: Array) -> tuple[str, int] | None:
 class _Call:
     """One call of an operator on one rank."""
 
-    def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, panel: str | None) -> None:
-        self.op, self.values, self.partition, self.panel = op, values, divided, panel
+    def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, backend: str | None) -> None:
+        self.op, self.values, self.partition, self.backend = op, values, divided, backend
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
@@ -64,7 +64,7 @@ class _Call:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the facts that must be the same on all ranks."""
-        facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
+        facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("backend", str(self.backend))]
         for a in self.op.arguments:
             value, divided = self.values[a.name], self.divided[a.name]
             if value is None:
@@ -144,7 +144,7 @@ class _Call:
             graphs_there = subgraph.graphs_for(values[self.op.definition.inputs[0].name])
             graphs = {g.name: graphs_there[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
-        result = WHOLE[self.op.name](**arguments, **graphs, **keywords, panel=self.panel)
+        result = WHOLE[self.op.name](**arguments, **graphs, **keywords, backend=self.backend)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         indices = {f.name for f in self.op.fields if f.index}
         return {n: self._whole(subgraph, fields[n]) if n in indices else fields[n] for n in names}
@@ -186,11 +186,11 @@ def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | N
 def _function(op: Operator) -> Callable[..., Any]:
     signature = distributed_signature(op)
 
-    def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
+    def call(*args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
         divided = _checked_partition(op, values, partition)
         with agreement(divided.comm, ("the operator", op.name)) as facts:
-            work = _Call(op, values, divided, panel)
+            work = _Call(op, values, divided, backend)
             work.check()
             facts += work.facts()
         with entered(*values.values()):

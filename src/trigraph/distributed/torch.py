@@ -103,13 +103,13 @@ def _function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS[f"{spec.name}_fwd"]
     signature = distributed_signature(op)
 
-    def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
+    def call(*args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(op, args, kwargs, signature)
         inputs = [values.pop(a.name) for a in spec.inputs]
         for a, tensor in zip(spec.inputs, inputs, strict=True):
             if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
                 raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
-        others = {**values, "panel": panel, **({} if op.graph else {"partition": partition})}
+        others = {**values, "backend": backend, **({} if op.graph else {"partition": partition})}
         results = _Derivative.apply(spec, 0, others, (), *inputs)  # type: ignore[no-untyped-call]
         return results if op.single else result_type(op.name)(*results)
 

@@ -84,7 +84,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
         for name in spec.symbols:
             if sizes[name] > LARGEST:
-                raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
+                raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
         operands = {n: kind.find(n, values) for n in arrays_of_graphs}  # type: ignore[union-attr]
         operands = {n: a for n, a in operands.items() if a is not None} | {
             a.name: values[a.name] for a in op.given(values)

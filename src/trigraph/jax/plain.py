@@ -51,9 +51,9 @@ def gno_message(v: Values, s: Values, a: Values) -> Values:
 
 
 @cache  # of numbers alone
-def _zeros(n_spherical: int, n_radial: int) -> tuple[np.ndarray, np.ndarray]:
-    zeros = bessel_zeros(n_spherical, n_radial)
-    return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, n_spherical + 1)[:, None], zeros))
+def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
+    zeros = bessel_zeros(num_spherical, num_radial)
+    return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, num_spherical + 1)[:, None], zeros))
 
 
 def _spherical_bessel(l: int, x: Any) -> Any:  # noqa: E741
@@ -75,7 +75,7 @@ def radial_basis(v: Values, s: Values, a: Values) -> Values:
     x = jnp.where(inside, v["dist"], 0.5)[:, None]
     b, c, d = -(q + 1) * (q + 2) / 2, q * (q + 2), -q * (q + 1) / 2
     envelope = jnp.where(inside[:, None], 1 / x + b * x ** (q - 1) + c * x**q + d * x ** (q + 1), 0)
-    zeros, norms = _zeros(s["n_spherical"], s["n_radial"])
+    zeros, norms = _zeros(s["num_spherical"], s["num_radial"])
     radial = [
         envelope * n.astype(x.dtype) * _spherical_bessel(l, z.astype(x.dtype) * x)
         for l, (z, n) in enumerate(zip(zeros, norms, strict=True))  # noqa: E741
@@ -109,9 +109,9 @@ def _harmonics(u: Any, degree: int) -> list[Any]:
 
 def agg_edge_to_edge(v: Values, s: Values, a: Values) -> Values:
     """Sum over triplets by the addition theorem: sums of harmonics at each node, less what is left out."""
-    edges, vec, number = jnp.arange(s["num_edges"]), v["vec"], s["n_spherical"] * s["n_radial"]
-    w1 = v["weights"][:number].reshape(s["n_spherical"], s["n_radial"], -1)
-    radial = v["sbf_rad"].reshape(-1, s["n_spherical"], s["n_radial"])
+    edges, vec, number = jnp.arange(s["num_edges"]), v["vec"], s["num_spherical"] * s["num_radial"]
+    w1 = v["weights"][:number].reshape(s["num_spherical"], s["num_radial"], -1)
+    radial = v["sbf_rad"].reshape(-1, s["num_spherical"], s["num_radial"])
     basis = jnp.einsum("eln,lnm,cm->elc", radial, w1, v["weights"][number:]) * v["embedding"][:, None]
     order = v["dst_edge_index"]
     if a["exclude"] == "node":  # the edges between the same two nodes together: groups in the order by destination
@@ -122,7 +122,7 @@ def agg_edge_to_edge(v: Values, s: Values, a: Values) -> Values:
     elif a["exclude"] == "edge":
         group, other, leaves = edges, v["reverse_edge"], v["reverse_edge"] >= 0
     out = jnp.zeros_like(v["embedding"])
-    for l, y in enumerate(_harmonics(vec / jnp.sqrt((vec * vec).sum(1, keepdims=True)), s["n_spherical"])):  # noqa: E741
+    for l, y in enumerate(_harmonics(vec / jnp.sqrt((vec * vec).sum(1, keepdims=True)), s["num_spherical"])):  # noqa: E741
         terms = math.sqrt((2 * l + 1) / (4 * math.pi)) * y[:, :, None] * basis[:, None, l]
         at = _sum(terms, v["dst"], s["num_nodes"])[v["src"]]
         if a["exclude"]:

@@ -6,7 +6,7 @@ Only the standard library is used here: the build runs this module before the pa
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -22,7 +22,7 @@ class Symbol:
     doc: str  # what it counts
     minimum: int  # 0 for counts of entities (an empty graph is ordinary input), 1 for widths
     typical: tuple[int, ...]  # sizes from which cases are drawn; deliberately not powers of two
-    maximum: int | None = None  # the largest size, where there is one
+    maximum: int | None = None  # the largest size, where a definition has one (`Definition.symbol`)
 
 
 SYMBOLS: dict[str, Symbol] = {
@@ -35,9 +35,9 @@ SYMBOLS: dict[str, Symbol] = {
     "f_in": Symbol("features per source node", 1, (3, 5)),
     "f_out": Symbol("features per destination node", 1, (4, 3)),
     "num_nodes": Symbol("nodes", 0, (9, 12)),
-    "n_radial": Symbol("radial basis functions R", 1, (6, 3), 16),
-    "n_spherical": Symbol("spherical basis functions S", 1, (7, 4), 8),
-    "envelope_exponent": Symbol("exponent p of the envelope", 2, (5, 4), 16),
+    "num_radial": Symbol("radial basis functions R", 1, (6, 3)),
+    "num_spherical": Symbol("circular or spherical basis functions S", 1, (7, 4)),
+    "envelope_exponent": Symbol("exponent p of the envelope", 2, (5, 4)),
     "n_emb": Symbol("width C of the edge embedding", 1, (10, 5)),
     "n_mid": Symbol("width M between the two projections of the basis", 1, (4, 3)),
     "dim": Symbol("width of the node embedding", 1, (7, 4, 5)),
@@ -46,8 +46,6 @@ SYMBOLS: dict[str, Symbol] = {
     "num_triplets": Symbol("triplets", 0, (53, 41)),
     "num_inputs": Symbol("rows of m", 0, (31, 23)),
     "num_outputs": Symbol("rows of the result: atoms, or edges", 0, (11, 7)),
-    "num_radial": Symbol("radial basis functions", 1, (6, 4)),
-    "num_spherical": Symbol("circular or spherical basis functions S", 1, (7, 5)),
     "interm": Symbol("width of the intermediate embedding", 1, (5, 3)),
     "emb_in": Symbol("width of the embedding of the inputs", 1, (4, 6)),
     "emb_out": Symbol("width of the embedding of the outputs", 1, (6, 5)),
@@ -114,7 +112,7 @@ class Attribute:
 class Kink:
     """Where an operator is not differentiable.
 
-    `function` names a function of the pyref panel, called with the inputs, graph and attributes of the forward
+    `function` names a function of the pyref backend, called with the inputs, graph and attributes of the forward
     operator; the operator has a kink where one of the values it returns is zero. The first axis of these values
     corresponds to the rows of the input `resample`, which the case generator draws again until no value is near zero.
     If values and rows are numbered differently, `rows` names the graph array with the row of each value.
@@ -141,7 +139,7 @@ class Definition:
     """One differentiable operator."""
 
     name: str  # ``gno_kernel``
-    family: str  # ``gno``: the file name in every panel
+    family: str  # ``gno``: the file name in every backend
     summary: str  # one sentence
     formulas: tuple[str, str, str]  # of fwd, bwd and bwd2
     source: str  # where the formula comes from
@@ -159,6 +157,7 @@ class Definition:
     given_back: tuple[str, ...] = ()
     given_back_when: tuple[tuple[str, str], ...] = ()  # those of them that bwd reads only under a condition
     settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; (): any
+    maxima: tuple[tuple[str, int], ...] = ()  # largest sizes of symbols
     largest_step: float = 2.0**-6  # of finite differences; generated inputs are of order one, some have a domain
 
     @lazy
@@ -170,6 +169,14 @@ class Definition:
             for dim in array.dims:
                 symbols.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
         return (*symbols, *(a.name for a in self.attributes if a.size))
+
+    def symbol(self, name: str) -> Symbol:
+        """Return a size of :data:`SYMBOLS` with the largest that this operator supports."""
+        return self._limited.get(name) or SYMBOLS[name]
+
+    @lazy
+    def _limited(self) -> dict[str, Symbol]:
+        return {name: replace(SYMBOLS[name], maximum=maximum) for name, maximum in self.maxima}
 
     @lazy
     def requests(self) -> tuple[str, ...]:
@@ -205,7 +212,7 @@ class Operator:
 
     @property
     def family(self) -> str:
-        """File name of the operator in every panel."""
+        """File name of the operator in every backend."""
         return self.definition.family
 
     @lazy
@@ -329,7 +336,7 @@ class Operator:
 
     @lazy
     def signature(self) -> inspect.Signature:
-        """Signature of the operator in every panel; derivatives with named fields also have `wrt`."""
+        """Signature of the operator in every backend; derivatives with named fields also have `wrt`."""
         positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
         nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # optional only in `trigraph.X`
         known = {n: value for n, value in self.defaults.items() if n not in nullable}

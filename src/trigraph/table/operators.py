@@ -27,6 +27,8 @@ GEMNET = (
     "EfficientInteractionBilinear, ragged instead of padded."
 )
 ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
+# Of the table of zeros of the Bessel functions, and of the powers in the envelope.
+BESSEL_MAXIMA = (("num_radial", 16), ("num_spherical", 8), ("envelope_exponent", 16))
 HEADS = "num_heads*dim_head"
 BILINEAR_TERMS = (
     "(num_triplets*num_spherical*emb_in+num_edges*num_spherical*interm*emb_in+num_outputs*interm*emb_in*emb_out)"
@@ -39,8 +41,8 @@ COORDS = Array("coords", "num_edges d", "dx of each edge, in the caller's length
 FEATURES = Array("features", "num_src_nodes f_in", "h of each source node.", 1)
 KERNEL_SHAPE = "num_edges f_out*f_in"
 
-RADIAL_TERMS = "num_edges*n_radial*(n_spherical+1)"
-SUM_TERMS = "num_edges*(n_spherical*n_spherical*n_emb+n_mid*(n_spherical*n_radial+n_spherical*n_emb))"
+RADIAL_TERMS = "num_edges*num_radial*(num_spherical+1)"
+SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*num_radial+num_spherical*n_emb))"
 
 
 def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
@@ -128,24 +130,25 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "dist",
                 "num_edges",
-                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel "
+                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a backend "
                 "is called directly, the edge's results and the gradient of freq are NaN.",
                 sample="unit interval",
                 column=True,
                 positive=True,
             ),
-            Array("freq", "n_radial", "Frequencies of the sines; R = len(freq).", sample="frequency"),
+            Array("freq", "num_radial", "Frequencies of the sines; R = len(freq).", sample="frequency"),
         ),
         outputs=(
-            Array("rbf", "num_edges n_radial", "Radial basis of each edge."),
-            Array("sbf_rad", "num_edges n_spherical*n_radial", "Radial part of the spherical basis of each edge."),
+            Array("rbf", "num_edges num_radial", "Radial basis of each edge."),
+            Array("sbf_rad", "num_edges num_spherical*num_radial", "Radial part of the spherical basis of each edge."),
         ),
         attributes=(
-            Attribute("n_spherical", "Spherical basis functions S.", 7),
+            Attribute("num_spherical", "Spherical basis functions S.", 7),
             Attribute("envelope_exponent", "Exponent p of the smooth cutoff.", 5),
         ),
         kinks=(Kink("radial_basis_kinks", "dist"),),
-        terms="num_edges+n_radial*(n_spherical+1)",
+        maxima=BESSEL_MAXIMA,
+        terms="num_edges+num_radial*(num_spherical+1)",
         operations=_times(RADIAL_TERMS, 30, 40, 60),
     ),
     Definition(
@@ -167,17 +170,17 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
             Array(
                 "sbf_rad",
-                "num_edges n_spherical*n_radial",
+                "num_edges num_spherical*num_radial",
                 "Radial part of the spherical basis of each edge, the `sbf_rad` of `radial_basis`.",
                 1,
             ),
             Array("embedding", "num_edges n_emb", "Embedding of each edge.", 1),
-            Array("weights", "n_spherical*n_radial+n_emb n_mid", "Rows of W1 (S*R, M), then of W2 (C, M).", 2),
+            Array("weights", "num_spherical*num_radial+n_emb n_mid", "Rows of W1 (S*R, M), then of W2 (C, M).", 2),
         ),
         outputs=(Array("out", "num_edges n_emb", "Aggregated embedding of each edge."),),
         attributes=(
-            Attribute("n_spherical", "Spherical basis functions S.", 7),
-            Attribute("n_radial", "Radial basis functions R.", 6),
+            Attribute("num_spherical", "Spherical basis functions S.", 7),
+            Attribute("num_radial", "Radial basis functions R.", 6),
             Attribute(
                 "exclude",
                 "Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).",
@@ -187,7 +190,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
         ),
         graph="edges",
-        terms="num_edges*n_spherical*n_radial*n_mid+n_emb*n_mid",
+        maxima=BESSEL_MAXIMA[:2],
+        terms="num_edges*num_spherical*num_radial*n_mid+n_emb*n_mid",
         operations=_times(SUM_TERMS, 4, 12, 32),
         restrictions=(
             Restriction(

@@ -1,4 +1,4 @@
-"""The panels, and the signatures and docstrings of the public functions.
+"""The backends, and the signatures and docstrings of the public functions.
 
 Only the standard library is used here: the build writes type stubs from this module before the package exists.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 from trigraph.table.grammar import Argument, Operator
 
-# The module with the functions of each panel, and the kind of arrays it takes.
-PANELS: dict[str, tuple[str, str]] = {
+# The module with the functions of each backend, and the kind of arrays it takes.
+BACKENDS: dict[str, tuple[str, str]] = {
     "fortran": ("trigraph.fortran", "numpy"),
     "fortran-reference": ("trigraph.fortran.reference", "numpy"),
     "pyref": ("trigraph.pyref", "numpy"),
@@ -20,9 +20,9 @@ PANELS: dict[str, tuple[str, str]] = {
 
 
 def public_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph` or `trigraph.torch`: the operator's, plus `out` and `panel`."""
+    """Return the signature of a function in `trigraph` or `trigraph.torch`: the operator's, `out` and `backend`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
-    extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
+    extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "backend")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
@@ -30,7 +30,7 @@ def distributed_signature(op: Operator) -> inspect.Signature:
     """Return the signature of a function in `trigraph.distributed`; one without a graph takes `partition` instead."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
-    extra.append(inspect.Parameter("panel", keyword, default=None))
+    extra.append(inspect.Parameter("backend", keyword, default=None))
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
@@ -55,7 +55,7 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 
 def _doc(a: Argument) -> str:
     left_out = " May be omitted if the following arguments are given by keyword." * (a.nullable and not a.keyword)
-    return a.doc + left_out + " The gpu panels also take float16 and bfloat16." * a.half
+    return a.doc + left_out + " The gpu backends also take float16 and bfloat16." * a.half
 
 
 def _kind(a: Argument) -> str:
@@ -66,8 +66,10 @@ def _kind(a: Argument) -> str:
 def _raises(op: Operator) -> list[str]:
     """Return the section of the docstring that names every exception and its causes."""
     first, graph = op.definition.inputs[0].name, op.graph
-    choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.selective, "panel"])
-    types = "If an argument is missing or unknown, an array is not an ndarray of the panel's kind (NumPy or CuPy), its "
+    choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.selective, "backend"])
+    types = (
+        "If an argument is missing or unknown, an array is not an ndarray of the backend's kind (NumPy or CuPy), its "
+    )
     types += f"dtype does not match that of {first} (of indices: of the graph), or another argument has the wrong type."
     values = [
         f"If an array has the wrong rank or size, or is on another device than {first}",
@@ -82,7 +84,7 @@ def _raises(op: Operator) -> list[str]:
         "TypeError": types,
         "ValueError": "; ".join(values) + built,
         "MemoryError": "If memory for results or workspace is refused.",
-        "ImportError": "If the panel is not installed.",
+        "ImportError": "If the backend is not installed.",
     }
     return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indented(text)))]
 
@@ -111,7 +113,7 @@ def docstring(op: Operator) -> str:
     text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
     lines += _described("out", "array or mapping from field to array, optional", text)
     text = "Implementation (default: fortran for NumPy arrays, gpu for CuPy arrays)."
-    lines += _described("panel", "{" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional", text)
+    lines += _described("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
     for f in op.fields:
         lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
@@ -138,8 +140,8 @@ def torch_docstring(op: Operator) -> str:
         f"    As for `trigraph.{op.name}`, with tensors on the CPU or a CUDA device instead of arrays.",
         "out : tensor or mapping from field to tensor, optional",
         "    Receives the results, which are then not recorded for differentiation.",
-        "panel : str, optional",
-        f"    As for `trigraph.{op.name}`; derivatives use the same panel.",
+        "backend : str, optional",
+        f"    As for `trigraph.{op.name}`; derivatives use the same backend.",
         "",
         "Returns",
         "-------",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trigraph.backends import choose_backend, raise_named
 from trigraph.checks import (
     bind_arguments,
     check_call,
@@ -19,10 +20,9 @@ from trigraph.checks import (
     warn_of_indices,
 )
 from trigraph.graphs import GRAPH_TYPES, Segments
-from trigraph.panels import choose_panel, raise_named
 from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
-from trigraph.table.public import PANELS, public_signature, publish, torch_docstring
+from trigraph.table.public import BACKENDS, public_signature, publish, torch_docstring
 from trigraph.torch.arrays import array_of, has_storage, on_device
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
@@ -135,15 +135,15 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
         with on_device(arrays[op.first], shares=True):
             _, values = op.unflattened(op.flattened(arrays, others, False), array_of)
             values |= {n: array_of(t, f"{table.name}: {n}") for n, t in zip(op.array_names, arrays, strict=True)}
-            panel = choose_panel(table, values, values.pop("panel") or None)
+            backend = choose_backend(table, values, values.pop("backend") or None)
             place = f"{table.name}: out"
             if isinstance(out, Mapping):
                 written = {n: array_of(t, f"{place}[{n!r}]") for n, t in out.items()}
             else:
                 written = array_of(out, place)
-            checked = check_call(table, values, None, written, PANELS[panel][1], panel)
+            checked = check_call(table, values, None, written, BACKENDS[backend][1], backend)
             given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
-            found = op.executed(checked, panel, arrays[op.first], given)
+            found = op.executed(checked, backend, arrays[op.first], given)
     except MemoryError as error:
         raise_named(table, error)
     for tensor in given.values():
@@ -164,20 +164,20 @@ def _function(spec: Definition) -> Callable[..., Any]:
             if isinstance(value, lazy):
                 getattr(thing, name)
 
-    def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
+    def call(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
             # Torch's compiler cannot trace NumPy or CuPy, which build graphs and write to `out`.
-            return outside(*args, out=out, panel=panel, **kwargs)
+            return outside(*args, out=out, backend=backend, **kwargs)
         first = _check_tensors(table, values)
         _check_graphs(table, values, first)
         _check_attributes(table, values)
-        if panel is not None:
-            choose_panel(table, values, panel)
+        if backend is not None:
+            choose_backend(table, values, backend)
         arrays = [values.pop(n) for n in op.array_names]
-        values["panel"] = panel or ""
+        values["backend"] = backend or ""
         if out is not None:
             found = _into(op, arrays, values, out)
             return found[table.fields[0].name] if result is None else result(**found)

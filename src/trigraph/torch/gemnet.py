@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trigraph.panels.gemnet import form_of
+from trigraph.backends.gemnet import form_of
 from trigraph.torch.functions import FUNCTIONS
 
 
@@ -15,7 +15,7 @@ def basis_embedding(
     triplets: Any = None,
     *,
     out: Any = None,
-    panel: str | None = None,
+    backend: str | None = None,
 ) -> Tensor:
     """Embed a radial basis and a circular or spherical basis: GemNet-OC's BasisEmbedding, ragged.
 
@@ -27,7 +27,7 @@ def basis_embedding(
         Outer edge of each triplet; requires `sph_basis`.
     out : Tensor, optional
         Receives the result.
-    panel : str, optional
+    backend : str, optional
         As for every operator.
 
     Returns
@@ -48,4 +48,4 @@ def basis_embedding(
     """
     form = form_of("basis_embedding", weight, sph_basis, triplets)
     more = (sph_basis, triplets) if form == "triplets" else ()
-    return FUNCTIONS[f"basis_embedding_{form}"](rad_basis, weight, *more, out=out, panel=panel)
+    return FUNCTIONS[f"basis_embedding_{form}"](rad_basis, weight, *more, out=out, backend=backend)

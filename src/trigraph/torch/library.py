@@ -1,6 +1,6 @@
 """Torch's operators ``trigraph::X_fwd``, ``X_bwd`` and ``X_bwd2``, one for each order of each definition of the table.
 
-The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the panel,
+The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend,
 and for derivatives the names of the requested fields. It returns a tensor for each field, without elements if the field
 is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2 that of X_bwd; forward mode uses the
 same three.
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
+from trigraph.backends import BACKENDS, choose_backend, execute, raise_named
 from trigraph.checks import bind_sizes, check_call, choice_number, layout
-from trigraph.panels import PANELS, choose_panel, execute, raise_named
 from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
@@ -28,7 +28,7 @@ class TorchOperator:
     """One operator of the table as a torch operator: its schema, the order of its arguments, its kernels.
 
     Arguments have two forms. Within trigraph they are a list of arrays in the order of the table, and `others` by name:
-    graph objects, attributes, `panel` and, for derivatives, `wanted`. For torch's dispatcher they are flat
+    graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher they are flat
     (`flattened`), with graph objects as tensors and numbers.
     """
 
@@ -40,7 +40,7 @@ class TorchOperator:
         self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
-        self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
+        self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
 
     def __call__(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         """Call the operator, and record it if an array requires a gradient or has a tangent."""
@@ -138,7 +138,7 @@ class TorchOperator:
         for a in self.op.attributes:
             kind = "float" if a.real else "int" if a.size else "bool" if True in a.choices else "str"
             found.append(f"{kind}{'?' * (None in a.choices)} {a.name}")
-        found += ["str panel"] + ["str wanted"] * self.op.selective
+        found += ["str backend"] + ["str wanted"] * self.op.selective
         results = ", ".join("Tensor" for _ in self.op.fields)
         return f"({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
@@ -195,16 +195,16 @@ class TorchOperator:
         first: torch.Tensor = arrays[self.first]
         named = zip(self.array_names, arrays, strict=True)
         values = {**others, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
-        wanted, panel = values.pop("wanted", None), values.pop("panel")
-        panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
+        wanted, backend = values.pop("wanted", None), values.pop("backend")
+        backend = choose_backend(self.op, values, backend) if backend else "gpu" if first.is_cuda else "fortran"
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
-        checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
-        found = self.executed(checked, panel, first, {})
+        checked = check_call(self.op, values, wrt, None, BACKENDS[backend][1], backend)
+        found = self.executed(checked, backend, first, {})
         if self.op.single:
             return found[self.op.fields[0].name]
         return tuple([first.new_empty(0) if t is None else t for t in found.values()])
 
-    def executed(self, checked: Any, panel: str, like: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
+    def executed(self, checked: Any, backend: str, like: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
         """Run a call that has passed every check; return its fields by name, with the caller's tensors if `given`.
 
         Torch allocates results on a device, because `Tensor.record_stream` does not protect memory of another library
@@ -219,7 +219,7 @@ class TorchOperator:
                     shape = (*shape, 1) if f.name in checked.columns else shape
                     found[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
             checked.out.update((n, array_of(t)) for n, t in found.items() if t is not None)
-        result = execute(self.op, checked, panel)
+        result = execute(self.op, checked, backend)
         results = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         return {
             n: given[n] if n in given else found[n] if a is None or like.is_cuda else tensor_from(a)
@@ -340,7 +340,7 @@ class _Derivative:
         return values, others
 
     def call(self, op: TorchOperator, values: dict[str, Any], others: dict[str, Any], fields: Sequence[str]) -> Any:
-        """Call a derivative with the graph, attributes and panel of the original call; return its fields by name."""
+        """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
         result = op([values.get(name) for name in op.array_names], {**others, "wanted": ",".join(fields)})

@@ -112,7 +112,7 @@ def radial_basis(values: Values, others: Values) -> tuple[Tensor, ...]:
     q = others["envelope_exponent"] + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
-    zeros = bessel_zeros(others["n_spherical"], len(freq))
+    zeros = bessel_zeros(others["num_spherical"], len(freq))
     columns = [torch.where(inside, env * torch.sin(x * freq), 0.0)]
     for degree, row in enumerate(zeros):
         norm = math.sqrt(2) / np.abs(spherical_jn(degree + 1, row))
@@ -138,7 +138,7 @@ def triplets(graph: Any, exclude: str | None) -> tuple[Tensor, Tensor]:
 
 def agg_edge_to_edge(values: Values, others: Values) -> tuple[Tensor, ...]:
     """out_c(e) = sum over f of embedding_c(f) q_c."""
-    graph, S, R = others["graph"], others["n_spherical"], others["n_radial"]
+    graph, S, R = others["graph"], others["num_spherical"], others["num_radial"]
     e, f = triplets(graph, others["exclude"])
     vec, weights = values["vec"], values["weights"]
     # Vectors are divided by powers of two, so that no square overflows or vanishes. The gradient of torch.ldexp itself

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trigraph.backends import FUNCTIONS
 from trigraph.graphs.arrays import array_kind, as_array, is_tensor
-from trigraph.panels import FUNCTIONS
 
 Names = Mapping[str, str]
 """Names of arguments or fields of a trigraph function, and the original's names of them."""

@@ -7,19 +7,19 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 
 from trigraph.graphs import count
-from trigraph.table.grammar import SYMBOLS
+from trigraph.table import OPERATORS
 
 
 def _bounds(symbol: str) -> tuple[int, ...]:
-    """Return the smallest and largest size that the operators support."""
-    limits = SYMBOLS[symbol]
+    """Return the smallest and largest size that the radial basis supports."""
+    limits = OPERATORS["radial_basis_fwd"].definition.symbol(symbol)
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
 
 BOUNDS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("num_blocks", "num_before_skip", "num_after_skip", "num_output_layers"), (0,)),
-    "num_spherical": _bounds("n_spherical"),
-    "num_radial": _bounds("n_radial"),
+    "num_spherical": _bounds("num_spherical"),
+    "num_radial": _bounds("num_radial"),
     "envelope_exponent": _bounds("envelope_exponent"),
 }
 

@@ -1,18 +1,18 @@
 """The front door: one checked function for each operator of the table.
 
-``trigraph.X(..., panel=None)`` checks its arguments against the table, chooses the panel and calls it.
+``trigraph.X(..., backend=None)`` checks its arguments against the table, chooses the backend and calls it.
 """
 
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from trigraph.backends.choice import backend_function, choose_backend
 from trigraph.checks.arguments import bind_arguments
 from trigraph.checks.call import Checked, check_call
 from trigraph.graphs.base import entered
-from trigraph.panels.choice import choose_panel, panel_function
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
-from trigraph.table.public import PANELS, docstring, public_signature, publish
+from trigraph.table.public import BACKENDS, docstring, public_signature, publish
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
@@ -31,28 +31,28 @@ def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
     signature = public_signature(op)
 
-    def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
+    def call(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         try:
-            return checked_call(bind_arguments(op, args, kwargs, signature), out, panel)
+            return checked_call(bind_arguments(op, args, kwargs, signature), out, backend)
         except MemoryError as error:
             raise_named(op, error)
 
-    def checked_call(values: dict[str, Any], out: Any, panel: str | None) -> Any:
+    def checked_call(values: dict[str, Any], out: Any, backend: str | None) -> Any:
         wrt = values.pop("wrt", None)
-        chosen = choose_panel(op, values, panel)
-        if PANELS[chosen][1] == "numpy":
+        chosen = choose_backend(op, values, backend)
+        if BACKENDS[chosen][1] == "numpy":
             return execute(op, check_call(op, values, wrt, out, "numpy", chosen), chosen)
         with entered(*values.values()):
-            return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
+            return execute(op, check_call(op, values, wrt, out, BACKENDS[chosen][1], chosen), chosen)
 
     publish(call, "trigraph", op.name, signature, docstring(op))
     return call
 
 
-def execute(op: Operator, checked: Checked, panel: str) -> Any:
-    """Run a checked call in a panel, and return the result of the public function."""
+def execute(op: Operator, checked: Checked, backend: str) -> Any:
+    """Run a checked call in a backend, and return the result of the public function."""
     out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
-    run = panel_function(panel, "execute")
+    run = backend_function(backend, "execute")
     return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.kept), checked)
 
 

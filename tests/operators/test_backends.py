@@ -1,4 +1,4 @@
-"""Panels: one table, one set of names and signatures, one way to call, one kind of result."""
+"""Backends: one table, one set of names and signatures, one way to call, one kind of result."""
 
 import importlib
 import inspect
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from table_calls import ALL, CPU_PANELS, OPS, assert_same_bits, call, draw, fields
+from table_calls import ALL, CPU_BACKENDS, OPS, assert_same_bits, call, draw, fields
 from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
 from trigraph import pyref, results
+from trigraph.backends import BACKENDS, FUNCTIONS, backend_function
+from trigraph.backends import front_door as backends
 from trigraph.checks import choice_number, shape_of
-from trigraph.panels import FUNCTIONS, PANELS, panel_function
-from trigraph.panels import front_door as panels
 from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, result_type
 
-# The GPU panel shares its functions with gpu-host, which every machine can import.
-IMPORTABLE = (*CPU_PANELS, "gpu")
+# The GPU backend shares its functions with gpu-host, which every machine can import.
+IMPORTABLE = (*CPU_BACKENDS, "gpu")
 
 
 # Names and signatures
@@ -29,23 +29,23 @@ def test_public_names():
     public = set(trigraph.__all__) - set(OPERATORS)
     assert len(trigraph.__all__) == len(set(trigraph.__all__))
     assert set(OPERATORS) < set(trigraph.__all__)
-    assert {"CSC", "OPERATORS", "PANELS", "get_num_threads", "set_num_threads"} < public
+    assert {"CSC", "OPERATORS", "BACKENDS", "get_num_threads", "set_num_threads"} < public
     assert {"pack_gno_params", "unpack_gno_params"} < public
     for name in trigraph.__all__:
         assert hasattr(trigraph, name)
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", trigraph.__version__)
 
 
-@pytest.mark.parametrize("panel", IMPORTABLE)
-def test_signatures_of_the_panels(panel):
-    module = importlib.import_module(PANELS[panel][0])
+@pytest.mark.parametrize("backend", IMPORTABLE)
+def test_signatures_of_the_backends(backend):
+    module = importlib.import_module(BACKENDS[backend][0])
     for op in OPS:
-        function, front = panel_function(panel, op.name), getattr(trigraph, op.name)
+        function, front = backend_function(backend, op.name), getattr(trigraph, op.name)
         expected = inspect.signature(front).parameters
-        assert list(expected)[-2:] == ["out", "panel"]
+        assert list(expected)[-2:] == ["out", "backend"]
         assert pickle.loads(pickle.dumps(front)) is front
-        writes_out = panel != "pyref"  # its functions are formulas, which return new arrays
-        names = [n for n in expected if n != "panel" and (writes_out or n != "out")]
+        writes_out = backend != "pyref"  # its functions are formulas, which return new arrays
+        names = [n for n in expected if n != "backend" and (writes_out or n != "out")]
         assert list(inspect.signature(function).parameters) == names
         for name in names:
             got, want = inspect.signature(function).parameters[name], expected[name]
@@ -70,7 +70,7 @@ def test_docstring_names_everything(op):
     assert raised == ["TypeError", "ValueError", "MemoryError", "ImportError"]
 
 
-# Calls and results: what panels compute `trigraph verify` shows
+# Calls and results: what backends compute `trigraph verify` shows
 
 
 @pytest.mark.parametrize("op", EACH_OPERATOR)
@@ -89,20 +89,20 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
     values = draw(op)
     called = []
 
-    def watched(panel, name):
-        called.append((panel, name))
-        return panel_function(panel, name)
+    def watched(backend, name):
+        called.append((backend, name))
+        return backend_function(backend, name)
 
-    monkeypatch.setattr(panels, "panel_function", watched)
-    expected = call(op, values, panel="fortran")
+    monkeypatch.setattr(backends, "backend_function", watched)
+    expected = call(op, values, backend="fortran")
     assert_same_bits(call(op, values), expected)
-    assert_same_bits(call(op, values, panel=None), expected)
+    assert_same_bits(call(op, values, backend=None), expected)
     assert called == [("fortran", "execute")] * 3
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op):
-    """Names in any form; verify asks each panel for each field alone."""
+    """Names in any form; verify asks each backend for each field alone."""
     values = draw(op)
     full = call(op, values)
     names = list(full)
@@ -137,7 +137,7 @@ def test_results(op):
     assert_same_bits(other._asdict(), result._asdict())
 
 
-# The table agrees with itself and with the files of the panels.
+# The table agrees with itself and with the files of the backends.
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ROOT = Path(__file__).parents[2]
@@ -152,8 +152,10 @@ def typical(definition, k=0):
 
 def test_symbols():
     for symbol in SYMBOLS.values():
-        assert symbol.maximum is None or max(symbol.typical) <= symbol.maximum
         assert all(n > symbol.minimum or n == 1 for n in symbol.typical)
+    for definition in DEFINITIONS:
+        assert {name for name, _ in definition.maxima} <= set(definition.symbols)
+        assert all(max(SYMBOLS[name].typical) <= maximum for name, maximum in definition.maxima)
     used = {s for d in DEFINITIONS for s in d.symbols}
     assert used == SYMBOLS.keys()  # nothing unknown, nothing dead
 
@@ -163,7 +165,7 @@ def test_definition(definition):
     arrays = definition.inputs + definition.outputs + definition.auxiliary
     names = [a.name for a in arrays] + [a.name for a in definition.attributes]
     assert len(set(names)) == len(names)
-    reserved = {"graph", "wrt", "out", "panel"}  # an output is no parameter, but grad_<output> is
+    reserved = {"graph", "wrt", "out", "backend"}  # an output is no parameter, but grad_<output> is
     assert not reserved & (set(names) - {a.name for a in definition.outputs + definition.auxiliary})
     assert set(definition.given_back) <= {a.name for a in definition.outputs + definition.auxiliary}
     known = {a.name for a in definition.attributes} | set(definition.optional)

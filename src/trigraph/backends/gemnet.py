@@ -6,8 +6,8 @@ to which `sph_basis` and `triplets` apply the spherical basis.
 
 from typing import Any, NamedTuple
 
+from trigraph.backends.front_door import FUNCTIONS
 from trigraph.checks.arguments import checked_names
-from trigraph.panels.front_door import FUNCTIONS
 
 
 class BasisEmbeddingBwd(NamedTuple):
@@ -37,7 +37,9 @@ def form_of(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
     return "radial" if getattr(weight, "ndim", 3) == 2 else "spherical"
 
 
-def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, wrt: Any, out: Any, panel: Any) -> Any:
+def _derivative(
+    result: Any, order: str, arrays: dict[str, Any], triplets: Any, wrt: Any, out: Any, backend: Any
+) -> Any:
     """Call the derivative of the form that the arrays select; return its fields as a `result`."""
     owner = f"basis_embedding_{order}"
     form = form_of(owner, arrays["weight"], arrays["sph_basis"], triplets)
@@ -47,12 +49,12 @@ def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, 
     else:
         fields = tuple(name for name in fields if name != "sph_basis")
         arrays = {name: array for name, array in arrays.items() if not name.endswith("sph_basis")}
-    derivatives = FUNCTIONS[f"basis_embedding_{form}_{order}"](**arrays, wrt=fields, out=out, panel=panel)
+    derivatives = FUNCTIONS[f"basis_embedding_{form}_{order}"](**arrays, wrt=fields, out=out, backend=backend)
     return result(*(getattr(derivatives, name, None) for name in result._fields))
 
 
 def basis_embedding_fwd(
-    rad_basis: Any, weight: Any, sph_basis: Any = None, triplets: Any = None, *, out: Any = None, panel: Any = None
+    rad_basis: Any, weight: Any, sph_basis: Any = None, triplets: Any = None, *, out: Any = None, backend: Any = None
 ) -> Any:
     """Embed a radial basis and, optionally, a circular or spherical one: GemNet-OC's BasisEmbedding without padding.
 
@@ -66,7 +68,7 @@ def basis_embedding_fwd(
         Outer edge of each triplet; given with `sph_basis`.
     out : array or mapping, optional
         Where to write the result.
-    panel : str, optional
+    backend : str, optional
         As for every operator.
 
     Returns
@@ -87,7 +89,7 @@ def basis_embedding_fwd(
     form = form_of("basis_embedding_fwd", weight, sph_basis, triplets)
     function = FUNCTIONS[f"basis_embedding_{form}_fwd"]
     more = (sph_basis, triplets) if form == "triplets" else ()
-    return function(rad_basis, weight, *more, out=out, panel=panel)
+    return function(rad_basis, weight, *more, out=out, backend=backend)
 
 
 def basis_embedding_bwd(
@@ -99,7 +101,7 @@ def basis_embedding_bwd(
     wrt: Any = None,
     *,
     out: Any = None,
-    panel: Any = None,
+    backend: Any = None,
 ) -> BasisEmbeddingBwd:
     """Vector-Jacobian product of `basis_embedding_fwd`.
 
@@ -111,7 +113,7 @@ def basis_embedding_bwd(
         As for `basis_embedding_fwd`.
     wrt : str or iterable of str, optional
         Fields to compute (default: all).
-    out, panel
+    out, backend
         As for `basis_embedding_fwd`.
 
     Returns
@@ -120,7 +122,7 @@ def basis_embedding_bwd(
         Derivatives with respect to `rad_basis`, `weight` and `sph_basis`.
     """
     arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
-    return _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
+    return _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, backend)
 
 
 def basis_embedding_bwd2(
@@ -135,7 +137,7 @@ def basis_embedding_bwd2(
     wrt: Any = None,
     *,
     out: Any = None,
-    panel: Any = None,
+    backend: Any = None,
 ) -> BasisEmbeddingBwd2:
     """Vector-Jacobian product of `basis_embedding_bwd`.
 
@@ -143,7 +145,7 @@ def basis_embedding_bwd2(
     ----------
     gg_rad_basis, gg_weight, gg_sph_basis : array or None
         Cotangents of the fields of `basis_embedding_bwd`; None is zero.
-    grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
+    grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, backend
         As for `basis_embedding_bwd`.
 
     Returns
@@ -155,4 +157,4 @@ def basis_embedding_bwd2(
     arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
     if sph_basis is None and triplets is None and gg_sph_basis is not None:
         raise ValueError("basis_embedding_bwd2: gg_sph_basis is given, but sph_basis is None; expected None")
-    return _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)
+    return _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, backend)

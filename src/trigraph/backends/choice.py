@@ -1,4 +1,4 @@
-"""The panels, and the choice of one for a call."""
+"""The backends, and the choice of one for a call."""
 
 import importlib
 from collections.abc import Callable
@@ -10,33 +10,33 @@ import numpy as np
 from trigraph.graphs.arrays import NO_CUPY, array_kind
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
-from trigraph.table.public import PANELS
+from trigraph.table.public import BACKENDS
 
 
-@cache  # by both names: the modules of the panels do not change
-def panel_function(panel: str, name: str) -> Callable[..., Any]:
-    """Return a function of a panel: an operator without argument checks, or ``execute``, which runs a checked call."""
-    return getattr(importlib.import_module(PANELS[panel][0]), name)
+@cache  # by both names: the modules of the backends do not change
+def backend_function(backend: str, name: str) -> Callable[..., Any]:
+    """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
+    return getattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
-def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
-    """Return the panel that was asked for, by default the one for the kind of the arrays."""
-    if panel is None:
+def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
+    """Return the backend that was asked for, by default the one for the kind of the arrays."""
+    if backend is None:
         for a in op.arguments:
             if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
                 return "gpu"
         return "fortran"
-    if not isinstance(panel, str):
-        raise TypeError(f"{op.name}: panel is a {type(panel).__name__}; expected a string")
-    if panel not in PANELS:
-        raise ValueError(f"{op.name}: panel is {panel!r}; expected one of {', '.join(PANELS)}")
-    return panel
+    if not isinstance(backend, str):
+        raise TypeError(f"{op.name}: backend is a {type(backend).__name__}; expected a string")
+    if backend not in BACKENDS:
+        raise ValueError(f"{op.name}: backend is {backend!r}; expected one of {', '.join(BACKENDS)}")
+    return backend
 
 
-@cache  # by panel: what is installed, and the devices, are those at the first call of the process
+@cache  # by backend: what is installed, and the devices, are those at the first call of the process
 def unavailable(name: str) -> str:
-    """Return the reason why a panel cannot run here; "" if it can."""
-    if PANELS[name][1] == "cupy":
+    """Return the reason why a backend cannot run here; "" if it can."""
+    if BACKENDS[name][1] == "cupy":
         try:
             import cupy
 
@@ -50,7 +50,7 @@ def unavailable(name: str) -> str:
             return f"no CUDA device ({error})"
     try:
         for op in OPERATORS:
-            panel_function(name, op)
+            backend_function(name, op)
         if name == "gpu-host":
             for family in dict.fromkeys(op.family for op in OPERATORS.values()):
                 importlib.import_module("trigraph.gpu.launcher").installed(family)
