@@ -1,5 +1,6 @@
 """One benchmark run: workloads and programs to results and ratios."""
 
+import importlib
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.benchmarks import dimenet, gat, gemnet, gno, models, weighted
+from trigraph import table
+from trigraph.benchmarks import models
 from trigraph.benchmarks.measure import Measurement, alternate
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.worker import Job
 from trigraph.benchmarks.workloads import Step, Workload
 from trigraph.table import OPERATORS
 
-FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
+FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 PROGRAMS = models.PROGRAMS
 DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is made again

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from trigraph import __version__
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
-from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Operator
+from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, SYMBOLS, Operator
 
 SOURCES = Path(__file__).parent
-FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
 C_INT = "integer(c_int), value"
 MANIFEST = ".trigraph-fortran"
@@ -311,7 +310,8 @@ def _c_checks(source: str) -> tuple[str, str]:
 
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
-    command = [sys.executable, "-m", "fypp", "-I", str(SOURCES / "common"), f"-DVECTOR_BYTES={vector_bytes}"]
+    command = [sys.executable, "-m", "fypp", "-M", str(SOURCES), "-m", "operators", "-I", str(SOURCES / "common")]
+    command.append(f"-DVECTOR_BYTES={vector_bytes}")
     if out.suffix == ".c":
         command.append("--no-folding")  # fypp would break long lines with an ampersand, which C does not know
     subprocess.run([*command, str(template), str(out)], check=True)

@@ -62,7 +62,8 @@ class ShimSet(NamedTuple):
 def load_table() -> ModuleType:
     """Return the operator table, loaded by path because the package does not exist yet."""
     package = ModuleType("trigraph")
-    package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "trigraph")]
+    root = Path(__file__).resolve().parent.parent  # of the checkout, or the installed package
+    package.__path__ = [str(root / "src" / "trigraph"), str(root)]
     sys.modules["trigraph"] = package
     return importlib.import_module("trigraph.table")
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trigraph.table import FAMILIES
+
 ROOT = Path(__file__).resolve().parent.parent
-FAMILIES = ("gno", "dimenet", "gat", "weighted", "gemnet")
 
 # The first files of a family by backend; what they include, import or use belongs to it as well.
 BACKENDS = {

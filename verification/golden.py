@@ -20,7 +20,7 @@ from trigraph.checks.gno import pack_gno_params
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
-from trigraph.table import DEFINITIONS, OPERATORS, evaluate
+from trigraph.table import FAMILIES, OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import form_problem, largest, scaled_error
 from trigraph.verification.judged import ask
@@ -119,7 +119,7 @@ def directory() -> Path | None:
 def files() -> dict[str, Path]:
     """Return the existing files by name, packaged ones first."""
     places = [PACKAGED, *filter(None, [directory()])]
-    names = [name for d in dict.fromkeys(d.family for d in DEFINITIONS) for name in FILES[d]]
+    names = [name for family in FAMILIES for name in FILES[family]]
     candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
     return {name: path for name, path in candidates if path.is_file()}
 
@@ -127,8 +127,7 @@ def files() -> dict[str, Path]:
 def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
     """Return the names of missing vectors of families (default: all), to be reported as skipped."""
     there = files()
-    every = dict.fromkeys(d.family for d in DEFINITIONS if families is None or d.family in families)
-    return tuple(n for f in every for n in FILES[f] if n not in there)
+    return tuple(n for f in FAMILIES if families is None or f in families for n in FILES[f] if n not in there)
 
 
 def check_missing() -> list[Check]:

@@ -20,7 +20,7 @@ import click
 from trigraph import __version__
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.fortran.threads import MOST, available_processors
-from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
+from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, Argument, Array
 from trigraph.terminal import Commands, Finite, mark, plain_console, print_environment, say
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from trigraph.verification.units import Unit
 
 JUDGE, QUAD = "judge", "real128"
-FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 # Commands grouped by user, in the order of `trigraph --help`.
 AUDIENCES = {
     "Check": ("verify",),

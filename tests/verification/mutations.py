@@ -1,5 +1,7 @@
 """Wrong lines that `trigraph verify` must find, see test_mutations.py."""
 
+from trigraph import table
+
 # By family and file: what is wrong, and a text that stands there once, with what is right and what is wrong.
 GNO = {
     "fortran/reference/gno.fypp": {
@@ -170,4 +172,4 @@ GEMNET = {
         "an edge of as many triplets as a part has": "        if (n ⟦<= → <⟧ piece) then\n            call finish",
     },
 }
-FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}
+FAMILIES = {family: globals()[family.upper()] for family in table.FAMILIES}

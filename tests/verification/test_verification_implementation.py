@@ -143,7 +143,7 @@ def test_a_wrong_function_is_caught(function, operator, where):
 @pytest.mark.parametrize(
     ("function", "operator", "note"),
     [
-        (wrong_shape, "gno_kernel_fwd", "kernel has shape (37, 3, 4); expected (num_edges, f_out*f_in) = (37, 12)"),
+        (wrong_shape, "gno_kernel_fwd", "kernel has shape (37, 3, 4); expected (num_edges, f_in*f_out) = (37, 12)"),
         (wrong_dtype, "gno_kernel_fwd", "kernel has dtype float64; expected float32"),
         (
             as_list,

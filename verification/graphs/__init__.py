@@ -1,5 +1,6 @@
 """The graphs of cases: one object for each kind of graph, with all that verification needs of that kind."""
 
+from trigraph import table
 from trigraph.verification.graphs.base import CROWDED, CaseGraphs, NoGraphCases
 from trigraph.verification.graphs.csc import CSCCases
 from trigraph.verification.graphs.edges import EdgeCases
@@ -7,11 +8,9 @@ from trigraph.verification.graphs.segments import SegmentCases
 
 __all__ = ["CROWDED", "GRAPHS", "CaseGraphs"]
 
+OF_TYPE: dict[str, CaseGraphs] = {"CSC": CSCCases(), "EdgeGraph": EdgeCases(), "Segments": SegmentCases()}
 # By the name in `trigraph.table.GRAPHS`; None: definitions without a graph.
 GRAPHS: dict[str | None, CaseGraphs] = {
     None: NoGraphCases(),
-    "csc": CSCCases(),
-    "edges": EdgeCases(),
-    "triplets": SegmentCases(),
-    "bilinear": SegmentCases(),
+    **{name: OF_TYPE[kind.type_name] for name, kind in table.GRAPHS.items()},
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.graphs.arrays import NO_CUPY, array_kind
 from trigraph.table.grammar import Operator
-from trigraph.table.operators import OPERATORS
+from trigraph.table.operators import FAMILIES, OPERATORS
 from trigraph.table.public import BACKENDS
 
 
@@ -52,7 +52,7 @@ def unavailable(name: str) -> str:
         for op in OPERATORS:
             backend_function(name, op)
         if name == "gpu-host":
-            for family in dict.fromkeys(op.family for op in OPERATORS.values()):
+            for family in FAMILIES:
                 importlib.import_module("trigraph.gpu.launcher").installed(family)
     except (ImportError, AttributeError) as error:
         return f"not built ({error})"

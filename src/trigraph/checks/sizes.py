@@ -28,7 +28,7 @@ def layout(
 
 
 def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
-    """Return ``(num_edges, f_out*f_in) = (8, 12)``; a symbol without a size yet appears by name."""
+    """Return ``(num_edges, f_in*f_out) = (8, 12)``; a symbol without a size yet appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
     numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
     filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")

@@ -57,7 +57,9 @@ class Array:
     """A floating array of an operator, called `name`."""
 
     name: str
-    shape: str  # symbols or expressions in them, separated by spaces: ``"num_edges f_out*f_in"``
+    # Symbols or expressions in them, separated by spaces: ``"num_edges f_in*f_out"``. Of the factors of an axis the
+    # last is the fastest in memory.
+    shape: str
     doc: str  # meaning and units
     # Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None where they
     # are not polynomial. Central differences are exact up to degree 2.

@@ -154,7 +154,7 @@ GRAPHS: dict[str, GraphKind] = {
 }
 GRAPH_PARTS: dict[str, GraphParts] = {
     "CSC": GraphParts(
-        ("offsets", "indices", "edge_ids"),
+        tuple(name for name, _ in CSC_FORWARD),
         frozenset(),
         tuple(name for name, _ in CSC_REVERSE),
         ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),

@@ -39,7 +39,7 @@ PARAMS = "hidden*(d+1+f_out*f_in)+f_out*f_in"
 PARAMS_DOC = "U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major."
 COORDS = Array("coords", "num_edges d", "dx of each edge, in the caller's length unit.", 1)
 FEATURES = Array("features", "num_src_nodes f_in", "h of each source node.", 1)
-KERNEL_SHAPE = "num_edges f_out*f_in"
+KERNEL_SHAPE = "num_edges f_in*f_out"
 
 RADIAL_TERMS = "num_edges*num_radial*(num_spherical+1)"
 SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*num_radial+num_spherical*n_emb))"
@@ -234,7 +234,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array("dst_embedding", f"num_dst_nodes {HEADS}", "Embedding of each destination node.", half=True),
             Array(
                 "attention_weights",
-                f"{HEADS}*(2+has_edge_embedding)",
+                f"(2+has_edge_embedding)*{HEADS}",
                 "Weights of the source's half, of the destination's, and of the edge's where there is one.",
             ),
             Array(
@@ -249,7 +249,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(
             Array(
                 "output_embedding",
-                "num_dst_nodes dim_head*(1+concat_heads*(num_heads-1))",
+                "num_dst_nodes num_heads**concat_heads*dim_head",
                 "Heads concatenated, or their mean.",
                 half=True,
             ),
@@ -417,6 +417,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
 )
 
+FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 ORDERS = ("fwd", "bwd", "bwd2")
 OPERATORS: dict[str, Operator] = {
     f"{spec.name}_{suffix}": Operator(f"{spec.name}_{suffix}", order, spec)

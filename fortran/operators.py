@@ -1,0 +1,130 @@
+"""The operator table as the templates need it: fypp imports this module with ``-m operators``.
+
+`describe` gives the dictionary of an operator to the macros that write its procedures (``reference/types.fypp``,
+``fast/procedures.inc``), `choices` the numbers of an attribute's choices. Expressions are written as in Fortran.
+"""
+
+import ast
+import runpy
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@cache  # of nothing but the sources of the table
+def _table() -> ModuleType:
+    return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
+
+
+def _fortran(node: ast.expr) -> str:
+    """Return an expression; ``x**flag`` becomes a choice between 1 and x, since a flag may be any number but 0."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return f"merge(1, {_fortran(node.left)}, {_fortran(node.right)} == 0)"
+    return ast.unparse(node).replace(" * ", "*")
+
+
+def _product(factors: list[str]) -> str:
+    """Return a product, in which sums get parentheses."""
+    return "*".join(f"({f})" if " + " in f and len(factors) > 1 else f for f in factors)
+
+
+def _factors(axis: str) -> list[str]:
+    """Return the factors of an axis, the slowest first."""
+
+    def split(node: ast.expr) -> list[str]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            return split(node.left) + split(node.right)
+        return [_fortran(node)]
+
+    return split(ast.parse(axis, mode="eval").body)
+
+
+def _shape(array: Any, split: Collection[str]) -> list[str]:
+    """Return the dimensions of an array, the fastest first.
+
+    They are a dimension for each factor in its shape if the array is named in `split`, otherwise those of a matrix:
+    one of the slowest factor, which counts entities, and one of all others.
+    """
+    slowest, *others = [factor for axis in array.dims for factor in _factors(axis)]
+    faster = others[::-1] if array.name in split else [_product(others[::-1])] if others else []
+    return [*faster, _product([slowest, f"has_{array.name}"] if array.optional else [slowest])]
+
+
+def _length(kind: Any, name: str, length: str) -> str:
+    """Return the length of an array of a graph; that of an object that may be None is 0 where it is None."""
+    argument = kind.paths.get(name, ("graph",))[0].partition(".")[0]
+    return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
+
+
+def describe(
+    name: str, split: Collection[str] = (), shapes: Mapping[str, Any] | None = None, **own: Any
+) -> dict[str, Any]:
+    """Return what the macros need to know of a definition; names are in lower case.
+
+    Parameters
+    ----------
+    name : str
+        The name of the definition.
+    split : collection of str
+        Arrays with a dimension for each factor in their shape.
+    shapes : mapping
+        Dimensions of arrays, and lengths of arrays of the graph, that differ from those in the table.
+    own
+        Entries that the table does not know.
+
+    Returns
+    -------
+    dict
+        ``name``; ``scalars``, sizes and flags of presence, and ``choices``, the integers after them; ``numbers``, real
+        numbers in dp; ``graph``, arrays of indices with their lengths, further ones of the fast path (``fast``) and of
+        its derivatives (``reverse``); ``inputs`` and ``outputs``, arrays of real numbers with their dimensions;
+        ``auxiliary``, further outputs of the forward, of which ``integers`` hold indices, ``returns`` are returned
+        only if an argument ``return_...`` says so and ``chosen`` only for some choices; ``back``, outputs that may be
+        passed to first derivatives; and `own`.
+    """
+    op, shapes = _table().OPERATORS[f"{name}_bwd"], shapes or {}
+    spec = op.definition
+    returns = [a.name for a in spec.auxiliary if a.when in spec.requests]
+
+    def arrays(group: tuple[Any, ...]) -> dict[str, list[str]]:
+        return {a.name.lower(): shapes.get(a.name, _shape(a, split)) for a in group}
+
+    def lengths(group: str) -> dict[str, str]:
+        return {n: shapes.get(n, _length(op.graph, n, length)) for n, length in getattr(op.graph, group, ())}
+
+    return {
+        "name": name,
+        "scalars": ", ".join([*spec.symbols, *(f"has_{n}" for n in spec.optional)]),
+        "choices": list(op.choices),
+        "numbers": list(op.numbers),
+        "graph": lengths("forward"),
+        "fast": lengths("fast"),
+        "reverse": lengths("reverse"),
+        "inputs": arrays(spec.inputs),
+        "outputs": arrays(spec.outputs),
+        "auxiliary": arrays(spec.auxiliary),
+        "integers": [a.name for a in spec.auxiliary if a.index],
+        "returns": returns,
+        "chosen": [a.name for a in spec.auxiliary if a.when and a.name not in returns],
+        "back": list(spec.given_back),
+        **own,
+    }
+
+
+def number(definition: str, attribute: str, choice: str) -> int:
+    """Return the number of a choice of an attribute, without regard to case and underscores."""
+    (found,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
+    return [str(c).lower() for c in found.choices].index(choice.replace("_", ""))
+
+
+def choices(definition: str, **names: str) -> str:
+    """Return parameters with the numbers of choices: ``choices("mha_gat_n2n", activation="act_relu act_elu")``.
+
+    What follows the first underscore of a name is the choice: ``act_relu = 1, act_elu = 3``.
+    """
+    numbers = (
+        (n, number(definition, attribute, n.partition("_")[2])) for attribute in names for n in names[attribute].split()
+    )
+    return ", ".join(f"{name} = {value}" for name, value in numbers)
