@@ -117,23 +117,56 @@ class Calculator(_Calculator):  # type: ignore[misc]
         """Compute everything at once; what the model does not give is left out, as is stress without a volume."""
         super().calculate(atoms, properties, system_changes)
         self.results, self._settings_of_results = {}, self._settings()
-        like = empty_like_model(self.model)
-        has_volume = self.atoms.cell.rank == 3
-        cell = None
-        if has_volume or self.atoms.pbc.any():
-            cell = torch.as_tensor(np.array(self.atoms.cell), dtype=like.dtype, device=like.device)
         model: Any = self.model
-        z = torch.as_tensor(self.atoms.numbers, dtype=torch.int64, device=like.device)
-        pos = torch.as_tensor(self.atoms.positions, dtype=like.dtype, device=like.device)
-        pbc = torch.as_tensor(self.atoms.pbc, device=like.device)
+        z, pos, cell, pbc = self._tensors(self.atoms)
         given = {"neighbors": self._neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
         results = model.energy_forces_stress(z, pos, cell=cell, **given)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
         if results.energies is not None:
             self.results["energies"] = results.energies.double().cpu().numpy()
-        if has_volume:
+        if self.atoms.cell.rank == 3:
             self.results["stress"] = full_3x3_to_voigt_6_stress(results.stress[0].double().cpu().numpy())
+
+    def get_hessian(self, atoms: Atoms | None = None, progress: Any = None) -> np.ndarray:
+        """Return the second derivatives of the energy, by automatic differentiation.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms, optional
+            Default: those of the last calculation.
+        progress : callable, optional
+            Wraps the iterable of rows, such as ``tqdm.tqdm``, as for `trigraph.torch.nn.Potential.hessian`.
+
+        Returns
+        -------
+        array of float64, shape (3 * num_atoms, num_atoms, 3)
+            In eV/angstrom^2, with the axes of MACE's ``get_hessian``. It is computed anew in each call.
+
+        Raises
+        ------
+        TypeError
+            If the model has no ``hessian``, or neither `atoms` nor earlier ones are there.
+        """
+        atoms = self.atoms if atoms is None else atoms
+        if not isinstance(atoms, Atoms):
+            raise TypeError(f"Calculator.get_hessian: atoms is a {type(atoms).__name__}; expected ase.Atoms")
+        model: Any = self.model.model if isinstance(self.model, CompiledPotential) else self.model
+        if not hasattr(model, "hessian"):
+            raise TypeError(f"Calculator.get_hessian: {type(model).__name__} has no hessian; expected a Potential")
+        z, pos, cell, pbc = self._tensors(atoms)
+        hessian = model.hessian(z, pos, cell=cell, pbc=pbc, progress=progress)
+        return hessian.double().cpu().numpy().reshape(3 * len(atoms), len(atoms), 3)  # type: ignore[no-any-return]
+
+    def _tensors(self, atoms: Atoms) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """Return numbers, positions, cell (None where there is none) and periodic directions like the model."""
+        like = empty_like_model(self.model)
+        cell = None
+        if atoms.cell.rank == 3 or atoms.pbc.any():
+            cell = torch.as_tensor(np.array(atoms.cell), dtype=like.dtype, device=like.device)
+        z = torch.as_tensor(atoms.numbers, dtype=torch.int64, device=like.device)
+        pos = torch.as_tensor(atoms.positions, dtype=like.dtype, device=like.device)
+        return z, pos, cell, torch.as_tensor(atoms.pbc, device=like.device)
 
     def _neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None, pbc: torch.Tensor) -> Any:
         """Return the neighbours that were found last, or new ones where these may have changed."""

@@ -13,7 +13,7 @@ from pyg_dimenet import SIZES
 from raising import raising
 from torch.utils.checkpoint import checkpoint
 
-from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, RadialBasis
+from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis
 from trigraph.torch.nn.activations import SiLU
 
 SMALL = {
@@ -279,9 +279,62 @@ def test_float32_and_hessian():
     neighbors = model.neighbors(pos)
     hessian = torch.func.hessian(lambda p: model(z, p, neighbors=neighbors).sum())(pos).reshape(18, 18)
     close(hessian, hessian.T, 1e-13)
-    by_pos = pos.clone().requires_grad_()
-    forces = model.energy_forces_stress(z, by_pos, create_graph=True).forces
-    close(-torch.autograd.grad(forces[2, 1], by_pos)[0].flatten(), hessian[7], 1e-12)
+    blocks = []
+    got = model.hessian(z, pos, block_size=7, progress=lambda todo: blocks.extend(todo) or todo)
+    close(got.reshape(18, 18), hessian, 1e-12)
+    assert [len(block) for block in blocks] == [7, 7, 4]
+    assert not got.requires_grad
+    close(model.hessian(z, pos, neighbors=neighbors, atoms=[4, -4]), got[[4, 2]], 1e-12)
+    assert model.hessian(z, pos, atoms=[]).shape == (0, 3, 6, 3)
+
+
+def test_products_with_the_hessian():
+    """They are those of each structure of a batch, and train: a third derivative agrees with a difference."""
+    (z, pos), model = cluster(6), model_of(**SMALL)
+    batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
+    product = model.hessian_vector_product(z, pos, vector, batch)
+    for structure in (batch == 0, batch == 1):
+        hessian = model.hessian(z[structure], pos[structure]).reshape(9, 9)
+        close(product[structure].flatten(), hessian @ vector[structure].flatten(), 1e-12)
+    weight = model.interaction_blocks[0].lin_kj.weight
+
+    def loss():
+        return model.hessian_vector_product(z, pos, vector, create_graph=True).square().sum()
+
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    ends = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            weight[1, 2] += sign * 1e-4
+        ends.append(loss().item())
+        with torch.no_grad():
+            weight[1, 2] -= sign * 1e-4
+    close(gradient[1, 2], torch.tensor((ends[0] - ends[1]) / 2e-4), 1e-6)
+    alone = model.hessian(z[:1], pos[:1])
+    assert alone.shape == (1, 3, 1, 3)
+    assert not alone.any()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda m, z, pos: m.hessian(z, pos, block_size=0), "ValueError: ...block_size is 0; expected at least 1"),
+        (lambda m, z, pos: m.hessian(z, pos, atoms=[6]), "IndexError: ...hessian: atoms has 6; expected atoms of 6"),
+        (lambda m, z, pos: m.hessian_vector_product(z, pos, pos.float()), "TypeError: ...vector is torch.float32 on"),
+        (
+            lambda m, z, pos: m.hessian_vector_product(z, pos, pos[:2]),
+            "ValueError: ...vector has shape (2, 3); expected",
+        ),
+        (
+            lambda m, z, pos: m.hessian_vector_product(z, pos, [1.0]),
+            "TypeError: ...vector is a list; expected a torch.",
+        ),
+        (lambda m, z, pos: ForceField(torch.nn.Linear(2, 2)), "TypeError: ForceField: model is a Linear; expected a"),
+    ],
+)
+def test_bad_calls_for_the_hessian(call, text):
+    with raising(text):
+        call(model_of(**SMALL), *cluster(6))
 
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
@@ -320,6 +373,20 @@ def test_errors_name_the_structure_of_a_batch():
     pos[3] = torch.nan
     with raising("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
+
+
+def test_features_of_sources():
+    """`of_sources` and `src`, `dst` number the ends of edges; derivatives are exact, compiled and without edges too."""
+    z, pos, cell, pbc = tensors_of(slab())
+    neighbors = model_of().neighbors(pos, cell=cell, pbc=pbc)
+    vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
+    close(neighbors.vectors(pos, cell[None]), vec, 1e-15)
+    x = torch.randn(len(z), 5, dtype=pos.dtype, requires_grad=True)
+    assert torch.equal(neighbors.of_sources(x), x[neighbors.src])
+    assert torch.autograd.gradcheck(neighbors.of_sources, (x,))
+    assert torch.autograd.gradgradcheck(neighbors.of_sources, (x,))
+    assert torch.equal(torch.compile(neighbors.of_sources, backend="aot_eager", fullgraph=True)(x), x[neighbors.src])
+    assert model_of().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
 
 
 def test_bad_neighbors_and_channels():
@@ -391,68 +458,63 @@ def test_layers_alone():
 NUMBERS = (5, 6, 4, 7)  # atoms of four structures
 
 
-class ForceLoss(torch.nn.Module):
-    """Mean over structures of the squared energies and forces of each: DistributedDataParallel wraps a forward."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, chosen):
-        z, pos = zip(*(cluster(NUMBERS[i], seed=i) for i in chosen), strict=True)
-        batch = torch.arange(len(chosen)).repeat_interleave(torch.tensor([NUMBERS[i] for i in chosen]))
-        found = self.model.energy_forces_stress(torch.cat(z), torch.cat(pos), batch, create_graph=True)
-        return (found.energy.square().sum() + found.forces.square().sum()) / len(chosen)
+def loss_of(field, chosen):
+    """Return the mean over structures of the squared energies and forces of each."""
+    z, pos = zip(*(cluster(NUMBERS[i], seed=i) for i in chosen), strict=True)
+    batch = torch.arange(len(chosen)).repeat_interleave(torch.tensor([NUMBERS[i] for i in chosen]))
+    found = field(torch.cat(z), torch.cat(pos), batch)
+    return (found.energy.square().sum() + found.forces.square().sum()) / len(chosen)
 
 
-def gradients_of(loss, chosen):
-    loss(chosen).backward()
-    return [p.grad for p in loss.parameters()]
+def gradients_of(field, chosen):
+    loss_of(field, chosen).backward()
+    return [p.grad for p in field.parameters()]
 
 
 def rank_main(rank, folder):
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(f"{folder}/store", 2)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    loss = torch.nn.parallel.DistributedDataParallel(ForceLoss(model_of(**SMALL)))
-    torch.save(gradients_of(loss, (0, 1) if rank == 0 else (2, 3)), f"{folder}/{rank}.pt")
+    field = torch.nn.parallel.DistributedDataParallel(ForceField(model_of(**SMALL)))
+    torch.save(gradients_of(field, (0, 1) if rank == 0 else (2, 3)), f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 def test_ranks_share_a_batch(tmp_path):
     """The gradients of two ranks with half of the structures each are those of one process with all, to rounding."""
     torch.multiprocessing.spawn(rank_main, (str(tmp_path),), nprocs=2)
-    expected = gradients_of(ForceLoss(model_of(**SMALL)), (0, 1, 2, 3))
+    expected = gradients_of(ForceField(model_of(**SMALL)), (0, 1, 2, 3))
     for rank in range(2):
         for got, whole in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
             assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
 
 
 def test_blocks_that_are_computed_again_in_the_backward():
-    loss = ForceLoss(model_of(**SMALL))
-    expected = gradients_of(copy.deepcopy(loss), (0, 1))
-    for block in loss.model.interaction_blocks:
+    field = ForceField(model_of(**SMALL))
+    expected = gradients_of(copy.deepcopy(field), (0, 1))
+    for block in field.potential.interaction_blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    assert all(map(torch.equal, gradients_of(loss, (0, 1)), expected))
+    assert all(map(torch.equal, gradients_of(field, (0, 1)), expected))
 
 
 def test_optimizers_and_averages_of_weights():
     """L-BFGS decreases a loss of forces; an average of weights is a model, and so is a model with given weights."""
-    loss, (z, pos) = ForceLoss(model_of(**SMALL)), cluster(5)
+    model, (z, pos) = model_of(**SMALL), cluster(5)
+    field = ForceField(model)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    average = torch.optim.swa_utils.AveragedModel(loss.model, multi_avg_fn=average_of)
-    optimizer = torch.optim.LBFGS(loss.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
 
     def closure():
         optimizer.zero_grad()
-        value = loss((0, 1))
+        value = loss_of(field, (0, 1))
         value.backward()
         return value
 
     before = optimizer.step(closure).item()
-    assert loss((0, 1)).item() < before
-    average.update_parameters(loss.model)  # the first update copies
-    expected = loss.model(z, pos)
+    assert loss_of(field, (0, 1)).item() < before
+    average.update_parameters(model)  # the first update copies
+    expected = model(z, pos)
     assert torch.equal(average.module(z, pos), expected)
-    assert torch.equal(torch.func.functional_call(model_of(**SMALL), loss.model.state_dict(), (z, pos)), expected)
+    assert torch.equal(torch.func.functional_call(model_of(**SMALL), model.state_dict(), (z, pos)), expected)
     assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()

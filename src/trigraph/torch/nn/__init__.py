@@ -5,7 +5,7 @@ from trigraph.torch.nn.edges import add_self_loops
 from trigraph.torch.nn.gat import GATConv
 from trigraph.torch.nn.gemnet import BasisEmbedding, EfficientInteractionBilinear
 from trigraph.torch.nn.gno import GNOLayer
-from trigraph.torch.nn.potential import Potential
+from trigraph.torch.nn.potential import ForceField, Potential
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
 from trigraph.torch.nn.weighted import WeightedConv
 
@@ -14,6 +14,7 @@ __all__ = [
     "DimeNetPlusPlus",
     "EfficientInteractionBilinear",
     "EnergyForcesStress",
+    "ForceField",
     "GATConv",
     "GNOLayer",
     "InteractionBlock",

@@ -1,12 +1,14 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
 import math
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from trigraph.graphs import count
 from trigraph.graphs.scalars import real_number
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.arguments import refuse_script
@@ -14,6 +16,7 @@ from trigraph.torch.nn.structures import (
     EnergyForcesStress,
     Neighbors,
     check_atoms,
+    check_potential,
     empty_like_model,
     find_neighbors,
     stack_cells,
@@ -202,6 +205,118 @@ class Potential(Module):
             return results
         return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
 
+    @uncompiled
+    def hessian_vector_product(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        vector: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+        create_graph: bool = False,
+    ) -> Tensor:
+        """Return the product of the Hessian of the energies with a vector, without the Hessian.
+
+        It costs about as much as one step of training on forces.
+
+        Parameters
+        ----------
+        z, pos, batch, cell, pbc, neighbors
+            As for `forward`.
+        vector : Tensor, shape (num_atoms, 3)
+            In the dtype and on the device of the positions.
+        create_graph : bool
+            Whether the result is differentiable, to train on curvatures.
+
+        Returns
+        -------
+        Tensor, shape (num_atoms, 3)
+            Derivative of minus the forces along `vector`. The Hessian of a batch has a block for each structure.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, NotImplementedError, RuntimeError
+            As for `energy_forces_stress`, or if `vector` is not like the positions.
+        """
+        owner = f"{type(self).__name__}.hessian_vector_product"
+        if not isinstance(vector, Tensor):
+            raise TypeError(f"{owner}: vector is a {type(vector).__name__}; expected a torch.Tensor")
+        if not isinstance(pos, Tensor) or (vector.dtype, vector.device) != (pos.dtype, pos.device):
+            raise TypeError(f"{owner}: vector is {vector.dtype} on {vector.device}; expected those of pos")
+        if vector.shape != pos.shape:
+            expected = tuple(pos.shape)
+            raise ValueError(f"{owner}: vector has shape {tuple(vector.shape)}; expected (num_atoms, 3) = {expected}")
+        with torch.inference_mode(False), torch.enable_grad():
+            pos, forces = self._differentiable_forces(z, pos, batch, cell, pbc, neighbors, create_graph)
+            vector = vector.clone() if vector.is_inference() else vector
+            return _hessian_times(forces, pos, vector, create_graph=create_graph)
+
+    @uncompiled
+    def hessian(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+        atoms: Any = None,
+        block_size: int = 12,
+        progress: Any = None,
+    ) -> Tensor:
+        """Return second derivatives of the energies in the positions, by blocks of rows.
+
+        Parameters
+        ----------
+        z, pos, batch, cell, pbc, neighbors
+            As for `forward`.
+        atoms : sequence of int, optional
+            The atoms whose rows are computed (default: all).
+        block_size : int
+            Number of rows that one backward pass computes, by `torch.vmap`; it takes their number times the memory.
+        progress : callable, optional
+            Wraps the list of blocks, as ``tqdm.tqdm`` and ``rich.progress.track`` do, to show how many are done.
+
+        Returns
+        -------
+        Tensor, shape (len(atoms), 3, num_atoms, 3)
+            Element ``[k, a, j, b]`` is the derivative in coordinate a of ``atoms[k]`` and in coordinate b of atom j.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, NotImplementedError, RuntimeError
+            As for `energy_forces_stress`, or if `block_size` is no positive int.
+        IndexError
+            If there is no atom of a number in `atoms`.
+        """
+        count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
+        with torch.inference_mode(False), torch.enable_grad():
+            pos, forces = self._differentiable_forces(z, pos, batch, cell, pbc, neighbors, False)
+            numbers = range(len(pos)) if atoms is None else [operator.index(atom) for atom in atoms]
+            for number in numbers:
+                if not -len(pos) <= number < len(pos):
+                    raise IndexError(f"{type(self).__name__}.hessian: atoms has {number}; expected atoms of {len(pos)}")
+            rows = [number % len(pos) * 3 + axis for number in numbers for axis in range(3)]
+            blocks = [rows[k : k + block_size] for k in range(0, len(rows), block_size)]
+            hessian = [pos.new_empty(0, len(pos), 3)]
+            for block in blocks if progress is None else progress(blocks):
+                directions = pos.new_zeros(len(block), forces.numel())
+                directions[range(len(block)), block] = 1.0
+                hessian.append(_hessian_times(forces, pos, directions.reshape(-1, *pos.shape), batched=True))
+            return torch.cat(hessian).reshape(len(numbers), 3, len(pos), 3)
+
+    def _differentiable_forces(
+        self, z: Tensor, pos: Tensor, batch: Any, cell: Any, pbc: Any, neighbors: Any, create_graph: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the positions, which require a gradient, and the forces, which can be differentiated in them."""
+        neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+        z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
+        if not (create_graph and pos.requires_grad):
+            pos = pos.detach().requires_grad_()
+        return pos, self.differentiated(z, pos, cells, neighbors, create_graph=True).forces
+
     def prepare(
         self,
         z: Tensor,
@@ -231,6 +346,68 @@ class Potential(Module):
                     f"{owner}: neighbors have {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
                 )
         return neighbors, stack_cells(owner, cell, pos, neighbors.num_structures)
+
+
+class ForceField(Module):
+    """A potential whose `forward` returns energies, forces and stresses.
+
+    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act on calls of the module that they wrap: the
+    gradients of ``wrapped.module.energy_forces_stress`` would silently stay those of each process. Wrap a ForceField
+    instead, and call the wrapper.
+
+    Parameters
+    ----------
+    potential : torch.nn.Module
+        With `energy_forces_stress`, such as a `Potential`.
+
+    Raises
+    ------
+    TypeError
+        If `potential` has no `energy_forces_stress`.
+
+    Examples
+    --------
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> field = ForceField(DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4))
+    >>> pos = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    >>> field(torch.tensor([8, 1]), pos).forces.square().sum().backward()
+    """
+
+    def __init__(self, potential: Module) -> None:
+        check_potential("ForceField", potential)
+        super().__init__()
+        self.potential = potential
+
+    def forward(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+    ) -> EnergyForcesStress:
+        """Return the results of `Potential.energy_forces_stress`, which are differentiable in training mode.
+
+        Parameters, results and errors are those of `Potential.energy_forces_stress`.
+        """
+        potential: Any = self.potential
+        result: EnergyForcesStress = potential.energy_forces_stress(
+            z, pos, batch, cell=cell, pbc=pbc, neighbors=neighbors, create_graph=self.training
+        )
+        return result
+
+
+def _hessian_times(
+    forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False, batched: bool = False
+) -> Tensor:
+    """Return the product of the Hessian with a vector, or with each of a batch of them."""
+    if not forces.requires_grad:  # no neighbours
+        return torch.zeros_like(vector)
+    (product,) = torch.autograd.grad(
+        forces, pos, -vector, True, create_graph, is_grads_batched=batched, materialize_grads=True
+    )
+    return product
 
 
 def derivatives(

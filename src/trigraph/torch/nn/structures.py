@@ -14,12 +14,12 @@ from trigraph.graphs.neighbors import neighbors
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import tensors, uncompiled
+from trigraph.torch.graphs import assemble, tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
 
-SRC = GRAPH_PARTS["EdgeGraph"].arrays.index("src")
+SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
 
 
@@ -99,6 +99,28 @@ class Neighbors(NamedTuple):
         """Number of structures, including empty ones."""
         return int(self.members.num_dst_nodes)
 
+    @property
+    def src(self) -> Tensor:
+        """Source atom of each edge, shape (num_edges,)."""
+        return tensors(self.graph, False)[SRC]
+
+    @property
+    def dst(self) -> Tensor:
+        """Destination atom of each edge, shape (num_edges,)."""
+        return tensors(self.graph, False)[DST]
+
+    def of_sources(self, values: Tensor) -> Tensor:
+        """Return ``values[src]``: the row of the source atom of each edge.
+
+        Its derivatives are sums over the edges of each atom in a fixed order, on devices too.
+        """
+        src, src_offsets = self.src, tensors(self.graph, False)[SRC_OFFSETS]
+        offsets = torch.arange(src.shape[0] + 1, dtype=src.dtype, device=src.device)
+        each = offsets[:-1]
+        # The edges are sorted by source, so that all orders of this graph are known.
+        arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
+        return _summed(values, assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True)))
+
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return ``at_source[src] + at_destination[dst]`` for each edge."""
         return _summed(torch.cat([at_source, at_destination]), self.ends)
@@ -125,7 +147,7 @@ class Neighbors(NamedTuple):
         shifts = self.shifts.to(pos.dtype)
         if self.batch is None or cell.shape[0] == 1:  # len() would become a constant in a traced program
             return vec + shifts @ cell[0]
-        of_edge = cell.index_select(0, self.batch.index_select(0, tensors(self.graph, False)[SRC]))
+        of_edge = cell.index_select(0, self.batch.index_select(0, self.src))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
