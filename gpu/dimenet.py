@@ -37,9 +37,20 @@ def radial_basis_fwd(call: Call) -> None:
     """Rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
     edges, radial, spherical, exponent = _radial_sizes(call)
     grid = (cover(edges * radial * (spherical + 1), THREADS),)
-    arrays = (call.inputs.dist, call.inputs.freq, call.fields["rbf"], call.fields["sbf_rad"])
-    args = (*arrays, np.int64(edges), radial, spherical, exponent)
-    call.kernels.launch("dimenet_radial", (call.kernels.dtype,), grid, (THREADS,), args)
+    call.kernels.launch(
+        "dimenet_radial",
+        (call.kernels.dtype,),
+        grid,
+        (THREADS,),
+        dist=call.inputs.dist,
+        freq=call.inputs.freq,
+        rbf=call.fields["rbf"],
+        sbf_rad=call.fields["sbf_rad"],
+        num_edges=edges,
+        num_radial=radial,
+        num_spherical=spherical,
+        envelope_exponent=exponent,
+    )
 
 
 def radial_basis_bwd(call: Call) -> None:
@@ -47,17 +58,33 @@ def radial_basis_bwd(call: Call) -> None:
     kernels, fields, inputs, dots = call.kernels, call.fields, call.inputs, call.dots
     edges, radial, spherical, exponent = _radial_sizes(call)
     types = (kernels.dtype, call.second)
+    arguments = {
+        "gg_dist": dots.dist,
+        "gg_freq": dots.freq,
+        "grad_rbf": call.grad,
+        "dist": inputs.dist,
+        "freq": inputs.freq,
+        "num_edges": edges,
+        "num_radial": radial,
+        "envelope_exponent": exponent,
+    }
     if fields.any_of("grad_rbf", "grad_sbf_rad", "dist"):
-        arrays = (dots.dist, dots.freq, call.grad, call.values["grad_sbf_rad"], inputs.dist, inputs.freq)
-        targets = (fields["grad_rbf"], fields["grad_sbf_rad"], fields["dist"])
-        grid = (cover(edges, THREADS // radial),)
-        args = (*arrays, *targets, np.int64(edges), radial, spherical, exponent)
-        kernels.launch("dimenet_radial_edges", types, grid, (THREADS,), args)
+        kernels.launch(
+            "dimenet_radial_edges",
+            types,
+            (cover(edges, THREADS // radial),),
+            (THREADS,),
+            **arguments,
+            grad_sbf_rad=call.values["grad_sbf_rad"],
+            out_rbf=fields["grad_rbf"],
+            out_sbf_rad=fields["grad_sbf_rad"],
+            out_dist=fields["dist"],
+            num_spherical=spherical,
+        )
     fields.clear("freq")  # sums of parts are added to it
     if "freq" in fields and edges:
         parts = kernels.empty(cover(edges, ROWS), radial)
-        of_freq = (dots.dist, dots.freq, call.grad, inputs.dist, inputs.freq, parts, np.int64(edges), radial, exponent)
-        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), of_freq)
+        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), **arguments, parts=parts)
         sum_rows(kernels, parts, fields["freq"])
 
 
@@ -99,33 +126,50 @@ class _Triplets:
         self.edges, self.channels, self.mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.tiles = cover(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])
-        self.graph_arrays = (graph.src_offsets, graph.dst_offsets, graph.dst_edge_index, left.start, left.stop)
-        embeddings = (self.inputs.embedding, self.dots.embedding)
-        self.edge_arrays = (*self._directions(), *self._project(), *embeddings)
-        self.up, self.up_dot = self._second_weights(self.inputs.weights), self._second_weights(self.dots.weights)
+        unit, unit_dot = self._directions()
+        projected, projected_dot = self._project()
+        #: Arguments of the kernels of a node: the graph, values of edges, second weights, and sizes.
+        self.arguments = {
+            "src_offsets": graph.src_offsets,
+            "dst_offsets": graph.dst_offsets,
+            "dst_edge_index": graph.dst_edge_index,
+            "left_start": left.start,
+            "left_stop": left.stop,
+            "unit": unit,
+            "unit_dot": unit_dot,
+            "projected": projected,
+            "projected_dot": projected_dot,
+            "embedding": self.inputs.embedding,
+            "embedding_dot": self.dots.embedding,
+            "up": self._second_weights(self.inputs.weights),
+            "up_dot": self._second_weights(self.dots.weights),
+            "num_edges": self.edges,
+            "n_emb": self.channels,
+            "n_mid": self.mid,
+            "num_spherical": self.spherical,
+        }
 
     def _empty(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.empty(*shape) if wanted else None
 
-    def _each(self, kernel: str, count: int, *args: Any) -> None:
+    def _each(self, kernel: str, count: int, /, **arguments: Any) -> None:
         """Launch a kernel with `count` threads."""
-        self.kernels.launch(kernel, (self.dtype,), (cover(count, THREADS),), (THREADS,), args)
+        self.kernels.launch(kernel, (self.dtype,), (cover(count, THREADS),), (THREADS,), **arguments)
 
     def _directions(self) -> tuple[Any, Any]:
         """Return unit vectors and, with cotangents, their derivatives."""
         unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
-        args = (self.inputs.vec, self.dots.vec, unit, unit_dot, np.int64(self.edges))
-        self._each("dimenet_directions", self.edges, *args)
+        vec = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
+        self._each("dimenet_directions", self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges)
         return unit, unit_dot
 
     def _project(self) -> tuple[Any, Any]:
         """Return W1^T sbf_rad of each edge and degree, and its derivative."""
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
-        inputs, dots = self.inputs, self.dots
-        arrays = (inputs.sbf_rad, dots.sbf_rad, inputs.weights, dots.weights, projected, projected_dot)
+        arguments = self._radial("sbf_rad", "weights") | {"projected": projected, "projected_dot": projected_dot}
         grid = (cover(self.edges, PROJECTED),)
-        self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), (*arrays, *self._sizes()))
+        self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), **arguments)
         return projected, projected_dot
 
     def _types(self, order: int) -> tuple[Any, ...]:
@@ -133,8 +177,12 @@ class _Triplets:
         degrees = USUAL_DEGREES if usual else DEGREES
         return self.dtype, self.graph.src.dtype, order, degrees
 
-    def _sizes(self) -> tuple[Any, ...]:
-        return np.int64(self.edges), self.mid, self.spherical, self.radial
+    def _radial(self, *names: str) -> dict[str, Any]:
+        """Kernel arguments: the inputs of these names with their derivatives, and sizes."""
+        inputs = {name: getattr(self.inputs, name) for name in names}
+        dots = {f"{name}_dot": getattr(self.dots, name) for name in names}
+        sizes = {"num_edges": self.edges, "n_mid": self.mid, "num_spherical": self.spherical, "num_radial": self.radial}
+        return inputs | dots | sizes
 
     def _second_weights(self, weights: Any) -> Any:
         """Return W2 transposed, padded with zeros to full tiles."""
@@ -142,17 +190,16 @@ class _Triplets:
             return None
         down, rows = weights[self.spherical * self.radial :], cover(self.mid, DEGREES) * DEGREES
         up = self._empty(cover(self.channels, PAD), rows, PAD)
-        self._each("dimenet_transpose", up.size, down, up, np.int64(up.size), np.int64(rows), self.channels, self.mid)
+        sizes = {"size": up.size, "rows": rows, "n_emb": self.channels, "n_mid": self.mid}
+        self._each("dimenet_transpose", up.size, down=down, up=up, **sizes)
         return up
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum from in-edges to out-edges."""
-        numbers = (np.int64(self.edges), self.channels, self.mid, self.spherical)
-        targets = (out, grad_unit, grad_unit_dot)
-        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, grad_out, *targets, *numbers)
         grid = (self.graph.num_nodes, self.tiles)
         order = 2 if self.second else 0 if grad_unit is None else 1
-        self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), args)
+        more = {"grad_out": grad_out, "out": out, "grad_unit": grad_unit, "grad_unit_dot": grad_unit_dot}
+        self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), **self.arguments, **more)
 
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges, for the requested gradients."""
@@ -164,16 +211,31 @@ class _Triplets:
         blocks, width = cover(nodes, per_block), self.channels * self.mid
         parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
-        targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
-        numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
-        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, self.grad, *targets, *numbers)
-        self.kernels.launch("dimenet_in_edges", self._types(self.second), (blocks,), (THREADS,), args)
+        self.kernels.launch(
+            "dimenet_in_edges",
+            self._types(self.second),
+            (blocks,),
+            (THREADS,),
+            **self.arguments,
+            grad_out=self.grad,
+            grad_embedding=fields["embedding"],
+            grad_projected=grad,
+            grad_projected_dot=grad_dot,
+            grad_unit=grad_unit,
+            grad_unit_dot=grad_unit_dot,
+            parts=parts,
+            totals=totals,
+            edge_alone=alone,
+            num_nodes=nodes,
+            nodes_per_block=per_block,
+        )
+        grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
         if fields.any_of("sbf_rad"):
-            args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["sbf_rad"], *self._sizes())
-            self._each("dimenet_sbf_rad_gradient", fields["sbf_rad"].size, *args)
+            arguments = self._radial("weights") | grads | {"out": fields["sbf_rad"]}
+            self._each("dimenet_sbf_rad_gradient", fields["sbf_rad"].size, **arguments)
         if weights is not None:
             first = self.spherical * self.radial
-            self._first_weights((grad, grad_dot, alone), weights[:first])
+            self._first_weights(grads, weights[:first])
             sum_rows(self.kernels, totals, weights[first:], self.mid)
 
     def _nodes_per_block(self) -> int:
@@ -182,11 +244,11 @@ class _Triplets:
         blocks = max(1, min(BLOCKS, sums.WORKSPACE // (8 * 16 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
-    def _first_weights(self, grads: tuple[Any, Any, Any], out: Any) -> None:
+    def _first_weights(self, grads: dict[str, Any], out: Any) -> None:
         parts = self._empty(cover(self.edges, ROWS), out.size)
-        args = (self.inputs.sbf_rad, self.dots.sbf_rad, *grads, parts, *self._sizes())
+        arguments = self._radial("sbf_rad") | grads | {"parts": parts}
         grid = (len(parts), cover(out.size, THREADS))
-        self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), args)
+        self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), **arguments)
         sum_rows(self.kernels, parts, out)
 
     def gradients(self) -> None:
@@ -200,5 +262,6 @@ class _Triplets:
         if fields.any_of("vec", "sbf_rad", "embedding", "weights"):
             self.to_in_edges(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
         if vec is not None:
-            args = (unit, unit_dot, self.inputs.vec, self.dots.vec, vec, np.int64(self.edges), 2 * self.tiles)
-            self._each("dimenet_vec_gradient", self.edges, *args)
+            grads = {"grad_unit": unit, "grad_unit_dot": unit_dot, "num_edges": self.edges, "parts": 2 * self.tiles}
+            inputs = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
+            self._each("dimenet_vec_gradient", self.edges, **inputs, **grads, out=vec)

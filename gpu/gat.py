@@ -27,7 +27,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.launcher import Args, Extents, Types
+from trigraph.gpu.launcher import Extents, Types
 from trigraph.gpu.rows import ACCESS, THREADS, HeadLanes, Lanes, aligned, is_wide
 from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
@@ -79,6 +79,51 @@ class _Inputs(NamedTuple):
         return cls(*(aligned(getattr(arrays, name)) for name in cls._fields))
 
 
+class _ByKind(NamedTuple):
+    """What sources, destinations and edges have (``ByKind`` in kernels/gat.cu)."""
+
+    src: Any
+    dst: Any
+    edge: Any
+
+
+class _Scores(NamedTuple):
+    """Scores by node and by row of the edge arrays (``Scores`` in kernels/gat.cu); None stands for zero."""
+
+    src: Any
+    dst: Any
+    edge: Any
+    indices: Any
+    edge_ids: Any
+    num_heads: int
+
+
+class _Activation(NamedTuple):
+    """``Activation`` in kernels/gat_activations.cuh."""
+
+    kind: int
+    negative_slope: Any
+
+
+class _Softmax(NamedTuple):
+    """Saved values of post, or the statistics of every row (``Softmax`` in kernels/gat.cu)."""
+
+    post: Any
+    stats: Any
+    num_positions: int
+
+
+class _RowGradient(NamedTuple):
+    """Weights and outputs for the gradient of an embedding's rows (``RowGradient`` in kernels/gat.cu)."""
+
+    a: Any
+    a_2: Any
+    out: Any
+    overflow: Any
+    sums: Any
+    sums_overflow: Any
+
+
 class _Attention:
     """The arguments of a call and the launches they need.
 
@@ -93,7 +138,7 @@ class _Attention:
         self.storage = self.inputs.src_embedding.dtype  # of embeddings
         self.dtype = self.inputs.attention_weights.dtype  # of scores, weights and sums
         slope = self.dtype.type(call.values["negative_slope"])
-        self.activation = ACTIVATIONS.index(call.values["activation"]), slope
+        self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS // self.storage.itemsize if self.wide else 1
         self.given_scores = call.values.get("softmax_scores")  # saved by the forward, for the first order
@@ -137,50 +182,75 @@ class _Attention:
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
         lanes = Lanes.of(self.dim_head, self.elements, 0)
-        sizes = (*map(np.int64, counts), self.num_heads, self.dim_head, lanes.column_bits)
-        args = (weights, *inputs[:3], weights_2, *inputs_2, *sizes, out)
-        grid = (cover(out.size, lanes.groups),)
-        self.kernels.launch("gat_project", (self.storage, self.wide), grid, (THREADS,), args)
+        self.kernels.launch(
+            "gat_project",
+            (self.storage, self.wide),
+            (cover(out.size, lanes.groups),),
+            (THREADS,),
+            a=weights,
+            a_2=weights_2,
+            x=_ByKind(*inputs[:3]),
+            x_2=_ByKind(*inputs_2),
+            num_rows=_ByKind(*counts),
+            num_heads=self.num_heads,
+            dim_head=self.dim_head,
+            column_bits=lanes.column_bits,
+            out=out,
+        )
         return self._kinds(out, counts)
 
-    def scores_by(self, projections: tuple[Any, Any, Any]) -> tuple[Any, ...]:
-        """Return the kernel arguments for `Scores`."""
-        return (*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
+    def scores_by(self, projections: tuple[Any, Any, Any]) -> _Scores:
+        """Return the kernel argument for `Scores`."""
+        return _Scores(*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
 
     # ---- softmax
 
     @lazy
-    def post(self) -> tuple[Any, Any, Any]:
-        """Kernel arguments for `Softmax`: saved values of post, or the statistics of every row."""
-        count = np.int64(self.graph.num_positions)
-        return (None, self.softmax(), count) if self.given_scores is None else (self.given_scores[1], None, count)
+    def post(self) -> _Softmax:
+        """The kernel argument for `Softmax`."""
+        count = self.graph.num_positions
+        if self.given_scores is None:
+            return _Softmax(None, self.softmax(), count)
+        return _Softmax(self.given_scores[1], None, count)
 
     def softmax(self, out: Any = None, scores: Any = None) -> Any:
         """Write the sums of post x_j, and pre and post of every position, each if given.
 
         Return the largest score and the sum of exponentials of each row; None if `out` is given and no row is long.
         """
-        graph, heads, rows, count = self.graph, self.num_heads, self.rows, np.int64(self.graph.num_positions)
+        graph, heads, rows = self.graph, self.num_heads, self.rows
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
         stats_overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
         overflow = None if out is None else self._overflow(rows, out.shape[1])
         lanes = HeadLanes.of(heads, self.dim_head, self.elements)
-        scores_by, x = self.scores_by(self.projections), (self.inputs.src_embedding, self.dim_head)
-        given = (*x, *scores_by, *self.activation, *rows.cut, *lanes, count)
-        args = (*given, stats, stats_overflow, scores, out, overflow)
+        arguments = {
+            "x": self.inputs.src_embedding,
+            "dim_head": self.dim_head,
+            "nodes": self.scores_by(self.projections),
+            "act": self.activation,
+            "partition": rows.partition,
+            "lanes": lanes,
+            "num_positions": graph.num_positions,
+            "stats": stats,
+            "stats_overflow": stats_overflow,
+            "scores": scores,
+            "out": out,
+            "overflow": overflow,
+        }
         tiles = cover(heads, 1 << lanes.head_bits) if self.concat_heads else 1
         chunks = 1 if out is None else cover(self.dim_head, self.elements << lanes.column_bits)
 
         def launch(steps: int, begin: int, end: int) -> None:
-            grid, pieces = (cover(end - begin, lanes.groups) * tiles * chunks,), (np.int64(begin), np.int64(end))
-            options = self.wide, self.concat_heads
-            self._launch("gat_forward", options, grid, (steps, *pieces, *args), real=self.storage)
+            grid, options = (cover(end - begin, lanes.groups) * tiles * chunks,), (self.wide, self.concat_heads)
+            arguments.update(steps=steps, begin=begin, end=end)
+            self._launch("gat_forward", options, grid, real=self.storage, **arguments)
 
         launch(STATISTICS_STEP if out is None else STATISTICS_STEP | OUTPUT_STEP, 0, rows.num_rows)
         if rows.long is not None:
             launch(STATISTICS_STEP, rows.num_rows, rows.num_pieces)
             grid, long_rows = rows.long_blocks(heads)
-            self._launch("gat_join", (), grid, (stats_overflow, *long_rows, heads, stats), (32, 8))
+            parts = {"overflow": stats_overflow, "num_heads": heads, "stats": stats}
+            self._launch("gat_join", (), grid, block=(32, 8), **long_rows, **parts)
         if rows.long is not None and out is not None:
             launch(OUTPUT_STEP, rows.num_rows, rows.num_pieces)
             self._finish(rows, overflow, out)
@@ -192,11 +262,22 @@ class _Attention:
         """Write outdot_i = sum postdot x_j + post xdot_j, of the records of `coefficients`."""
         rows, width = self.rows, out.shape[1]
         lanes, overflow = Lanes.of(width, self.elements), self._overflow(rows, width)
-        numbers = (self.num_heads, self.dim_head, *lanes.bits)
-        terms = coefficients, self.inputs.src_embedding, self.dots.src_embedding
-        args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
-        options, grid = (self.wide, self.concat_heads), lanes.grid(rows.num_pieces, width)
-        self._launch("gat_aggregate", options, grid, args, real=self.storage)
+        self._launch(
+            "gat_aggregate",
+            (self.wide, self.concat_heads),
+            lanes.grid(rows.num_pieces, width, self.elements),
+            real=self.storage,
+            coefficients=coefficients,
+            x=self.inputs.src_embedding,
+            x_2=self.dots.src_embedding,
+            partition=rows.partition,
+            indices=self.graph.indices,
+            num_heads=self.num_heads,
+            dim_head=self.dim_head,
+            lanes=lanes,
+            out=out,
+            overflow=overflow,
+        )
         self._finish(rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
@@ -207,7 +288,8 @@ class _Attention:
         """Add up the parts of the long rows."""
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(out.shape[1])
-            self._launch("gat_finish", (), grid, (overflow, *long_rows, out.shape[1], out), (32, 8), self.storage)
+            parts = {"overflow": overflow, "width": out.shape[1], "out": out}
+            self._launch("gat_finish", (), grid, block=(32, 8), real=self.storage, **long_rows, **parts)
 
     def coefficients(self, g: Any) -> Any:
         """Return the records of kernel gat_backward, (P, H, 2) or, for second order, (P, H, 4); g may be None.
@@ -217,29 +299,43 @@ class _Attention:
         graph, heads, rows, orders = self.graph, self.num_heads, self.rows, 2 if self.second else 1
         coefficients = self.empty(graph.num_positions, heads, 2 * orders)
         out, totals = (None, None) if g is None else (self.fields["dst_embedding"], self.totals[1])
-        means: list[Any] = [None, None]
+        means = parts_of_means = None
         if rows.long is not None:
-            of_rows = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
-            means = [of_rows, sums.overflow_for(self.kernels, rows, of_rows)]
-        targets = self._targets(rows, out, totals)
-        scores = (*self.scores_by(self.projections), *self.scores_by(self.projections_dot), *self.activation)
-        embeddings = (g, self.inputs.src_embedding, self.dots.src_embedding, self.dim_head, self.concat_heads)
+            means = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
+            parts_of_means = sums.overflow_for(self.kernels, rows, means)
+        target = self._target(1, rows, out, totals)
         lanes = HeadLanes.of(heads, self.dim_head, self.elements)
-        args = (*embeddings, *self.post, *scores, *rows.cut, *lanes, coefficients, *means, *self._parts(1), *targets)
+        arguments = {
+            "g": g,
+            "x": self.inputs.src_embedding,
+            "x_2": self.dots.src_embedding,
+            "dim_head": self.dim_head,
+            "concat_heads": self.concat_heads,
+            "softmax": self.post,
+            "nodes": self.scores_by(self.projections),
+            "nodes_dot": self.scores_by(self.projections_dot),
+            "act": self.activation,
+            "partition": rows.partition,
+            "lanes": lanes,
+            "coefficients": coefficients,
+            "means": means,
+            "parts_of_means": parts_of_means,
+            "target": target,
+        }
 
-        def launch(step: int, pieces: int) -> None:
+        def launch(steps: int, pieces: int) -> None:
             grid = (cover(pieces, lanes.groups) * cover(heads, 1 << lanes.head_bits),)
-            self._launch("gat_backward", (self.wide, self.second), grid, (step, *args), real=self.storage)
+            self._launch("gat_backward", (self.wide, self.second), grid, real=self.storage, steps=steps, **arguments)
 
         launch(ALL_STEPS, rows.num_rows)
         if rows.long is not None:
             launch(FIRST_STEP, rows.num_parts)
-            sums.finish(self.kernels, rows, *means[::-1])
+            sums.finish(self.kernels, rows, parts_of_means, means)
             if self.second:
                 launch(SECOND_STEP, rows.num_parts)
-                sums.finish(self.kernels, rows, *means[::-1])
+                sums.finish(self.kernels, rows, parts_of_means, means)
             launch(LAST_STEP, rows.num_parts)
-        self._finish_targets(rows, targets)
+        self._finish_target(rows, target)
         return coefficients
 
     @lazy
@@ -273,45 +369,78 @@ class _Attention:
     def _to_rows(self, k: int, g: Any, coefficients: Any, out: Any) -> None:
         """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
         width, rows, g = self.num_heads * self.dim_head, self.rows_of[k], None if out is None else g
-        lanes, targets = Lanes.of(width, self.elements), self._targets(rows, out, self.totals[k])
-        index = (*rows.cut, rows.order, self.graph.prepare().destinations)
-        numbers = (self.num_heads, self.dim_head, self.concat_heads, *lanes.bits)
-        args = (coefficients, g, *self._parts(k), *index, *numbers, *targets)
-        options, grid = (self.wide, self.second), lanes.grid(rows.num_pieces, width)
-        self._launch("gat_to_rows", options, grid, args, real=self.storage)
-        self._finish_targets(rows, targets)
+        lanes, target = Lanes.of(width, self.elements), self._target(k, rows, out, self.totals[k])
+        self._launch(
+            "gat_to_rows",
+            (self.wide, self.second),
+            lanes.grid(rows.num_pieces, width, self.elements),
+            real=self.storage,
+            coefficients=coefficients,
+            g=g,
+            partition=rows.partition,
+            order=rows.order,
+            destinations=self.graph.prepare().destinations,
+            num_heads=self.num_heads,
+            dim_head=self.dim_head,
+            concat_heads=self.concat_heads,
+            lanes=lanes,
+            target=target,
+        )
+        self._finish_target(rows, target)
         if k == 2 and out is not None:
             sums.clear_unused(self.graph, out)
 
-    def _targets(self, rows: Rows, out: Any, totals: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the arrays for the gradient of an embedding, sums of records, and parts of long rows."""
+    def _target(self, k: int, rows: Rows, out: Any, totals: Any) -> _RowGradient:
+        """Return the arrays for the gradient of embedding k, sums of records, and parts of long rows."""
         overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
-        return out, overflow, totals, None if totals is None else sums.overflow_for(self.kernels, rows, totals)
+        sums_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
+        a, a_2 = self._parts(k)
+        return _RowGradient(a, a_2, out, overflow, totals, sums_overflow)
 
-    def _finish_targets(self, rows: Rows, targets: tuple[Any, Any, Any, Any]) -> None:
+    def _finish_target(self, rows: Rows, target: _RowGradient) -> None:
         """Add up the parts of the long rows."""
-        out, overflow, totals, totals_overflow = targets
-        if out is not None:
-            self._finish(rows, overflow, out)
-        if totals is not None:
-            sums.finish(self.kernels, rows, totals_overflow, totals)
+        if target.out is not None:
+            self._finish(rows, target.overflow, target.out)
+        if target.sums is not None:
+            sums.finish(self.kernels, rows, target.sums_overflow, target.sums)
 
     def _to_weights(self, out: Any) -> None:
         """Write the gradient of the weights."""
         counts, rows, orders = self._counts, self.rows_of, 2 if self.second else 1
         parts = self.empty(cover(max(counts), ROWS), out.size)
-        offsets = [of.offsets for of in rows] + [None] * (3 - len(rows))
-        sizes = (*map(np.int64, counts), len(rows), self.num_heads, self.dim_head)
-        args = (self.totals[3], orders, *self.inputs[:3], *self.dots[:3], *offsets, *sizes, parts)
-        self._launch("gat_weights", (), (len(parts) * cover(out.size, 32),), args, (32, 8), self.storage)
+        self._launch(
+            "gat_weights",
+            (),
+            (len(parts) * cover(out.size, 32),),
+            block=(32, 8),
+            real=self.storage,
+            sums=self.totals[3],
+            per=orders,
+            x=_ByKind(*self.inputs[:3]),
+            x_2=_ByKind(*self.dots[:3]),
+            offsets=_ByKind(*([of.offsets for of in rows] + [None])[:3]),
+            num_rows=_ByKind(*counts),
+            num_kinds=len(rows),
+            num_heads=self.num_heads,
+            dim_head=self.dim_head,
+            parts=parts,
+        )
         with Total(self.kernels, out, fresh=True) as total:
             total.add(parts)
 
     # ---- launches
 
     def _launch(
-        self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,), real: Any = None
+        self,
+        kernel: str,
+        options: Types,
+        grid: Extents,
+        /,
+        *,
+        block: Extents = (THREADS,),
+        real: Any = None,
+        **arguments: Any,
     ) -> None:
         """Launch a kernel instance for `real` (default: the dtype of scores) and the graph's index dtype."""
         types = (self.dtype if real is None else real, self.graph.offsets.dtype, *options)
-        self.kernels.launch(kernel, types, grid, block, args)
+        self.kernels.launch(kernel, types, grid, block, **arguments)

@@ -23,8 +23,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.sums import ROWS, Total, cover
@@ -149,25 +147,48 @@ class _Embedding:
             pairs, shape = [(self.grad, a_dot if self.second else a)], (self.spherical, self.interm, 1, self.spherical)
             self._embed(first, count, pairs, shape, self.fields["sph_basis"])
 
-    def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
+    def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any) -> None:
         """Launch gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
         present = given(pairs)
         if not present:
             out.fill(0)
             return
-        both = [*present, (None, None)][:2]
-        place = *self.units.pieces.cut, self.units.order, np.int64(first)
-        tile = RegisterTile.of(shape[1], shape[0], out.dtype)
-        self.units.launch("gemnet_embed", tile, count, (*both[0], *both[1], *place, *shape, out))
+        (left, a), (left_1, a_1) = [*present, (None, None)][:2]
+        num_y, num_x, y_stride, x_stride = shape
+        self.units.launch(
+            "gemnet_embed",
+            RegisterTile.of(num_x, num_y, out.dtype),
+            count,
+            left=left,
+            a=a,
+            left_1=left_1,
+            a_1=a_1,
+            partition=self.units.pieces.partition,
+            first=first,
+            num_y=num_y,
+            num_x=num_x,
+            y_stride=y_stride,
+            x_stride=x_stride,
+            out=out,
+        )
 
     def _outer(self, first: int, count: int, sph_basis: Any) -> Any:
         """Launch gemnet_outer; return None without a basis."""
         if sph_basis is None:
             return None
         out = self.kernels.empty(count, self.interm * self.spherical)
-        place = *self.units.pieces.cut, self.units.order, np.int64(first)
-        args = (self.grad, sph_basis, *place, self.interm, self.spherical, out)
-        self.units.launch("gemnet_outer", RegisterTile.of(self.spherical, self.interm, out.dtype), count, args)
+        self.units.launch(
+            "gemnet_outer",
+            RegisterTile.of(self.spherical, self.interm, out.dtype),
+            count,
+            left=self.grad,
+            right=sph_basis,
+            partition=self.units.pieces.partition,
+            first=first,
+            num_y=self.interm,
+            num_z=self.spherical,
+            out=out,
+        )
         return out
 
 
@@ -192,9 +213,9 @@ class _Bilinear:
         self.kernels, self.inputs, self.dots, self.second = call.kernels, call.inputs, call.dots, call.second
         self.fields, self.output, self.grad = call.fields, call.output, call.grad
         self.triplets, self.atoms, self.idx_in = (call.values[name] for name in ("triplets", "atoms", "idx_in"))
-        self.sizes = tuple(call.sizes[name] for name in ("interm", "num_spherical", "emb_in"))
+        self.interm, self.spherical, self.emb_in = (call.sizes[n] for n in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
-        self.tile = RegisterTile.of(self.sizes[1], self.sizes[2], self.inputs.weight.dtype)
+        self.tile = RegisterTile.of(self.spherical, self.emb_in, self.inputs.weight.dtype)
         # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 
@@ -229,31 +250,44 @@ class _Bilinear:
 
     def _products(self, first: int, count: int, dot: bool) -> Any:
         """P of a block of units, or its derivative."""
-        interm, _, emb_in = self.sizes
-        tiles = cover(interm, INTERM) * cover(emb_in, WARP * self.tile.cols)
-        p = self.kernels.empty(count, interm * emb_in)
-        radial = (self.inputs.rad_W1, self.dots.rad_W1) if dot else (None, self.inputs.rad_W1)
-        args = (*radial, *self._arrays(dot), np.int64(first), *self.sizes, p)
-        self.units.launch("gemnet_products", self.tile, count * tiles, args, self._levels)
+        tiles = cover(self.interm, INTERM) * cover(self.emb_in, WARP * self.tile.cols)
+        p = self.kernels.empty(count, self.interm * self.emb_in)
+        arguments = self._arguments(first, dot) | self._second("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
+        self.units.launch("gemnet_products", self.tile, count * tiles, shared_mem=self._levels, **arguments, p=p)
         return p
 
     def _gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
         """Write the gradients of rad_W1, of sph and, by triplet, of m."""
-        weights = (self.inputs.weight, self.dots.weight) if self.second else (None, self.inputs.weight)
-        q = [None if w is None else self.kernels.matmul(g, w) for w in weights]
-        arrays = (*self._arrays(True), np.int64(first), *self.sizes)
+        weights = self._second("q", self.inputs.weight, self.dots.weight, self.second)
+        q = {name: None if w is None else self.kernels.matmul(g, w) for name, w in weights.items()}
+        arguments = self._arguments(first, True) | q
         if to_radial is not None:
-            args = (*q, *arrays, self.per_edge, to_radial)
-            self.units.launch("gemnet_radial", self.tile, count, args, self._levels)
+            more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._levels}
+            self.units.launch("gemnet_radial", self.tile, count, **arguments, **more)
         if self.fields.any_of("sph", "m"):
-            args = (*q, self.inputs.rad_W1, self.dots.rad_W1, *arrays, self.fields["sph"], to_m)
-            self.units.launch("gemnet_triplets", self.tile, count, args)
+            radial = {"r": self.inputs.rad_W1, "r_dot": self.dots.rad_W1}
+            targets = {"grad_sph": self.fields["sph"], "grad_m": to_m}
+            self.units.launch("gemnet_triplets", self.tile, count, **arguments, **radial, **targets)
 
-    def _arrays(self, dot: bool) -> tuple[Any, ...]:
-        """Kernel arguments: basis and values with their derivatives and indices."""
-        sph_dot, m_dot = (self.dots.sph, self.dots.m) if dot else (None, None)
-        inputs = None if self.idx_in is None else self.idx_in.index
-        return (self.inputs.sph, sph_dot, self.inputs.m, m_dot, *self.units.outputs, self.units.order, inputs)
+    @staticmethod
+    def _second(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
+        """Kernel arguments of a factor and its derivative; the first order has the factor in the derivative's place."""
+        return {name: value, f"{name}_dot": dot} if second else {name: None, f"{name}_dot": value}
+
+    def _arguments(self, first: int, dot: bool) -> dict[str, Any]:
+        """Kernel arguments: basis and values with their derivatives, indices, and sizes."""
+        return {
+            "sph": self.inputs.sph,
+            "sph_dot": self.dots.sph if dot else None,
+            "m": self.inputs.m,
+            "m_dot": self.dots.m if dot else None,
+            **self.units.edges,
+            "inputs": None if self.idx_in is None else self.idx_in.index,
+            "first": first,
+            "interm": self.interm,
+            "spherical": self.spherical,
+            "emb_in": self.emb_in,
+        }
 
     @lazy  # depends on the arguments of this call alone, and ends with it
     def _levels(self) -> int:

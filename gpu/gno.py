@@ -23,8 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.products import Columns, product_rows
@@ -213,6 +211,17 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
 # ---- the kernel network ----------------------------------------------------------------------------------------------
 
 
+class _Arrays(NamedTuple):
+    """The kernel argument ``network`` (``Network`` in kernels/gno.cu)."""
+
+    coords: Any
+    params: Any
+    gg_coords: Any
+    gg_params: Any
+    d: int
+    hidden: int
+
+
 class _Network:
     """coords, packed parameters (rows of U^, then rows of V^), and the cotangents of the second order."""
 
@@ -223,8 +232,7 @@ class _Network:
         self.d, self.hidden, self.f_in = (call.sizes[name] for name in ("d", "hidden", "f_in"))
         self.width = self.f_in * call.sizes["f_out"]
         self.itemsize = self.params.itemsize
-        # Kernel arguments for ``Network``.
-        self.arguments = (self.coords, self.params, self.gg_coords, self.gg_params, self.d, self.hidden)
+        self.argument = _Arrays(self.coords, self.params, self.gg_coords, self.gg_params, self.d, self.hidden)
 
     def u_hat(self, params: Any) -> Any:
         """Rows of U and the row b_u, (d + 1, H)."""
@@ -256,24 +264,35 @@ class _Network:
     def load(self, first: int, count: int, stride: int, t: Any = None, a: Any = None, x: Any = None) -> None:
         """Write t, a^ and x^ of a block of edges; rows of t and of a^ are `stride` apart."""
         grid = (cover(count * (max(self.d, self.hidden) + 1), 128),)
-        args = (*self.arguments, np.int64(first), np.int64(count), stride, t, a, x)
-        self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (128,), args)
+        arguments = {"network": self.argument, "first": first, "count": count, "stride": stride, "t": t, "a": a, "x": x}
+        self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (128,), **arguments)
 
     def select(self, first: int, count: int, copies: int, s: Any) -> None:
         """Set s (count, copies * H) to zero where the hidden layer is inactive."""
-        args = (*self.arguments, np.int64(first), np.int64(count), copies, s)
-        self.kernels.launch("gno_select", (self.params.dtype,), (cover(count * self.hidden, 128),), (128,), args)
+        arguments = {"network": self.argument, "first": first, "count": count, "copies": copies, "s": s}
+        self.kernels.launch("gno_select", (self.params.dtype,), (cover(count * self.hidden, 128),), (128,), **arguments)
 
 
 # ---- gno_aggregate: sums of matrix-vector and of outer products ------------------------------------------------------
+
+
+class _Axes(NamedTuple):
+    """Axes of the matrices of kernel gno_contract: extents, strides, and lanes along them as exponents of two."""
+
+    num_y: int
+    num_x: int
+    y_stride: int
+    x_stride: int
+    y_bits: int
+    x_bits: int
 
 
 def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
     """out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); a pair with None is skipped."""
     f_in, f_out = call.sizes["f_in"], call.sizes["f_out"]
     y_bits = min(bits(f_out), 5)
-    shape = (f_out, f_in, 1, f_out, y_bits, min(bits(f_in), 7 - y_bits))
-    _contract(call, pairs, sums.by_destination(call.graph), call.graph.indices, shape, out)
+    axes = _Axes(f_out, f_in, 1, f_out, y_bits, min(bits(f_in), 7 - y_bits))
+    _contract(call, pairs, sums.by_destination(call.graph), call.graph.indices, axes, out)
 
 
 def _to_sources(call: Call, kernel: Any) -> None:
@@ -282,30 +301,38 @@ def _to_sources(call: Call, kernel: Any) -> None:
         return
     graph, f_in, f_out = call.graph, call.sizes["f_in"], call.sizes["f_out"]
     x_bits = min(bits(f_out), 5)
-    shape = (f_in, f_out, f_out, 1, min(bits(cover(f_in, 4)), 7 - x_bits), x_bits)
+    axes = _Axes(f_in, f_out, f_out, 1, min(bits(cover(f_in, 4)), 7 - x_bits), x_bits)
     others = graph.prepare().destinations
-    _contract(call, [(kernel, call.grad)], sums.by_source(graph), others, shape, call.fields["features"])
+    _contract(call, [(kernel, call.grad)], sums.by_source(graph), others, axes, call.fields["features"])
 
 
-def _contract(
-    call: Call,
-    pairs: Sequence[tuple[Any, Any]],
-    rows: Rows,
-    others: Any,
-    shape: tuple[int, int, int, int, int, int],
-    out: Any,
-) -> None:
-    """Launch gno_contract; `shape` is num_y, num_x, y_stride, x_stride, y_bits, x_bits."""
+def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: Any, axes: _Axes, out: Any) -> None:
+    """Launch gno_contract; `others` is the row of the second factor at each position."""
     given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if not given or rows.num_positions == 0:
         out.fill(0)
         return
-    num_y, _, _, _, y_bits, x_bits = shape
-    e_bits = min(bits(USUAL_DEGREE), 7 - y_bits - x_bits)
-    grid = (cover(rows.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
-    arrays = (*given[0], *(given[1] if len(given) > 1 else (None, None)))
-    args = (*arrays, *rows.cut, rows.order, call.graph.edge_ids, others, *shape, e_bits)
-    sums.sum_positions(call.kernels, "gno_contract", (out.dtype, rows.offsets.dtype), grid, args, rows, out)
+    (kernel, values), (kernel_2, values_2) = [*given, (None, None)][:2]
+    lane_bits = axes.y_bits + axes.x_bits
+    e_bits = min(bits(USUAL_DEGREE), 7 - lane_bits)
+    grid = (cover(rows.num_pieces, 128 >> (lane_bits + e_bits)) * cover(axes.num_y, 4 << axes.y_bits),)
+    sums.sum_positions(
+        call.kernels,
+        "gno_contract",
+        (out.dtype, rows.offsets.dtype),
+        grid,
+        rows,
+        out,
+        kernel=kernel,
+        values=values,
+        kernel_2=kernel_2,
+        values_2=values_2,
+        order=rows.order,
+        edge_ids=call.graph.edge_ids,
+        others=others,
+        axes=axes,
+        e_bits=e_bits,
+    )
 
 
 def _to_kernel(call: Call, features: Any) -> None:
@@ -319,9 +346,22 @@ def _to_kernel(call: Call, features: Any) -> None:
     rows, f_in, f_out = sums.by_row(graph), call.sizes["f_in"], call.sizes["f_out"]
     lane_bits = min(bits(cover(f_in * f_out, 4)), 7)
     grid = (cover(rows.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
-    index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
-    args = (call.grad, features, *index, f_in, f_out, lane_bits)
-    sums.sum_positions(call.kernels, "gno_outer", (out.dtype, graph.offsets.dtype), grid, args, rows, out)
+    sums.sum_positions(
+        call.kernels,
+        "gno_outer",
+        (out.dtype, graph.offsets.dtype),
+        grid,
+        rows,
+        out,
+        g=call.grad,
+        h=features,
+        row_positions=rows.order,
+        destinations=graph.prepare().destinations,
+        indices=graph.indices,
+        f_in=f_in,
+        f_out=f_out,
+        lane_bits=lane_bits,
+    )
     sums.clear_unused(graph, out)
 
 
@@ -366,30 +406,44 @@ class _Block:
         net, f_in = self.net, self.net.f_in
         out = net.kernels.empty(self.count, (net.hidden + 1) * f_in)
         tile = _Tile(4, 3) if net.hidden > SMALL.rows or f_in > SMALL.cols else SMALL
-        args = (*net.arguments, features_a, features_t, *self.pieces.cut, self.graph.indices, self.graph.edge_ids)
         tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
-        self._launch("gno_moments", tile, tiles, args, out)
+        factors = {"h_a": features_a, "h_t": features_t, "indices": self.graph.indices}
+        self._launch("gno_moments", tile, tiles, **factors, moments=out)
         return out
 
     def to_source(self, q_a: Any, q_t: Any, out: Any) -> None:
         """Write q_a a^ + q_t t of each edge to its position's row of `out`; None stands for zero."""
         net, tile = self.net, _Tile(2, 3) if self.net.f_in > SMALL.cols else SMALL
-        args = (*net.arguments, q_a, q_t, *self.pieces.cut, self.graph.edge_ids)
-        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), args, out)
+        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), q_a=q_a, q_t=q_t, to_source=out)
 
     def first_layer(
         self, pairs: Sequence[tuple[Any, Any]], weights: Any, x: Any, add: bool, to_coords: Any, to_params: Any
     ) -> None:
         """With s = sum over the pairs of q h where active, write or add weights^T s and s x^T to the outputs."""
-        net, tile = self.net, _Tile(2, 4) if self.net.hidden > SMALL.cols else SMALL
+        tile = _Tile(2, 4) if self.net.hidden > SMALL.cols else SMALL
         given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
-        given += [(None, None)] * (2 - len(given))
-        index = (*self.pieces.cut, self.graph.indices, self.graph.edge_ids)
-        args = (*net.arguments, *given[0], *given[1], weights, x, *index)
-        self._launch("gno_first_layer", tile, 1, args, not add, add, to_coords, to_params)
+        (q_1, h_1), (q_2, h_2) = [*given, (None, None), (None, None)][:2]
+        self._launch(
+            "gno_first_layer",
+            tile,
+            1,
+            q_1=q_1,
+            h_1=h_1,
+            q_2=q_2,
+            h_2=h_2,
+            weights=weights,
+            x=x,
+            indices=self.graph.indices,
+            bias=not add,
+            add=add,
+            to_coords=to_coords,
+            to_params=to_params,
+        )
 
-    def _launch(self, kernel: str, tile: _Tile, tiles: int, args: Any, *more: Any) -> None:
+    def _launch(self, kernel: str, tile: _Tile, tiles: int, /, **arguments: Any) -> None:
+        """Launch a kernel for these pieces; `arguments` are those that only this kernel has."""
         net = self.net
-        args = (*args, np.int64(self.first), np.int64(self.count), net.f_in, *more)
+        arguments |= {"network": net.argument, "partition": self.pieces.partition, "edge_ids": self.graph.edge_ids}
+        arguments |= {"first": self.first, "count": self.count, "f_in": net.f_in}
         types = (net.params.dtype, self.pieces.offsets.dtype, *tile)
-        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args)
+        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), **arguments)

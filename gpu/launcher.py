@@ -5,7 +5,10 @@ both::
 
     place = runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
-    place.launch("gno", "gno_hidden", (coords.dtype,), (blocks,), (256,), (coords, params, kernel, np.int32(num_edges)))
+    place.launch("gno", "multiply", (a.dtype, 64), (blocks,), (256,), left=a, right=b, num_rows=len(a), ..., out=kernel)
+
+Arguments go by the names of the kernel's parameters, so that no two of them can be exchanged by their order. A struct
+is one NamedTuple with the names of its members.
 
 On a device, NVRTC compiles each kernel instance at its first use, a cache on disk keeps it, and it is launched on the
 caller's current stream without synchronization. On the CPU (``gpu-host``), the same source, built by ``gpu/host``, runs
@@ -36,7 +39,6 @@ from trigraph.gpu.instances import C_TYPES, instance
 
 Types = Sequence[Any]  # template arguments of a kernel
 Extents = Sequence[int]
-Args = Sequence[Any]
 
 ORDERS = ("forward", "reverse", "random")
 
@@ -94,25 +96,42 @@ class Runtime(ABC):
     xp: Any
 
     def launch(
-        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0
+        self,
+        family: str,
+        kernel: str,
+        types: Types,
+        grid: Extents,
+        block: Extents,
+        /,
+        *,
+        shared_mem: int = 0,
+        **arguments: Any,
     ) -> None:
         """Launch one kernel: a ``__global__`` function of ``kernels/<family>.cu``.
 
         Template arguments are dtypes, and integers for value parameters. Grid and block have one to three extents; a
-        grid with an extent of 0, for empty input, launches nothing. Arguments are C-contiguous arrays of this runtime,
-        NumPy scalars of the parameters' types, or ``None`` for a null pointer; the members of a struct are consecutive
-        arguments.
+        grid with an extent of 0, for empty input, launches nothing. Arguments are named as the kernel's parameters:
+        C-contiguous arrays of this runtime or ``None`` for a null pointer, NumPy scalars of the parameters' types or
+        Python integers, and for a struct a NamedTuple whose fields are its members, in their order.
 
-        TypeError or ValueError if the type of an argument is not that of the parameter, an array is not contiguous, or
-        the kernel has no such instance; KernelError, on the CPU, if the kernel has an error; MemoryError, on a device
-        CuPy's ``OutOfMemoryError``, if the system refuses memory: results are then incomplete, and the next call works.
+        TypeError or ValueError if an argument is missing or unknown, its type is not that of the parameter, an array is
+        not contiguous, or the kernel has no such instance; KernelError, on the CPU, if the kernel has an error;
+        MemoryError, on a device CuPy's ``OutOfMemoryError``, if the system refuses memory: results are then incomplete,
+        and the next call works.
         """
         if math.prod(grid) > 0:
-            self._launch(family, kernel, types, grid, block, args, shared_mem)
+            self._launch(family, kernel, types, grid, block, arguments, shared_mem)
 
     @abstractmethod
     def _launch(
-        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
+        self,
+        family: str,
+        kernel: str,
+        types: Types,
+        grid: Extents,
+        block: Extents,
+        arguments: Mapping[str, Any],
+        shared_mem: int,
     ) -> None: ...
 
 
@@ -179,6 +198,40 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
     )
 
 
+class Layout:
+    """The parameters of a kernel instance: their names for a caller, and their order for a launch."""
+
+    def __init__(self, kernel: str, signature: str, names: str) -> None:
+        self.kernel, self.flat = kernel, _parameters(signature, names)
+        # Members by parameter, in order; none for a parameter that is not a struct.
+        self._members: dict[str, tuple[str, ...]] = {}
+        for parameter in self.flat:
+            name, _, member = parameter.name.partition(".")
+            self._members[name] = (*self._members.get(name, ()), member) if member else ()
+        # What makes a Python integer an argument, for each parameter that is an integer.
+        self._integers = [None if p.is_pointer or p.dtype.kind != "i" else p.dtype.type for p in self.flat]
+
+    def ordered(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """Return the arguments in the kernel's order, members of structs one after the other; TypeError for a name."""
+        if arguments.keys() != self._members.keys():
+            missing, unknown = self._members.keys() - arguments.keys(), arguments.keys() - self._members.keys()
+            sets = (("missing", missing), ("unknown", unknown))
+            what = "; ".join(f"{label}: {', '.join(sorted(names))}" for label, names in sets if names)
+            raise TypeError(f"{self.kernel}: takes the arguments {', '.join(self._members)}; {what}")
+        values: list[Any] = []
+        for name, members in self._members.items():
+            value = arguments[name]
+            if not members:
+                values.append(value)
+            elif getattr(value, "_fields", None) == members:
+                values.extend(value)
+            else:
+                text = f"must be a NamedTuple of {', '.join(members)}, got {_kind(value)}"
+                raise TypeError(f"{self.kernel}: argument {name} {text}")
+        pairs = zip(self._integers, values, strict=True)
+        return [value if kind is None or type(value) not in (int, bool) else kind(value) for kind, value in pairs]
+
+
 def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
     """Return the argument ranges and dtypes of structs, the last one first."""
     found, first = [], 0
@@ -224,15 +277,21 @@ class HostLibrary:
         self._library.cuda_host_family.restype = ctypes.c_char_p
         self.family: str = self._library.cuda_host_family().decode()
         described = describe(self._library).items()
-        self._kernels = {name: (i, _parameters(*texts)) for i, (name, texts) in enumerate(described)}
+        self._kernels = {name: (i, Layout(name, *texts)) for i, (name, texts) in enumerate(described)}
+
+    def layout(self, name: str) -> Layout:
+        """Return the parameters of the kernel instance called `name`."""
+        layout: Layout = _instance(self._kernels, self.family, name)[1]
+        return layout
 
     def launch(
-        self, name: str, grid: Extents, block: Extents, args: Args, shared_mem: int, order: str, seed: int
+        self, name: str, grid: Extents, block: Extents, values: Sequence[Any], shared_mem: int, order: str, seed: int
     ) -> None:
-        """Run the kernel instance called `name`; see :meth:`Runtime.launch`."""
-        number, parameters = _instance(self._kernels, self.family, name)
-        _check_arguments(name, parameters, args, np.ndarray)
-        packed = (_Argument * len(args))(*(_pack(name, i, parameters[i], value) for i, value in enumerate(args)))
+        """Run the kernel instance called `name` with the values of :meth:`Layout.ordered`; see `Runtime.launch`."""
+        number, layout = _instance(self._kernels, self.family, name)
+        _check_arguments(layout, values, np.ndarray)
+        pairs = zip(layout.flat, values, strict=True)
+        packed = (_Argument * len(values))(*(_pack(name, parameter, value) for parameter, value in pairs))
         triples = [(ctypes.c_uint * 3)(*(*extents, 1, 1)[:3]) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
         with _HOST_LOCK.here:
@@ -266,24 +325,22 @@ class HostLibrary:
         return re.sub(r"\{(0x[0-9a-f]+)\}", line, message)
 
 
-def _check_arguments(kernel: str, parameters: Sequence[_Parameter], args: Sequence[Any], array: type[Any]) -> None:
-    """Check the number and types of arguments against a kernel's parameters; `array` is the class of arrays."""
-    if len(args) != len(parameters):
-        raise TypeError(f"{kernel}: takes {len(parameters)} arguments, got {len(args)}")
-    for position, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
+def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) -> None:
+    """Check the types of ordered arguments against a kernel's parameters; `array` is the class of arrays."""
+    for parameter, value in zip(layout.flat, values, strict=True):
         if parameter.is_pointer and value is None:
             continue
         expected, form = (array, "array") if parameter.is_pointer else (np.generic, "scalar")
-        what = f"{kernel}: argument {position} ({parameter.name})"
+        what = f"{layout.kernel}: argument {parameter.name}"
         if not isinstance(value, expected) or value.dtype != parameter.dtype:
             raise TypeError(f"{what} must be a {parameter.dtype} {form} for {parameter.c_type}, got {_kind(value)}")
         if parameter.is_pointer and not value.flags.c_contiguous:
             raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
 
 
-def _pack(kernel: str, position: int, parameter: _Parameter, value: Any) -> _Argument:
+def _pack(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
     """Convert an argument for the library; raise unless an array is aligned, and writable where needed."""
-    what = f"{kernel}: argument {position} ({parameter.name})"
+    what = f"{kernel}: argument {parameter.name}"
     if value is None:
         return _Argument(0, 0, 1)
     if not parameter.is_pointer:
@@ -330,11 +387,19 @@ class HostRuntime(Runtime):
         return self.libraries[family]
 
     def _launch(
-        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
+        self,
+        family: str,
+        kernel: str,
+        types: Types,
+        grid: Extents,
+        block: Extents,
+        arguments: Mapping[str, Any],
+        shared_mem: int,
     ) -> None:
         """Run a kernel to its end."""
-        name = instance_name(kernel, types)
-        self.library(family).launch(name, grid, block, args, shared_mem, self.order, self.seed)
+        name, library = instance_name(kernel, types), self.library(family)
+        values = library.layout(name).ordered(arguments)
+        library.launch(name, grid, block, values, shared_mem, self.order, self.seed)
 
 
 @contextlib.contextmanager
@@ -381,37 +446,46 @@ class DeviceRuntime(Runtime):
 
         self.xp = cupy
         self.cache = Cache(cupy)
-        # A function and its structs depend on the device, the installed sources, the kernel and its template arguments;
-        # the key has all but the sources, which do not change. Functions live as long as the context of the device.
+        # A function, its layout and its structs depend on the device, the installed sources, the kernel and its
+        # template arguments; the key has all but the sources, which do not change. Functions live as long as the
+        # context of the device.
         self._functions: dict[tuple[Any, ...], Any] = {}
 
     def _launch(
-        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
+        self,
+        family: str,
+        kernel: str,
+        types: Types,
+        grid: Extents,
+        block: Extents,
+        arguments: Mapping[str, Any],
+        shared_mem: int,
     ) -> None:
         """Launch a kernel asynchronously on the current stream.
 
-        Arguments are checked only at the first launch of an instance, because a check costs as much as a launch. The
-        host runtime checks every launch of the same code.
+        Names are checked at every launch, types only at the first one of an instance, because that check costs as much
+        as a launch. The host runtime checks every launch of the same code.
         """
         key = (self.xp.cuda.runtime.getDevice(), family, kernel, *types)
-        function, structs = self._functions.get(key, (None, ()))
-        if function is None:
+        kept = self._functions.get(key)
+        if kept is None:
             name = instance_name(kernel, types)
             # CuPy does not check argument types.
             described = _instance(_described()[family], family, name)
-            structs = _structs(described[0])
-            _check_arguments(name, _parameters(*described), args, self.xp.ndarray)
-            for position, value in enumerate(args):
+            layout = Layout(name, *described)
+            args = layout.ordered(arguments)
+            _check_arguments(layout, args, self.xp.ndarray)
+            for parameter, value in zip(layout.flat, args, strict=True):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
-                    raise ValueError(f"{name}: argument {position} {text}")
+                    raise ValueError(f"{name}: argument {parameter.name} {text}")
             with _DEVICE_LOCK.here:
-                function = self.compiled(family, name)
-                self._functions[key] = function, structs
+                kept = self._functions[key] = self.compiled(family, name), layout, _structs(described[0])
+        function, layout, structs = kept
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
         # CuPy does not convert None to a null pointer.
-        values = [_NULL if value is None else value for value in args]
+        values = [_NULL if value is None else value for value in layout.ordered(arguments)]
         for first, end, dtype in structs:
             values[first:end] = [_struct(dtype, values[first:end])]
         function(tuple(grid), tuple(block), tuple(values), shared_mem=shared_mem)

@@ -5,8 +5,6 @@ A library adds the terms of all rows one by one; here, a chain of additions has 
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from trigraph.gpu.sums import ROWS, Kernels, bits, cover
 
 
@@ -46,8 +44,23 @@ def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
     num_rows = len(left.matrix)
     tile = Tile.of(left.width, right.width)
     out = kernels.xp.empty((cover(num_rows, ROWS), left.width, right.width), left.matrix.dtype)
-    factors = [value for x in (left, right) for value in (x.matrix, np.int64(x.matrix.shape[1]), x.first)]
-    args = (*factors, np.int64(num_rows), ROWS, left.width, right.width, *tile, out)
-    grid = (len(out) * tile.tiles(left.width, right.width),)
-    kernels.launch("product_rows", (out.dtype,), grid, (tile.threads,), args)
+    kernels.launch(
+        "product_rows",
+        (out.dtype,),
+        (len(out) * tile.tiles(left.width, right.width),),
+        (tile.threads,),
+        left=left.matrix,
+        left_stride=left.matrix.shape[1],
+        left_first=left.first,
+        right=right.matrix,
+        right_stride=right.matrix.shape[1],
+        right_first=right.first,
+        num_rows=num_rows,
+        chunk=ROWS,
+        num_y=left.width,
+        num_z=right.width,
+        row_bits=tile.row_bits,
+        col_bits=tile.col_bits,
+        products=out,
+    )
     return out

@@ -33,30 +33,24 @@ class Lanes(NamedTuple):
 
     column_bits: int
     position_bits: int
-    elements: int  # columns of a lane
 
     @classmethod
     def of(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> "Lanes":
-        """Return lanes for rows of `width` columns, at most a warp.
+        """Return lanes for rows of `width` columns, at most a warp; a lane has `elements` columns.
 
         The order of sums must not depend on the graph, so lanes do not either; 8 along positions suit degrees 8 to 100.
         """
         column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
-        return cls(column_bits, min(position_bits, WARP_BITS - column_bits), elements)
-
-    @property
-    def bits(self) -> tuple[int, int]:
-        """Kernel arguments for ``Lanes``."""
-        return self.column_bits, self.position_bits
+        return cls(column_bits, min(position_bits, WARP_BITS - column_bits))
 
     @property
     def groups(self) -> int:
         """Groups of a block."""
-        return THREADS >> (self.column_bits + self.position_bits)
+        return THREADS >> sum(self)
 
-    def grid(self, pieces: int, width: int) -> tuple[int]:
+    def grid(self, pieces: int, width: int, elements: int) -> tuple[int]:
         """Blocks for all tiles of columns of all pieces."""
-        return (cover(pieces, self.groups) * cover(width, self.elements << self.column_bits),)
+        return (cover(pieces, self.groups) * cover(width, elements << self.column_bits),)
 
 
 class HeadLanes(NamedTuple):

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from trigraph.gpu.launcher import Args, Extents, Types, runtime
+from trigraph.gpu.launcher import Extents, Types, runtime
 from trigraph.graphs import PART_SIZE, LongRows
 
 ROWS = 256  # rows of a matrix in a chunk of a sum
@@ -36,10 +34,11 @@ class Kernels:
         """Return uninitialized workspace."""
         return self.xp.empty(shape, self.dtype)
 
-    def launch(self, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0) -> None:
-        """Launch a kernel, with Python integers as ``int``."""
-        values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
-        self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
+    def launch(
+        self, kernel: str, types: Types, grid: Extents, block: Extents, /, *, shared_mem: int = 0, **arguments: Any
+    ) -> None:
+        """Launch a kernel of the family with the arguments of these names; see `Runtime.launch`."""
+        self.runtime.launch(self.family, kernel, types, grid, block, shared_mem=shared_mem, **arguments)
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
         """Return left @ right, or add it to `out`; `right` may be the transpose of a C-contiguous matrix.
@@ -52,11 +51,21 @@ class Kernels:
             out = self.xp.empty((len(left), width), left.dtype)
         in_order = right.flags.c_contiguous
         columns = next((c for c in MATRIX_COLUMNS if width <= c), MATRIX_COLUMNS[-1])
-        strides = (width, 1) if in_order else (1, depth)
-        sizes = (np.int64(len(left)), depth, width, *map(np.int64, strides))
-        grid = (cover(len(left), MATRIX_ROWS) * cover(width, columns),)
-        args = (left, right if in_order else right.T, *sizes, add, out)
-        self.launch("multiply", (left.dtype, columns), grid, (MATRIX_THREADS,), args)
+        self.launch(
+            "multiply",
+            (left.dtype, columns),
+            (cover(len(left), MATRIX_ROWS) * cover(width, columns),),
+            (MATRIX_THREADS,),
+            left=left,
+            right=right if in_order else right.T,
+            num_rows=len(left),
+            depth=depth,
+            width=width,
+            k_stride=width if in_order else 1,
+            n_stride=1 if in_order else depth,
+            add=add,
+            out=out,
+        )
         return out
 
 
@@ -138,10 +147,21 @@ class Total:
         width = self._total.size
         for first in range(0, len(values), MOST_ROWS):  # one iteration, except for many million rows
             part = values[first : first + MOST_ROWS]
-            grid = (cover(width, 32), cover(len(part), ROWS))
-            sizes = (np.int64(len(part)), np.int64(width), ROWS, np.int64(outer))
-            args = (part, *sizes, earlier, num_earlier, accumulate, out[first // ROWS :])
-            self._kernels.launch("sum_rows", (out.dtype,), grid, (32, 8), args)
+            self._kernels.launch(
+                "sum_rows",
+                (out.dtype,),
+                (cover(width, 32), cover(len(part), ROWS)),
+                (32, 8),
+                values=part,
+                num_rows=len(part),
+                width=width,
+                block_rows=ROWS,
+                outer=outer,
+                earlier=earlier,
+                num_earlier=num_earlier,
+                accumulate=accumulate,
+                sums=out[first // ROWS :],
+            )
 
     def __enter__(self) -> "Total":
         return self
@@ -151,6 +171,15 @@ class Total:
             self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), not self._fresh)
         elif kind is None and self._fresh:
             self._total.fill(0)
+
+
+class RowPartition(NamedTuple):
+    """Rows and their pieces (``RowPartition`` in kernels/sums.cuh)."""
+
+    offsets: Any
+    parts: Any
+    num_rows: int
+    num_pieces: int
 
 
 class Rows(NamedTuple):
@@ -177,16 +206,16 @@ class Rows(NamedTuple):
         return self.num_rows + self.num_parts
 
     @property
-    def cut(self) -> tuple[Any, Any, Any, Any]:
-        """Kernel arguments for ``Cut``."""
+    def partition(self) -> RowPartition:
+        """The kernel argument ``partition``."""
         parts = None if self.long is None else self.long.parts
-        return self.offsets, parts, np.int64(self.num_rows), np.int64(self.num_pieces)
+        return RowPartition(self.offsets, parts, self.num_rows, self.num_pieces)
 
-    def long_blocks(self, width: int) -> tuple[tuple[int], tuple[Any, Any]]:
+    def long_blocks(self, width: int) -> tuple[tuple[int], dict[str, Any]]:
         """Grid of a kernel with a block for each long row and 32 columns, and its arguments for ``LongRow``."""
         assert self.long is not None
         count = self.long.rows.shape[1]
-        return (count * cover(width, 32),), (self.long.rows, np.int64(count))
+        return (count * cover(width, 32),), {"long_rows": self.long.rows, "num_long": count}
 
 
 def by_destination(graph: Any) -> Rows:
@@ -229,20 +258,30 @@ def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any =
     """Write the sum of the parts of each long row, divided by the row's divisor, to its row of `out`."""
     if rows.long is None:
         return
-    grid, index = rows.long_blocks(out.shape[1])
-    args = (overflow, *index, out.shape[1], divisor, out)
-    kernels.launch("finish_rows", (out.dtype, rows.offsets.dtype), grid, (32, 8), args)
+    width = out.shape[1]
+    grid, long_rows = rows.long_blocks(width)
+    arguments = {"overflow": overflow, **long_rows, "width": width, "divisor": divisor, "out": out}
+    kernels.launch("finish_rows", (out.dtype, rows.offsets.dtype), grid, (32, 8), **arguments)
 
 
 def sum_positions(
-    kernels: Kernels, kernel: str, types: Types, grid: Extents, args: Args, rows: Rows, out: Any, divisor: Any = None
+    kernels: Kernels,
+    kernel: str,
+    types: Types,
+    grid: Extents,
+    rows: Rows,
+    out: Any,
+    divisor: Any = None,
+    /,
+    **arguments: Any,
 ) -> None:
     """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
 
-    The kernel's last two arguments, after `args`, are the outputs for whole rows and for parts.
+    To its `arguments` come ``partition``, and the outputs ``out`` for whole rows and ``overflow`` for parts.
     """
     overflow = overflow_for(kernels, rows, out)
-    kernels.launch(kernel, types, grid, (128,), (*args, out, overflow))
+    arguments |= {"partition": rows.partition, "out": out, "overflow": overflow}
+    kernels.launch(kernel, types, grid, (128,), **arguments)
     finish(kernels, rows, overflow, out, divisor)
 
 
@@ -250,21 +289,22 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     """out[i] = sum of values[position] over the positions of row i."""
     width = out.shape[1]
     lane_bits = min(bits(width), 7)
-    args = (values, rows.order, *rows.cut, width, lane_bits)
+    arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
     grid = (cover(rows.num_pieces, 128 >> lane_bits),)
-    sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, args, rows, out)
+    sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     """Return values[row] for each piece, zero for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
-    args = (values, *rows.cut, values.shape[1], out)
-    kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
+    arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
+    kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), **arguments)
     return out
 
 
 def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
     """out[i] = sum over row i's pieces, which are rows of `values`."""
-    args = (values, rows.offsets, np.int64(rows.num_rows), out.shape[1], out)
-    kernels.launch("rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
+    sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
+    arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
+    kernels.launch("rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), **arguments)
     finish(kernels, rows, values[rows.num_rows :], out)

@@ -68,7 +68,12 @@ class Units:
         self.kernels = kernels
         self.pieces = members(triplets if atoms is None else atoms)
         self.count, self.cut = self.pieces.num_pieces, self.pieces.long is not None
-        self.outputs = *self.pieces.cut, None if atoms is None else triplets.offsets, _order(atoms)
+        #: Kernel arguments for the edges of a unit and the triplets of an edge.
+        self.edges = {
+            "partition": self.pieces.partition,
+            "triplet_offsets": None if atoms is None else triplets.offsets,
+            "atom_order": _order(atoms),
+        }
         self.order = _order(triplets)
 
     def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
@@ -96,13 +101,14 @@ class Units:
 
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
-        args = (values, *self.outputs, by_row, out.shape[1], out)
-        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (128,), args)
+        arguments = {"values": values, **self.edges, "by_row": by_row, "width": out.shape[1], "out": out}
+        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (128,), **arguments)
 
-    def launch(self, kernel: str, tile: RegisterTile, blocks: int, args: Sequence[Any], shared_mem: int = 0) -> None:
+    def launch(self, kernel: str, tile: RegisterTile, blocks: int, /, *, shared_mem: int = 0, **arguments: Any) -> None:
         """Launch a kernel, whose blocks are warps, for the dtypes of values and indices."""
         types = (self.kernels.dtype, self.pieces.offsets.dtype, *tile)
-        self.kernels.launch(kernel, types, (blocks,), (WARP,), args, shared_mem)
+        arguments["triplet_order"] = self.order
+        self.kernels.launch(kernel, types, (blocks,), (WARP,), shared_mem=shared_mem, **arguments)
 
 
 def _order(segments: Any) -> Any:

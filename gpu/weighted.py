@@ -18,11 +18,9 @@ For min and max, only the selected position contributes, separately for every fe
 
 from typing import Any
 
-import numpy as np
-
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.launcher import Args, Extents, Types
+from trigraph.gpu.launcher import Extents, Types
 from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import Rows, cover
 from trigraph.table.lazy import lazy
@@ -137,29 +135,64 @@ class _Weighted:
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
         """out_i = sum of the incoming weights, or the number of in-edges."""
         rows, lanes = self.rows, Lanes.of(1, 1)
-        args = (weights if weighted else None, *rows.cut, sums.edge_ids(self.graph), lanes.position_bits)
-        self._sum("weighted_degrees", (), lanes.grid(rows.num_pieces, 1), args, rows, out.reshape(-1, 1))
+        self._sum(
+            "weighted_degrees",
+            (),
+            lanes.grid(rows.num_pieces, 1, 1),
+            rows,
+            out.reshape(-1, 1),
+            weights=weights if weighted else None,
+            edge_ids=sums.edge_ids(self.graph),
+            position_bits=lanes.position_bits,
+        )
 
     def sum(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
         """Launch weighted_sum; a pair is (weights, values), and is skipped without values."""
-        rows, graph, lanes = self.rows, self.graph, self.lanes
-        arrays = (*pair, *pair_2, centre, degree, *rows.cut, graph.indices, sums.edge_ids(graph))
-        options, grid = (self.wide, pair_2[1] is not None), lanes.grid(rows.num_pieces, self.width)
-        args = (*arrays, self.width, *lanes.bits)
-        self._sum("weighted_sum", options, grid, args, rows, out, degree)
+        self._sum(
+            "weighted_sum",
+            (self.wide, pair_2[1] is not None),
+            self._grid(self.rows),
+            self.rows,
+            out,
+            degree,
+            weights=pair[0],
+            values=pair[1],
+            weights_2=pair_2[0],
+            values_2=pair_2[1],
+            centre=centre,
+            degree=degree,
+            indices=self.graph.indices,
+            edge_ids=sums.edge_ids(self.graph),
+            width=self.width,
+            lanes=self.lanes,
+        )
 
     def extrema(self, out: Any, location: Any) -> None:
         """Write the smallest or largest messages and their positions."""
-        rows, graph, largest, lanes = self.rows, self.graph, self.op == "max", self.lanes
-        overflow = [sums.overflow_for(self.kernels, rows, array) for array in (out, location)]
-        index = (*rows.cut, graph.indices, sums.edge_ids(graph))
-        numbers = (self.width, largest, *lanes.bits)
-        args = (self.edge_weight, self.embedding, *index, *numbers, out, location, *overflow)
-        self._launch("weighted_extrema", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
+        rows = self.rows
+        targets = {
+            "out": out,
+            "location": location,
+            "overflow": sums.overflow_for(self.kernels, rows, out),
+            "overflow_location": sums.overflow_for(self.kernels, rows, location),
+            "width": self.width,
+            "largest": self.op == "max",
+        }
+        self._launch(
+            "weighted_extrema",
+            (self.wide,),
+            self._grid(rows),
+            weights=self.edge_weight,
+            values=self.embedding,
+            partition=rows.partition,
+            indices=self.graph.indices,
+            edge_ids=sums.edge_ids(self.graph),
+            lanes=self.lanes,
+            **targets,
+        )
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(self.width)
-            joined = (*overflow, *long_rows, self.width, largest, out, location)
-            self._launch("weighted_extrema_overflow", (), grid, joined, (32, 8))
+            self._launch("weighted_extrema_overflow", (), grid, block=(32, 8), **long_rows, **targets)
 
     def output_dot(self, x_dot: Any, w_dot: Any, out: Any) -> None:
         """Write the output's derivative along the cotangents."""
@@ -167,34 +200,72 @@ class _Weighted:
         if x_dot is None and w_dot is None:
             out.fill(0)
         elif self.location is not None:
-            index = (self.location, self.graph.indices, sums.edge_ids(self.graph))
-            args = (*pairs[0], *pairs[1], *index, np.int64(len(out)), self.width, out)
-            self._launch("weighted_pick", (), (cover(out.size, THREADS),), args)
+            self._launch(
+                "weighted_pick",
+                (),
+                (cover(out.size, THREADS),),
+                weights=pairs[0][0],
+                values=pairs[0][1],
+                weights_2=pairs[1][0],
+                values_2=pairs[1][1],
+                location=self.location,
+                indices=self.graph.indices,
+                edge_ids=sums.edge_ids(self.graph),
+                num_rows=len(out),
+                width=self.width,
+                out=out,
+            )
         else:
             centre = self.output if self.by_weight and w_dot is not None else None
             self.sum(*pairs, centre, self.degree, out)
 
     def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
         """Launch weighted_to_sources."""
-        graph, rows, lanes = self.graph, sums.by_source(self.graph), self.lanes
-        index = (*rows.cut, rows.order, graph.prepare().destinations, sums.edge_ids(graph))
-        arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index)
-        args = (*arrays, self.width, *lanes.bits)
-        self._sum("weighted_to_sources", (self.wide,), lanes.grid(rows.num_pieces, self.width), args, rows, out)
+        rows = sums.by_source(self.graph)
+        self._sum(
+            "weighted_to_sources",
+            (self.wide,),
+            self._grid(rows),
+            rows,
+            out,
+            g=g,
+            weights=weights,
+            weights_2=weights_2,
+            degree=self.degree,
+            degree_dot=degree_dot,
+            location=self.location,
+            src_positions=rows.order,
+            destinations=self.graph.prepare().destinations,
+            edge_ids=sums.edge_ids(self.graph),
+            width=self.width,
+            lanes=self.lanes,
+        )
 
     def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
         """Write the sums of kernel weighted_dots over the positions of a row; the pair is (values, centre).
 
         Either may be None. Dots are computed by destination, so that each gradient is loaded once.
         """
-        graph, rows, lanes = self.graph, self.rows, self.lanes
-        in_place = graph.edges_in_order
+        graph, in_place = self.graph, self.graph.edges_in_order
         dots = out if in_place else self.kernels.empty(graph.num_positions, 1)
-        pair_2 = (None, None) if degree_dot is None else (self.embedding, self.output)
-        arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *rows.cut, graph.indices)
-        args = (*arrays, self.width, *lanes.bits, dots)
-        options, grid = (self.wide, degree_dot is not None), (cover(rows.num_pieces, lanes.groups),)
-        self._launch("weighted_dots", options, grid, args)
+        self._launch(
+            "weighted_dots",
+            (self.wide, degree_dot is not None),
+            (cover(self.rows.num_pieces, self.lanes.groups),),
+            g=g,
+            values=pair[0],
+            centre=pair[1],
+            values_2=None if degree_dot is None else self.embedding,
+            centre_2=None if degree_dot is None else self.output,
+            degree=self.degree,
+            degree_dot=degree_dot,
+            location=self.location,
+            partition=self.rows.partition,
+            indices=graph.indices,
+            width=self.width,
+            lanes=self.lanes,
+            dots=dots,
+        )
         if in_place:
             sums.clear_unused(graph, out)
         else:
@@ -203,10 +274,24 @@ class _Weighted:
     def _types(self, options: Types) -> Types:
         return (self.embedding.dtype, self.graph.offsets.dtype, *options)
 
-    def _sum(
-        self, kernel: str, options: Types, grid: Extents, args: Args, rows: Rows, out: Any, divisor: Any = None
-    ) -> None:
-        sums.sum_positions(self.kernels, kernel, self._types(options), grid, args, rows, out, divisor)
+    def _grid(self, rows: Rows) -> tuple[int]:
+        """Blocks for all tiles of columns of all pieces."""
+        return self.lanes.grid(rows.num_pieces, self.width, self.elements)
 
-    def _launch(self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,)) -> None:
-        self.kernels.launch(kernel, self._types(options), grid, block, args)
+    def _sum(
+        self,
+        kernel: str,
+        options: Types,
+        grid: Extents,
+        rows: Rows,
+        out: Any,
+        divisor: Any = None,
+        /,
+        **arguments: Any,
+    ) -> None:
+        sums.sum_positions(self.kernels, kernel, self._types(options), grid, rows, out, divisor, **arguments)
+
+    def _launch(
+        self, kernel: str, options: Types, grid: Extents, /, *, block: Extents = (THREADS,), **arguments: Any
+    ) -> None:
+        self.kernels.launch(kernel, self._types(options), grid, block, **arguments)

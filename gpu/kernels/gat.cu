@@ -57,9 +57,9 @@ struct HeadLanes {
 // Writes a lane's columns of the sum of a piece: for a whole row to `out`, for a part to its overflow row. gat_finish
 // adds the overflow rows before it rounds.
 template <class S, class I, int n>
-__device__ void store_columns(const Cut<I>& cut, long long s, int width, int column, const Pack<Compute<S>, n>& sum,
-                              S* out, Compute<S>* overflow) {
-    if (cut.is_row(s)) {
+__device__ void store_columns(const RowPartition<I>& partition, long long s, int width, int column,
+                              const Pack<Compute<S>, n>& sum, S* out, Compute<S>* overflow) {
+    if (partition.is_row(s)) {
         Pack<S, n> rounded;
 #pragma unroll
         for (int r = 0; r < n; r++) {
@@ -67,7 +67,7 @@ __device__ void store_columns(const Cut<I>& cut, long long s, int width, int col
         }
         store_pack(out + s * width + column, rounded);
     } else {
-        Compute<S>* const target = overflow + (s - cut.num_rows) * width + column;
+        Compute<S>* const target = overflow + (s - partition.num_rows) * width + column;
 #pragma unroll
         for (int r = 0; r < n; r++) {
             target[r] = sum.at[r];
@@ -98,29 +98,37 @@ gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ long_r
     }
 }
 
+// What sources, destinations and edges have.
+template <class V> struct ByKind {
+    V src;
+    V dst;
+    V edge;
+
+    __device__ V of(int kind) const { return kind == 0 ? src : kind == 1 ? dst : edge; }
+};
+
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
 // out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each with
 // its own weights `a`; one group of lanes per row and head.
 template <class S, bool wide>
 __global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S* __restrict__ dst,
-            const S* __restrict__ edge, const Compute<S>* __restrict__ a_2, const S* __restrict__ src_2,
-            const S* __restrict__ dst_2, const S* __restrict__ edge_2, long long num_src, long long num_dst,
-            long long num_edges, int num_heads, int dim_head, int column_bits, Compute<S>* __restrict__ out) {
+gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Compute<S>* __restrict__ a_2,
+            const ByKind<const S*> x_2, const ByKind<long long> num_rows, int num_heads, int dim_head, int column_bits,
+            Compute<S>* __restrict__ out) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
     const Lanes lanes{column_bits, 0};
     const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group(), row = i / num_heads;
-    const int h = int(i - row * num_heads), kind = row < num_src ? 0 : row < num_src + num_dst ? 1 : 2;
-    const bool there = row < num_src + num_dst + num_edges;
-    const long long at = i - (kind == 0 ? 0 : kind == 1 ? num_src : num_src + num_dst) * num_heads;
+    const long long end_dst = num_rows.src + num_rows.dst;
+    const int h = int(i - row * num_heads), kind = row < num_rows.src ? 0 : row < end_dst ? 1 : 2;
+    const bool valid = row < end_dst + num_rows.edge;
+    const long long at = i - (kind == 0 ? 0 : kind == 1 ? num_rows.src : end_dst) * num_heads;
     Sum<T> sum;
     for (int pair = 0; pair < 2; pair++) {
         const T* const weights = pair == 0 ? a : a_2;
-        const S* const values = pair == 0 ? (kind == 0 ? src : kind == 1 ? dst : edge)
-                                          : (kind == 0 ? src_2 : kind == 1 ? dst_2 : edge_2);
-        if (weights != nullptr && values != nullptr && there) {
+        const S* const values = (pair == 0 ? x : x_2).of(kind);
+        if (weights != nullptr && values != nullptr && valid) {
             const T* const of_head = weights + (long long)(kind * num_heads + h) * dim_head;
             int k = 0;
             for (int c = n * lanes.column(); c < dim_head; c += n << column_bits) {
@@ -133,7 +141,7 @@ gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S
         }
     }
     const T total = sum_over_columns(lanes, sum.value());
-    if (there && lanes.column() == 0) {
+    if (valid && lanes.column() == 0) {
         out[i] = total;
     }
 }
@@ -189,7 +197,7 @@ constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>
 template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(128, forward_blocks_per_sm<S, I, concat>)
 gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, int dim_head,
-            const Scores<Compute<S>, I> nodes, const Activation<Compute<S>> act, const Cut<I> cut,
+            const Scores<Compute<S>, I> nodes, const Activation<Compute<S>> act, const RowPartition<I> partition,
             const HeadLanes lanes, long long num_positions, Compute<S>* stats, Compute<S>* stats_overflow,
             Compute<S>* __restrict__ scores, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
@@ -201,7 +209,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
     const int column = n * ((chunk << lanes.column_bits) + lanes.of_head().column());
     const long long group = (long long)(concat ? block / tiles : block) * lanes.all().groups() + lanes.all().group();
     const long long s = begin + group;
-    const Piece<I> piece = s < end ? cut.piece(s) : Piece<I>{};
+    const RowChunk<I> piece = s < end ? partition.piece(s) : RowChunk<I>{};
     const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
     Sum<T> means[n];
 #pragma unroll 1
@@ -224,7 +232,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
             }
             total = lanes.sum_over_slots(sum.value());
             if (stats != nullptr && h < num_heads && s < end && chunk == 0 && lanes.slot() == 0) {
-                T* const target = cut.target(s, 2 * num_heads, stats, stats_overflow) + h;
+                T* const target = partition.target(s, 2 * num_heads, stats, stats_overflow) + h;
                 target[0] = largest;
                 target[num_heads] = total;
             }
@@ -245,13 +253,13 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         Sum<T> sum[n];
         each_position<Source<I>>(
             lanes.all(), piece.size, inside, [&](int e) { return Source<I>{nodes.indices[piece.begin + I(e)]}; },
-            [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int k) {
+            [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int k) {
                 Pack<S, n> values[unroll];
-                load_rows(x + h * dim_head + column, num_heads * dim_head, items, there, values);
+                load_rows(x + h * dim_head + column, num_heads * dim_head, items, valid, values);
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
                     T post = T(0);
-                    if (there[u]) {
+                    if (valid[u]) {
                         const T raw = nodes.raw(piece.begin + I(e[u]), piece.row, items[u].row, h);
                         post = exp(act.value(raw) - shift) / total;
                     }
@@ -264,7 +272,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         const Pack<T, n> result = sums_over_positions(lanes.all(), sum);
         if constexpr (concat) {
             if (inside && s < end && lanes.all().position() == 0) {
-                store_columns<S, I, n>(cut, s, width, h * dim_head + column, result, out, overflow);
+                store_columns<S, I, n>(partition, s, width, h * dim_head + column, result, out, overflow);
             }
         } else {
 #pragma unroll
@@ -280,7 +288,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         for (int r = 0; r < n; r++) {
             mean.at[r] = means[r].value() / T(num_heads);
         }
-        store_columns<S, I, n>(cut, s, width, column, mean, out, overflow);
+        store_columns<S, I, n>(partition, s, width, column, mean, out, overflow);
     }
 }
 
@@ -293,9 +301,10 @@ template <class T> struct Softmax {
     long long num_positions;
 };
 
-// The gradient of the destination's embedding, a C_1 + a_2 C_2 with the sums C over a row's positions of the cotangents
-// of raw and, in second order, of its derivative; and these sums, (1 or 2, num_heads). Parts have separate rows.
-template <class S> struct OfDestination {
+// The gradient of an embedding's rows, to which a C_1 + a_2 C_2 contributes with the sums C over a row's positions of
+// the cotangents of raw and, in second order, of its derivative; and these sums, (1 or 2, num_heads). Parts have
+// separate rows.
+template <class S> struct RowGradient {
     const Compute<S>* a;
     const Compute<S>* a_2;
     S* out;
@@ -325,7 +334,7 @@ template <class T, class I, bool second> struct InEdges {
     const Scores<T, I>& nodes;
     const Scores<T, I>& nodes_dot;
     const Activation<T>& act;
-    Piece<I> piece;
+    RowChunk<I> piece;
     int h;
     T* coefficients;
 
@@ -369,7 +378,7 @@ __device__ void write_dots(const InEdges<Compute<S>, I, second>& edges, const He
     each_position<Source<I>>(
         lanes.all(), edges.piece.size, active,
         [&](int e) { return Source<I>{edges.nodes.indices[edges.piece.begin + I(e)]}; },
-        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int) {
+        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
 #pragma unroll
             for (int pair = 0; pair < (second ? 2 : 1); pair++) {
                 const S* const values = pair == 0 ? x : x_2;
@@ -378,10 +387,10 @@ __device__ void write_dots(const InEdges<Compute<S>, I, second>& edges, const He
 #pragma unroll 1
                 for (int c = first; c < dim_head && values != nullptr; c += n << lanes.column_bits, tile++) {
                     Pack<S, n> rows[unroll], mine = held;
-                    if (c != first && there[0]) {
+                    if (c != first && valid[0]) {
                         mine = load_pack<n>(g + c);
                     }
-                    load_rows(values + edges.h * dim_head + c, width, items, there, rows);
+                    load_rows(values + edges.h * dim_head + c, width, items, valid, rows);
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
                         T sum = T(0);
@@ -400,7 +409,7 @@ __device__ void write_dots(const InEdges<Compute<S>, I, second>& edges, const He
                 sum_over_columns(lanes.of_head(), dots);
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
-                    if (there[u] && lanes.of_head().column() == 0) {
+                    if (valid[u] && lanes.of_head().column() == 0) {
                         edges.record(e[u])[edges.dot + pair] = dots[u] / (concat_heads ? T(1) : T(num_heads));
                     }
                 }
@@ -416,30 +425,30 @@ constexpr int first_step = 1, second_step = 2, last_step = 4, all_steps = 7;
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
 
-// Writes the records of all in-edges (see InEdges) and OfDestination; without g, dots are zero. The means of long rows
-// and the contributions of their parts are (num_heads) for the dots or, in second order, (3, num_heads) for the dots,
-// pre's derivative and the cotangent of post.
+// Writes the records of all in-edges (see InEdges) and the gradient of the destinations; without g, dots are zero. The
+// means of long rows and the contributions of their parts are (num_heads) for the dots or, in second order, (3,
+// num_heads) for the dots, pre's derivative and the cotangent of post.
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, backward_blocks_per_sm<S, I, second>)
 gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_2, int dim_head,
              int concat_heads, const Softmax<Compute<S>> softmax, const Scores<Compute<S>, I> nodes,
-             const Scores<Compute<S>, I> nodes_dot, const Activation<Compute<S>> act, const Cut<I> cut,
+             const Scores<Compute<S>, I> nodes_dot, const Activation<Compute<S>> act, const RowPartition<I> partition,
              const HeadLanes lanes, Compute<S>* coefficients, const Compute<S>* means, Compute<S>* parts_of_means,
-             const OfDestination<S> own) {
+             const RowGradient<S> target) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>, orders = second ? 2 : 1;
     const int num_heads = nodes.num_heads;
     const unsigned tiles = (num_heads + (1 << lanes.head_bits) - 1) >> lanes.head_bits;
     const int h = int(blockIdx.x % tiles << lanes.head_bits) + lanes.head();
     const bool whole = steps == all_steps;
-    const long long s = (whole ? 0 : cut.num_rows) + (long long)(blockIdx.x / tiles) * lanes.all().groups() +
+    const long long s = (whole ? 0 : partition.num_rows) + (long long)(blockIdx.x / tiles) * lanes.all().groups() +
                         lanes.all().group();
-    const bool there = h < num_heads && s < cut.num_pieces && cut.is_row(s) == whole;
-    const bool writes = there && lanes.slot() == 0;
-    const InEdges<T, I, second> edges{nodes, nodes_dot, act, cut.piece(s), h, coefficients};
-    const int size = there ? edges.piece.size : 0;
+    const bool valid = h < num_heads && s < partition.num_pieces && partition.is_row(s) == whole;
+    const bool writes = valid && lanes.slot() == 0;
+    const InEdges<T, I, second> edges{nodes, nodes_dot, act, partition.piece(s), h, coefficients};
+    const int size = valid ? edges.piece.size : 0;
     const long long row = edges.piece.row;
-    T* const of_part = whole ? nullptr : parts_of_means + (s - cut.num_rows) * (second ? 3 : 1) * num_heads;
+    T* const of_part = whole ? nullptr : parts_of_means + (s - partition.num_rows) * (second ? 3 : 1) * num_heads;
     T mean = T(0), mean_pre = T(0), mean_post = T(0);
     if (steps & first_step) {
         if (g != nullptr) {
@@ -498,20 +507,21 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
         }
     }
     const T c_2 = lanes.sum_over_slots(of_2.value()), c_1 = second ? lanes.sum_over_slots(of_1.value()) : c_2;
-    if (own.sums != nullptr && writes) {
-        T* const to = cut.target(s, orders * num_heads, own.sums, own.sums_overflow);
+    if (target.sums != nullptr && writes) {
+        T* const to = partition.target(s, orders * num_heads, target.sums, target.sums_overflow);
         store_of_head<orders>(to, num_heads, h, c_1, c_2);
     }
-    const int end = own.out != nullptr && there ? dim_head : 0;
+    const int end = target.out != nullptr && valid ? dim_head : 0;
     for (int c = n * lanes.of_head().column(); c < end; c += n << lanes.column_bits) {
         Pack<T, n> total{};
 #pragma unroll
         for (int r = 0; r < n && size > 0; r++) {  // skip weights without edges, which may be NaN
             const int column = h * dim_head + c + r;
-            total.at[r] = own.a[column] * c_1 + (own.a_2 != nullptr ? own.a_2[column] * c_2 : T(0));
+            total.at[r] = target.a[column] * c_1 + (target.a_2 != nullptr ? target.a_2[column] * c_2 : T(0));
         }
         if (lanes.all().position() == 0) {
-            store_columns<S, I, n>(cut, s, num_heads * dim_head, h * dim_head + c, total, own.out, own.overflow);
+            store_columns<S, I, n>(partition, s, num_heads * dim_head, h * dim_head + c, total, target.out,
+                                   target.overflow);
         }
     }
 }
@@ -523,20 +533,20 @@ template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S
 template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(128, aggregate_blocks_per_sm<S, concat>)
 gat_aggregate(const Compute<S>* __restrict__ coefficients, const S* __restrict__ x, const S* __restrict__ x_2,
-              const Cut<I> cut, const I* __restrict__ indices, int num_heads, int dim_head, const Lanes lanes,
-              S* __restrict__ out, Compute<S>* __restrict__ overflow) {
+              const RowPartition<I> partition, const I* __restrict__ indices, int num_heads, int dim_head,
+              const Lanes lanes, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
     using Records = InEdges<T, I, true>;
     constexpr int n = pack_elements<S, wide>;
     const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
-    const Place<n> place(lanes, width);
-    const Piece<I> piece = cut.piece(place.piece);
+    const TilePosition<n> place(lanes, width);
+    const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
     Sum<T> sum[n];
     each_position<Source<I>>(
         lanes, piece.size, inside, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
-        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int k) {
+        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int k) {
             Pack<T, n> terms[unroll] = {};
 #pragma unroll 1
             for (int h = 0; h < heads; h++) {
@@ -552,9 +562,9 @@ gat_aggregate(const Compute<S>* __restrict__ coefficients, const S* __restrict__
                     Pack<S, n> values[unroll];
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
-                        factor[u] = there[u] ? c[e[u] * num_heads * Records::per_edge] : T(0);
+                        factor[u] = valid[u] ? c[e[u] * num_heads * Records::per_edge] : T(0);
                     }
-                    load_rows(embedding + place.column + h * dim_head, stride, items, there, values);
+                    load_rows(embedding + place.column + h * dim_head, stride, items, valid, values);
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
 #pragma unroll
@@ -573,8 +583,8 @@ gat_aggregate(const Compute<S>* __restrict__ coefficients, const S* __restrict__
             }
         });
     Pack<T, n> total = sums_over_positions(lanes, sum, T(heads));
-    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
-        store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
+    if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
+        store_columns<S, I, n>(partition, place.piece, width, place.column, total, out, overflow);
     }
 }
 
@@ -596,16 +606,14 @@ constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int
 // each head.
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, to_rows_blocks_per_sm<S, I>)
-gat_to_rows(const Compute<S>* __restrict__ coefficients, const S* __restrict__ g,
-            const Compute<S>* __restrict__ a, const Compute<S>* __restrict__ a_2, const Cut<I> cut,
+gat_to_rows(const Compute<S>* __restrict__ coefficients, const S* __restrict__ g, const RowPartition<I> partition,
             const I* __restrict__ order, const I* __restrict__ destinations, int num_heads, int dim_head,
-            int concat_heads, const Lanes lanes, S* __restrict__ out, Compute<S>* __restrict__ overflow,
-            Compute<S>* __restrict__ sums, Compute<S>* __restrict__ sums_overflow) {
+            int concat_heads, const Lanes lanes, const RowGradient<S> target) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>, per_edge = InEdges<T, I, second>::per_edge;
     const int width = num_heads * dim_head;
-    const Place<n> place(lanes, width);
-    const Piece<I> piece = cut.piece(place.piece);
+    const TilePosition<n> place(lanes, width);
+    const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     const int h = place.column / dim_head, within = place.column - h * dim_head;
     const int g_width = concat_heads ? width : dim_head, g_column = concat_heads ? place.column : within;
@@ -616,18 +624,18 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, const S* __restrict__ g
             const I p = order == nullptr ? piece.begin + I(e) : order[piece.begin + I(e)];
             return Cotangent<I>{g == nullptr ? I(0) : destinations[p], p};
         },
-        [&](const Cotangent<I>(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
+        [&](const Cotangent<I>(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
             Pack<T, per_edge> c[unroll];
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 c[u] = {};
-                if (there[u]) {
+                if (valid[u]) {
                     c[u] = load_row<per_edge>(coefficients + h * per_edge, items[u].position, num_heads * per_edge);
                 }
             }
             if (g != nullptr) {
                 Pack<S, n> values[unroll];
-                load_rows(g + g_column, g_width, items, there, values);
+                load_rows(g + g_column, g_width, items, valid, values);
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
 #pragma unroll
@@ -645,21 +653,21 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, const S* __restrict__ g
     const T c_1 = sum_over_positions(lanes, of_1.value());
     const T c_2 = second ? sum_over_positions(lanes, of_2.value()) : T(0);
     Pack<T, n> total = sums_over_positions(lanes, of_g, concat_heads ? T(1) : T(num_heads));
-    if (place.piece >= cut.num_pieces || !inside || lanes.position() != 0) {
+    if (place.piece >= partition.num_pieces || !inside || lanes.position() != 0) {
         return;
     }
-    if (sums != nullptr && within == 0) {
+    if (target.sums != nullptr && within == 0) {
         constexpr int orders = second ? 2 : 1;
-        T* const to = cut.target(place.piece, orders * num_heads, sums, sums_overflow);
+        T* const to = partition.target(place.piece, orders * num_heads, target.sums, target.sums_overflow);
         store_of_head<orders>(to, num_heads, h, c_1, c_2);
     }
-    if (out != nullptr) {
+    if (target.out != nullptr) {
 #pragma unroll
         for (int r = 0; r < n && piece.size > 0; r++) {  // skip weights without edges, which may be NaN
-            total.at[r] += a[place.column + r] * c_1;
-            total.at[r] += a_2 != nullptr ? a_2[place.column + r] * c_2 : T(0);
+            total.at[r] += target.a[place.column + r] * c_1;
+            total.at[r] += target.a_2 != nullptr ? target.a_2[place.column + r] * c_2 : T(0);
         }
-        store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
+        store_columns<S, I, n>(partition, place.piece, width, place.column, total, target.out, target.overflow);
     }
 }
 
@@ -668,11 +676,9 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, const S* __restrict__ g
 // are skipped. Without offsets, every row has one position. A block processes 32 columns.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
-gat_weights(const Compute<S>* __restrict__ sums, int per, const S* __restrict__ src, const S* __restrict__ dst,
-            const S* __restrict__ edge, const S* __restrict__ src_2, const S* __restrict__ dst_2,
-            const S* __restrict__ edge_2, const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets,
-            const I* __restrict__ edge_offsets, long long num_src, long long num_dst, long long num_edges,
-            int num_kinds, int num_heads, int dim_head, Compute<S>* __restrict__ parts) {
+gat_weights(const Compute<S>* __restrict__ sums, int per, const ByKind<const S*> x, const ByKind<const S*> x_2,
+            const ByKind<const I*> offsets, const ByKind<long long> num_rows, int num_kinds, int num_heads,
+            int dim_head, Compute<S>* __restrict__ parts) {
     using T = Compute<S>;
     __shared__ T shared[8][32];
     const int width = num_heads * dim_head;
@@ -681,21 +687,20 @@ gat_weights(const Compute<S>* __restrict__ sums, int per, const S* __restrict__ 
     const int column = int(blockIdx.x % col_tiles) * 32 + threadIdx.x, kind = column / width;
     Sum<T> terms;
     if (kind < num_kinds) {
-        const S* const x = kind == 0 ? src : kind == 1 ? dst : edge;
-        const S* const x_2 = kind == 0 ? src_2 : kind == 1 ? dst_2 : edge_2;
-        const I* const offsets = kind == 0 ? src_offsets : kind == 1 ? dst_offsets : edge_offsets;
-        const long long before = kind == 0 ? 0 : kind == 1 ? num_src : num_src + num_dst;
-        const long long num_rows = kind == 0 ? num_src : kind == 1 ? num_dst : num_edges;
-        const long long end = begin + 256 < num_rows ? begin + 256 : num_rows;
+        const S* const values = x.of(kind);
+        const S* const values_2 = x_2.of(kind);
+        const I* const offset = offsets.of(kind);
+        const long long before = kind == 0 ? 0 : kind == 1 ? num_rows.src : num_rows.src + num_rows.dst;
+        const long long end = begin + 256 < num_rows.of(kind) ? begin + 256 : num_rows.of(kind);
         const int j = column - kind * width, h = j / dim_head;
         int i = 0;
         for (long long row = begin + threadIdx.y; row < end; row += 8, i++) {
             T term = T(0);
-            if (offsets == nullptr || offsets[row] != offsets[row + 1]) {
+            if (offset == nullptr || offset[row] != offset[row + 1]) {
                 const T* const of_row = sums + (before + row) * per * num_heads + h;
-                term = of_row[0] * Storage<S>::value(x[row * width + j]);
-                if (x_2 != nullptr) {
-                    term += of_row[num_heads] * Storage<S>::value(x_2[row * width + j]);
+                term = of_row[0] * Storage<S>::value(values[row * width + j]);
+                if (values_2 != nullptr) {
+                    term += of_row[num_heads] * Storage<S>::value(values_2[row * width + j]);
                 }
             }
             terms.add(term, i);

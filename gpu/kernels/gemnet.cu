@@ -17,14 +17,14 @@ struct Sizes {
 
 // The edges of a unit and the triplets of an edge.
 template <class I> struct Unit {
-    Piece<I> piece;
+    RowChunk<I> piece;
     const I* triplet_offsets;
     const I* atom_order;
 
     __device__ int edges() const { return triplet_offsets == nullptr ? 1 : piece.size; }
 
     // Edge number j: its row, and the start and number of its triplets.
-    __device__ Piece<I> edge(int j) const {
+    __device__ RowChunk<I> edge(int j) const {
         if (triplet_offsets == nullptr) {
             return piece;
         }
@@ -246,7 +246,7 @@ template <class T, int rows, int cols> struct TripletSum {
 // zero beyond the last row and column. `levels` is used if the edge has more than triplets_at_a_time triplets.
 template <class T, class I, int rows, int cols>
 __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, const Pairs<T>& pairs, bool dot,
-                             const Rows<I>& order, const Piece<I>& edge, int s0, int c, T* levels,
+                             const Rows<I>& order, const RowChunk<I>& edge, int s0, int c, T* levels,
                              T (&sum)[rows][cols]) {
     const TripletSum<T, rows, cols> total{levels, (edge.size + triplets_at_a_time - 1) / triplets_at_a_time};
     const int num_s = sizes.spherical - s0;
@@ -280,10 +280,10 @@ __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, co
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
-                const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
-                const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
-                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
-                int spherical, int emb_in, T* p) {
+                const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
+                const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
+                const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
+                long long first, int interm, int spherical, int emb_in, T* p) {
     __shared__ __align__(16) T left[step * rows];
     __shared__ long long number[step];
     __shared__ T sums[interm_at_a_time * cols * 32];
@@ -297,14 +297,14 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
     const int i0 = int(blockIdx.x % tiles / col_tiles) * interm_at_a_time, num_i = min(interm_at_a_time, interm - i0);
     const int c = int(blockIdx.x % col_tiles) * 32 * cols + int(threadIdx.x);
     const long long s = blockIdx.x / tiles;
-    const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
     T* const own = sums + threadIdx.x;  // the sum of row i, column z is at 32 * (i * cols + z)
     for (int j0 = 0; j0 == 0 || j0 < unit.edges(); j0 += 16) {
         for (int i = 0; i < num_i * cols; i++) {
             own[32 * i] = T(0);
         }
         for (int j = j0; j < min(j0 + 16, unit.edges()); j++) {
-            const Piece<I> edge = unit.edge(j);
+            const RowChunk<I> edge = unit.edge(j);
             for (int dot = r_dot == nullptr; dot < (r != nullptr && pairs.varied() ? 2 : 1) && edge.size > 0; dot++) {
                 const T* const radial = (dot ? r : r_dot) + ((long long)(edge.row) * interm + i0) * spherical;
                 for (int s0 = 0; s0 < spherical; s0 += rows) {
@@ -345,8 +345,8 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, radial_blocks_per_sm)
 gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph,
-              const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
-              const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
+              const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
+              const RowPartition<I> partition, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
               const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
               int spherical, int emb_in, int by_unit, T* out) {
     __shared__ __align__(16) T left[step * rows];
@@ -359,10 +359,10 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
     const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
-    const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
     const int lane = int(threadIdx.x);
     for (int j = 0; j < unit.edges(); j++) {
-        const Piece<I> edge = unit.edge(j);
+        const RowChunk<I> edge = unit.edge(j);
         T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
         const bool any = edge.size > 0 && (outer != nullptr || outer_dot != nullptr);
         for (int i = lane; !any && i < size; i += 32) {
@@ -402,7 +402,7 @@ template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r,
                 const T* __restrict__ r_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
-                const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
+                const T* __restrict__ m, const T* __restrict__ m_dot, const RowPartition<I> partition,
                 const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
                 int spherical, int emb_in, T* grad_sph, T* grad_m) {
@@ -413,10 +413,10 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
-    const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
     const int lane = int(threadIdx.x);
     for (int j = 0; j < unit.edges(); j++) {
-        const Piece<I> edge = unit.edge(j);
+        const RowChunk<I> edge = unit.edge(j);
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += 32 * cols) {
             const int c = c0 + lane;
             for (int s0 = 0; s0 < spherical; s0 += rows) {
@@ -479,17 +479,17 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
 // out[s] = values[row of unit s if `by_row`, else s] if the unit has triplets, else 0; one warp per unit.
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-gemnet_select(const T* values, const Cut<I> cut, const I* __restrict__ triplet_offsets,
+gemnet_select(const T* values, const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
               const I* __restrict__ atom_order, int by_row, int width, T* out) {
     const long long s = (long long)(blockIdx.x) * 4 + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const Unit<I> unit{cut.piece(s), triplet_offsets, atom_order};
+    const Unit<I> unit{partition.piece(s), triplet_offsets, atom_order};
     bool any = false;
-    for (int j = lane; s < cut.num_pieces && j < unit.edges(); j += 32) {
+    for (int j = lane; s < partition.num_pieces && j < unit.edges(); j += 32) {
         any = any || unit.edge(j).size > 0;
     }
     any = __any_sync(0xffffffffu, any);
-    for (int j = lane; s < cut.num_pieces && j < width; j += 32) {
+    for (int j = lane; s < partition.num_pieces && j < width; j += 32) {
         const long long row = by_row ? (long long)(unit.piece.row) : s;
         out[s * width + j] = any ? values[row * width + j] : T(0);
     }
@@ -502,14 +502,14 @@ gemnet_select(const T* values, const Cut<I> cut, const I* __restrict__ triplet_o
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
-             const T* __restrict__ a_1, const Cut<I> cut, const I* __restrict__ triplet_order, long long first,
-             int num_y, int num_x, int y_stride, int x_stride, T* out) {
+             const T* __restrict__ a_1, const RowPartition<I> partition, const I* __restrict__ triplet_order,
+             long long first, int num_y, int num_x, int y_stride, int x_stride, T* out) {
     __shared__ __align__(16) T loaded[step * rows];
     __shared__ long long number[step];
     const Stage<T, rows> stage{loaded, number};
     const Rows<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
-    const Piece<I> edge = cut.piece(first + s);
+    const RowChunk<I> edge = partition.piece(first + s);
     for (int c = int(threadIdx.x); c - int(threadIdx.x) < num_y; c += 32 * cols) {
         bool add = false;
         for (int pair = 0; pair < 2; pair++) {
@@ -544,14 +544,14 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __res
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
-gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const Cut<I> cut,
+gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const RowPartition<I> partition,
              const I* __restrict__ triplet_order, long long first, int num_y, int num_z, T* __restrict__ out) {
     __shared__ __align__(16) T loaded[step * rows];
     __shared__ long long number[step];
     const Stage<T, rows> stage{loaded, number};
     const Rows<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
-    const Piece<I> edge = cut.piece(first + s);
+    const RowChunk<I> edge = partition.piece(first + s);
     for (int c = int(threadIdx.x); c - int(threadIdx.x) < num_y; c += 32 * cols) {
         for (int z0 = 0; z0 < num_z; z0 += rows) {
             T sum[rows][cols] = {};

@@ -101,23 +101,35 @@ gno_select(const Network<T> network, long long first, long long count, int copie
 
 // ---- gno_aggregate --------------------------------------------------------------------------------------------------
 
+// Axes (y, x) of the matrices: extents, strides, one of which is 1, and lanes along them as exponents of two.
+struct Axes {
+    int num_y;
+    int num_x;
+    int y_stride;
+    int x_stride;
+    int y_bits;
+    int x_bits;
+};
+
 // out[row, y] = sum over its positions p and over x of kernel[edge_ids[p], y, x] values[others[p], x], plus the same of
-// a second pair, if any. The kernel's axes (y, x) are (f_out, f_in) forward and (f_in, f_out) backward, as given by the
-// strides, one of which is 1; consecutive lanes lie along that axis. Backward, p is order[position].
+// a second pair, if any. The kernel's axes (y, x) are (f_out, f_in) forward and (f_in, f_out) backward; consecutive
+// lanes lie along the axis of stride 1. Backward, p is order[position].
 template <class T, class I>
 __global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
-             const T* __restrict__ values_2, const Cut<I> cut, const I* __restrict__ order,
-             const I* __restrict__ edge_ids, const I* __restrict__ others, int num_y, int num_x, int y_stride,
-             int x_stride, int y_bits, int x_bits, int e_bits, T* __restrict__ out, T* __restrict__ overflow) {
+             const T* __restrict__ values_2, const RowPartition<I> partition, const I* __restrict__ order,
+             const I* __restrict__ edge_ids, const I* __restrict__ others, const Axes axes, int e_bits,
+             T* __restrict__ out, T* __restrict__ overflow) {
     __shared__ T sums[4][128];
+    const int num_y = axes.num_y, num_x = axes.num_x, y_stride = axes.y_stride, x_stride = axes.x_stride;
+    const int y_bits = axes.y_bits, x_bits = axes.x_bits;
     const int lane_bits = y_bits + x_bits + e_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
     const int y_shift = y_stride == 1 ? 0 : x_bits, x_shift = y_stride == 1 ? y_bits : 0;
     const int y_lane = (lane >> y_shift) & ((1 << y_bits) - 1), x_lane = (lane >> x_shift) & ((1 << x_bits) - 1);
     const unsigned tiles = (num_y + (4 << y_bits) - 1) / (4 << y_bits);
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Piece<I> piece = cut.piece(s);
+    const RowChunk<I> piece = partition.piece(s);
     TreeSum<T, 3, 4> total[4];
     int terms = 0;
     for (int pair = 0; pair < 2; pair++) {
@@ -144,8 +156,8 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
         sums[r][threadIdx.x] = total[r].value();
     }
     __syncthreads();
-    if (s < cut.num_pieces) {
-        T* const target = cut.target(s, num_y, out, overflow) + y0;
+    if (s < partition.num_pieces) {
+        T* const target = partition.target(s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
             TreeSum<T, 4, 2> sum;
@@ -162,15 +174,15 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
 // out[row] = sum of g[destinations[p]] h[indices[p]]^T over the positions p that share the row, as (f_in, f_out).
 template <class T, class I>
 __global__ void __launch_bounds__(128, few_blocks_per_sm<T>)
-gno_outer(const T* __restrict__ g, const T* __restrict__ h, const Cut<I> cut, const I* __restrict__ row_positions,
-          const I* __restrict__ destinations, const I* __restrict__ indices, int f_in, int f_out, int lane_bits,
-          T* __restrict__ out, T* __restrict__ overflow) {
+gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I> partition,
+          const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
+          int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int per_thread = 4;
     const int width = f_in * f_out;
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
     const int j0 = int(blockIdx.x % tiles) * (per_thread << lane_bits) + int(threadIdx.x & ((1 << lane_bits) - 1));
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Piece<I> piece = cut.piece(s);
+    const RowChunk<I> piece = partition.piece(s);
     Sum<T> sum[per_thread];
     int f[per_thread], o[per_thread];
 #pragma unroll
@@ -188,8 +200,8 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const Cut<I> cut, co
             sum[r].add(left[o[r]] * right[f[r]], e);
         }
     }
-    if (s < cut.num_pieces) {
-        T* const target = cut.target(s, width, out, overflow);
+    if (s < partition.num_pieces) {
+        T* const target = partition.target(s, width, out, overflow);
 #pragma unroll
         for (int r = 0; r < per_thread; r++) {
             if (j0 + (r << lane_bits) < width) {
@@ -206,9 +218,9 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const Cut<I> cut, co
 // units.
 template <class T, class I, int row_bits, int col_bits>
 __global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
-gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __restrict__ h_t, const Cut<I> cut,
-            const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first, long long count, int f_in,
-            T* __restrict__ moments) {
+gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __restrict__ h_t,
+            const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
+            long long first, long long count, int f_in, T* __restrict__ moments) {
     using Tile = PieceTile<row_bits, col_bits>;
     __shared__ __align__(16) T buffer[Tile::elements];
     T* const left = buffer + Tile::group() * Tile::group_elements;
@@ -219,8 +231,8 @@ gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __rest
     const unsigned tiles = col_tiles * ((hidden + Tile::rows - 1) / Tile::rows);
     const int k0 = int(blockIdx.x % tiles / col_tiles) * Tile::rows, f0 = int(blockIdx.x % col_tiles) * Tile::cols;
     const long long block = (long long)(blockIdx.x / tiles) * Tile::groups, s = block + Tile::group();
-    const Piece<I> piece = cut.piece(s < count ? first + s : cut.num_pieces);
-    const int longest = cut.longest(first + block, Tile::groups);
+    const RowChunk<I> piece = partition.piece(s < count ? first + s : partition.num_pieces);
+    const int longest = partition.longest(first + block, Tile::groups);
     T sum[tile_side][tile_side] = {};
     Sum<T> ones;  // of column number lane
     for (int tangent = h_a == nullptr; tangent < (h_t == nullptr ? 1 : 2); tangent++) {
@@ -265,8 +277,9 @@ gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __rest
 // edges by features, hidden units deep.
 template <class T, class I, int row_bits, int col_bits>
 __global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
-gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __restrict__ q_t, const Cut<I> cut,
-              const I* __restrict__ edge_ids, long long first, long long count, int f_in, T* __restrict__ to_source) {
+gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __restrict__ q_t,
+              const RowPartition<I> partition, const I* __restrict__ edge_ids, long long first, long long count,
+              int f_in, T* __restrict__ to_source) {
     using Tile = PieceTile<row_bits, col_bits>;
     __shared__ __align__(16) T buffer[Tile::elements];
     T* const left = buffer + Tile::group() * Tile::group_elements;
@@ -276,8 +289,8 @@ gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __re
     const unsigned tiles = (f_in + Tile::cols - 1) / Tile::cols;
     const int f0 = int(blockIdx.x % tiles) * Tile::cols;
     const long long block = (long long)(blockIdx.x / tiles) * Tile::groups, s = block + Tile::group();
-    const Piece<I> piece = cut.piece(s < count ? first + s : cut.num_pieces);
-    const int longest = cut.longest(first + block, Tile::groups);
+    const RowChunk<I> piece = partition.piece(s < count ? first + s : partition.num_pieces);
+    const int longest = partition.longest(first + block, Tile::groups);
     for (int e0 = 0; e0 < longest; e0 += Tile::rows) {
         const int edges = min(Tile::rows, piece.size - e0);
         T sum[tile_side][tile_side] = {};
@@ -351,7 +364,7 @@ template <class T, class I, int row_bits, int col_bits>
 __global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
 gno_first_layer(const Network<T> network, const T* __restrict__ q_1, const T* __restrict__ h_1,
                 const T* __restrict__ q_2, const T* __restrict__ h_2, const T* __restrict__ weights,
-                const T* __restrict__ x, const Cut<I> cut, const I* __restrict__ indices,
+                const T* __restrict__ x, const RowPartition<I> partition, const I* __restrict__ indices,
                 const I* __restrict__ edge_ids, long long first, long long count, int f_in, int bias, int add,
                 T* to_coords, T* to_params) {
     using Tile = PieceTile<row_bits, col_bits>;
@@ -362,8 +375,8 @@ gno_first_layer(const Network<T> network, const T* __restrict__ q_1, const T* __
     const int d = network.d, hidden = network.hidden;
     const bool wide = f_in % tile_side == 0;
     const long long block = (long long)(blockIdx.x) * Tile::groups, s = block + Tile::group();
-    const Piece<I> piece = cut.piece(s < count ? first + s : cut.num_pieces);
-    const int longest = cut.longest(first + block, Tile::groups);
+    const RowChunk<I> piece = partition.piece(s < count ? first + s : partition.num_pieces);
+    const int longest = partition.longest(first + block, Tile::groups);
     for (int e0 = 0; e0 == 0 || e0 < longest; e0 += Tile::rows) {
         const int edges = max(0, min(Tile::rows, piece.size - e0));
         for (int k0 = 0; k0 < hidden; k0 += Tile::cols) {

@@ -87,11 +87,11 @@ template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
 }
 
 // The work of a block of threads: `tiles` tiles of columns for the same pieces, one group of lanes per piece.
-template <int n> struct Place {
+template <int n> struct TilePosition {
     int column;       // the first of this lane's n columns
     long long piece;  // number of the piece
 
-    __device__ Place(const Lanes& lanes, int width) {
+    __device__ TilePosition(const Lanes& lanes, int width) {
         constexpr int pack_bits = n == 8 ? 3 : n == 4 ? 2 : n == 2 ? 1 : 0;
         const int tile = n << lanes.column_bits;
         const unsigned tiles = unsigned(width + tile - 1) >> (pack_bits + lanes.column_bits);
@@ -105,11 +105,11 @@ constexpr int unroll = 4;
 
 // Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which leads to a row
 // of columns, and the lanes exchange Items: no row waits for its own indices, and a lane can load `unroll` rows at a
-// time. use(items, there, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1:
-// items[u] is the Item of position e[u] of the piece. If there[u] is false, or the lane is not `active`, the lane has
-// no such term, and items[u] must not be used.
+// time. use(items, valid, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1:
+// items[u] is the Item of position e[u] of the piece. If valid[u] is false, as all are if not `lane_active`,
+// the lane has no such term, and items[u] must not be used.
 template <class Item, class Fetch, class Use>
-__device__ void each_position(const Lanes& lanes, int size, bool active, const Fetch& fetch, const Use& use) {
+__device__ void each_position(const Lanes& lanes, int size, bool lane_active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
     int longest = size;  // of all groups of the warp, whose lanes must all reach the shuffles
 #pragma unroll 1
@@ -119,24 +119,24 @@ __device__ void each_position(const Lanes& lanes, int size, bool active, const F
     int steps = 0;
 #pragma unroll 1
     for (int begin = 0; begin < longest; begin += count) {
-        Item mine{};
+        Item own_item{};
         if (begin + lane < size) {
-            mine = fetch(begin + lane);
+            own_item = fetch(begin + lane);
         }
-        const int end = min(longest - begin, count), mine_end = active ? min(size - begin, count) : 0;
+        const int end = min(longest - begin, count), own_end = lane_active ? min(size - begin, count) : 0;
 #pragma unroll 1
         for (int first = 0; first < end; first += unroll << lanes.position_bits, steps++) {
             Item items[unroll];
-            bool there[unroll];
+            bool valid[unroll];
             int e[unroll];
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 const int from = first + (u << lanes.position_bits) + lanes.position();
-                items[u] = mine.of_lane(from, count);
+                items[u] = own_item.of_lane(from, count);
                 e[u] = begin + from;
-                there[u] = from < mine_end;
+                valid[u] = from < own_end;
             }
-            use(items, there, e, unroll * steps);
+            use(items, valid, e, unroll * steps);
         }
     }
 }
@@ -148,14 +148,14 @@ template <class I> struct Source {
     __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
 };
 
-// Loads the columns of row items[u] if there[u], else zeros.
+// Loads the columns of row items[u] if valid[u], else zeros.
 template <int n, class S, class Item>
-__device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&there)[unroll],
+__device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&valid)[unroll],
                           Pack<S, n> (&rows)[unroll]) {
 #pragma unroll
     for (int u = 0; u < unroll; u++) {
         rows[u] = {};
-        if (there[u]) {
+        if (valid[u]) {
             rows[u] = load_row<n>(columns, items[u].row, width);
         }
     }

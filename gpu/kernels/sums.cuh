@@ -60,8 +60,8 @@ template <class T> using LongSum = TreeSum<T, 6, 3>;
 // Positions of a part, as in graphs.py.
 constexpr int PART_SIZE = 128;
 
-// The piece of a thread.
-template <class I> struct Piece {
+// A piece: the consecutive positions of a row that a thread sums.
+template <class I> struct RowChunk {
     I row;
     I begin;   // first position
     int size;  // number of positions
@@ -69,7 +69,7 @@ template <class I> struct Piece {
 
 // Rows and their pieces. If `offsets` is null, row i has the single position i. `parts` contains the row of every part,
 // then the first position of every part: 2 * (num_pieces - num_rows) numbers. If it is null, no row is cut.
-template <class I> struct Cut {
+template <class I> struct RowPartition {
     const I* offsets;
     const I* parts;
     long long num_rows;
@@ -78,7 +78,7 @@ template <class I> struct Cut {
     __device__ bool is_row(long long s) const { return s < num_rows; }
 
     // Piece number s; an empty one beyond the last.
-    __device__ Piece<I> piece(long long s) const {
+    __device__ RowChunk<I> piece(long long s) const {
         if (s >= num_pieces) {
             return {I(0), I(0), 0};
         }
@@ -164,12 +164,12 @@ finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, lon
 // out[row] = sum over its positions of values[order[position]].
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Cut<I> cut, int width, int lane_bits,
-            T* __restrict__ out, T* __restrict__ overflow) {
+gather_rows(const T* __restrict__ values, const I* __restrict__ order, const RowPartition<I> partition, int width,
+            int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
     const long long s = (long long)(blockIdx.x) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Piece<I> piece = cut.piece(s);
-    if (s < cut.num_pieces) {
-        T* const target = cut.target(s, width, out, overflow);
+    const RowChunk<I> piece = partition.piece(s);
+    if (s < partition.num_pieces) {
+        T* const target = partition.target(s, width, out, overflow);
         for (int j = threadIdx.x & ((1 << lane_bits) - 1); j < width; j += 1 << lane_bits) {
             Sum<T> sum;
             for (int e = 0; e < piece.size; e++) {
@@ -183,11 +183,11 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Cut
 // The piece's row of values; zero for an empty piece, so that values that no edge reads have no effect, even NaN.
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-spread_rows(const T* __restrict__ values, const Cut<I> cut, int width, T* __restrict__ out) {
+spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < cut.num_pieces * width) {
+    if (i < partition.num_pieces * width) {
         const long long s = i / width;
-        const Piece<I> piece = cut.piece(s);
+        const RowChunk<I> piece = partition.piece(s);
         out[i] = piece.size > 0 ? values[(long long)(piece.row) * width + i - s * width] : T(0);
     }
 }

@@ -25,19 +25,19 @@ template <class T, class I, int count> struct Weighted {
 // out[row] = sum of the weights over its positions, or their number if the weights are null.
 template <class T, class I>
 __global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
-weighted_degrees(const T* __restrict__ weights, const Cut<I> cut, const I* __restrict__ edge_ids, int position_bits,
-                 T* __restrict__ out, T* __restrict__ overflow) {
+weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition, const I* __restrict__ edge_ids,
+                 int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
     const Lanes lanes{0, position_bits};
-    const long long s = Place<1>(lanes, 1).piece;
-    const Piece<I> piece = cut.piece(s);
+    const long long s = TilePosition<1>(lanes, 1).piece;
+    const RowChunk<I> piece = partition.piece(s);
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
         sum.add(weight_of(weights, edge_ids, piece.begin + I(e)), k++);
     }
     const T total = sum_over_positions(lanes, sum.value());
-    if (s < cut.num_pieces && lanes.position() == 0) {
-        *cut.target(s, 1, out, overflow) = total;
+    if (s < partition.num_pieces && lanes.position() == 0) {
+        *partition.target(s, 1, out, overflow) = total;
     }
 }
 
@@ -47,12 +47,12 @@ template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
-             const Cut<I> cut, const I* __restrict__ indices, const I* __restrict__ edge_ids, int width,
+             const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids, int width,
              const Lanes lanes, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     using Item = Weighted<T, I, second ? 2 : 1>;
-    const Place<n> place(lanes, width);
-    const Piece<I> piece = cut.piece(place.piece);
+    const TilePosition<n> place(lanes, width);
+    const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Pack<T, n> base{};
     if (second && centre != nullptr && inside && piece.size > 0) {
@@ -69,37 +69,37 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
             }
             return item;
         },
-        [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
+        [&](const Item(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
             Pack<T, n> x[unroll] = {}, x_2[unroll];
             if (!second || values != nullptr) {
-                load_rows(values + place.column, width, items, there, x);
+                load_rows(values + place.column, width, items, valid, x);
             }
             if (second) {
-                load_rows(values_2 + place.column, width, items, there, x_2);
+                load_rows(values_2 + place.column, width, items, valid, x_2);
             }
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
-                const T w = there[u] ? items[u].weights[0] : T(0);
+                const T w = valid[u] ? items[u].weights[0] : T(0);
 #pragma unroll
                 for (int r = 0; r < n; r++) {
                     T term = w * x[u].at[r];
                     if constexpr (second) {
-                        term += (there[u] ? items[u].weights[1] : T(0)) * (x_2[u].at[r] - base.at[r]);
+                        term += (valid[u] ? items[u].weights[1] : T(0)) * (x_2[u].at[r] - base.at[r]);
                     }
                     sum[r].add(term, k + u);
                 }
             }
         });
     Pack<T, n> total = sums_over_positions(lanes, sum);
-    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
-        if (degree != nullptr && piece.size > 0 && cut.is_row(place.piece)) {
+    if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
+        if (degree != nullptr && piece.size > 0 && partition.is_row(place.piece)) {
             const T by = degree[piece.row];
 #pragma unroll
             for (int r = 0; r < n; r++) {
                 total.at[r] /= by;
             }
         }
-        store_pack(cut.target(place.piece, width, out, overflow) + place.column, total);
+        store_pack(partition.target(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
@@ -127,13 +127,13 @@ __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, 
 // The largest or smallest message of a row and its location; those of parts are written to the overflow arrays.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
-weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const Cut<I> cut,
+weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const RowPartition<I> partition,
                  const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int largest,
                  const Lanes lanes, T* __restrict__ out, I* __restrict__ location, T* __restrict__ overflow,
                  I* __restrict__ overflow_location) {
     constexpr int n = pack_elements<T, wide>;
-    const Place<n> place(lanes, width);
-    const Piece<I> piece = cut.piece(place.piece);
+    const TilePosition<n> place(lanes, width);
+    const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Candidate<T, I> best[n];
 #pragma unroll
@@ -147,14 +147,14 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
             const I p = piece.begin + I(e);
             return Item{indices[p], {weight_of(weights, edge_ids, p)}};
         },
-        [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int) {
+        [&](const Item(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
             Pack<T, n> x[unroll];
-            load_rows(values + place.column, width, items, there, x);
+            load_rows(values + place.column, width, items, valid, x);
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
 #pragma unroll
                 for (int r = 0; r < n; r++) {
-                    const I location = there[u] ? piece.begin + I(e[u]) : I(-1);
+                    const I location = valid[u] ? piece.begin + I(e[u]) : I(-1);
                     const Candidate<T, I> next{items[u].weights[0] * x[u].at[r], location};
                     best[r] = goes_before(next, best[r], largest) ? next : best[r];
                 }
@@ -169,10 +169,10 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
             best[r] = goes_before(next, best[r], largest) ? next : best[r];
         }
     }
-    if (place.piece < cut.num_pieces && place.column < width && lanes.position() == 0) {
-        T* const target = cut.target(place.piece, width, out, overflow) + place.column;
+    if (place.piece < partition.num_pieces && place.column < width && lanes.position() == 0) {
+        T* const target = partition.target(place.piece, width, out, overflow) + place.column;
         I* const target_location =
-            cut.target(place.piece, width, location, overflow_location) + place.column;
+            partition.target(place.piece, width, location, overflow_location) + place.column;
         Pack<T, n> value;
 #pragma unroll
         for (int r = 0; r < n; r++) {
@@ -252,13 +252,13 @@ template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
-                    const Cut<I> cut, const I* __restrict__ src_positions, const I* __restrict__ destinations,
-                    const I* __restrict__ edge_ids, int width, const Lanes lanes, T* __restrict__ out,
-                    T* __restrict__ overflow) {
+                    const RowPartition<I> partition, const I* __restrict__ src_positions,
+                    const I* __restrict__ destinations, const I* __restrict__ edge_ids, int width, const Lanes lanes,
+                    T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     using Item = Cotangent<T, I>;
-    const Place<n> place(lanes, width);
-    const Piece<I> piece = cut.piece(place.piece);
+    const TilePosition<n> place(lanes, width);
+    const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Sum<T> sum[n];
     each_position<Item>(
@@ -271,23 +271,23 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
             }
             return Item{i, p, degree != nullptr ? c / degree[i] : c};
         },
-        [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
+        [&](const Item(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
             Pack<T, n> value[unroll];
-            load_rows(g + place.column, width, items, there, value);
+            load_rows(g + place.column, width, items, valid, value);
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
-                const T c = there[u] ? items[u].coefficient : T(0);
+                const T c = valid[u] ? items[u].coefficient : T(0);
                 const long long at = (long long)(items[u].row) * width + place.column;
 #pragma unroll
                 for (int r = 0; r < n; r++) {
-                    const bool counts = location == nullptr || (there[u] && location[at + r] == items[u].position);
+                    const bool counts = location == nullptr || (valid[u] && location[at + r] == items[u].position);
                     sum[r].add(counts ? c * value[u].at[r] : T(0), k + u);
                 }
             }
         });
     Pack<T, n> total = sums_over_positions(lanes, sum);
-    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
-        store_pack(cut.target(place.piece, width, out, overflow) + place.column, total);
+    if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
+        store_pack(partition.target(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
@@ -306,10 +306,10 @@ template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I> - (second ? 2 : 0))
 weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
               const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
-              const T* __restrict__ degree_dot, const I* __restrict__ location, const Cut<I> cut,
+              const T* __restrict__ degree_dot, const I* __restrict__ location, const RowPartition<I> partition,
               const I* __restrict__ indices, int width, const Lanes lanes, T* __restrict__ dots) {
     constexpr int n = pack_elements<T, wide>;
-    const Piece<I> piece = cut.piece(
+    const RowChunk<I> piece = partition.piece(
         (long long)(blockIdx.x) * lanes.groups() + lanes.group());
     const long long row = (long long)(piece.row) * width;
     const int first = n * lanes.column();
@@ -336,7 +336,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
     }
     each_position<Source<I>>(
         lanes, piece.size, true, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
-        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int) {
+        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
             Sum<T> sums[unroll];
             int tile = 0;
 #pragma unroll 1
@@ -346,10 +346,10 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
                 }
                 Pack<T, n> x[unroll] = {}, x_2[unroll] = {};
                 if (values != nullptr) {
-                    load_rows(values + column, width, items, there, x);
+                    load_rows(values + column, width, items, valid, x);
                 }
                 if (second) {
-                    load_rows(values_2 + column, width, items, there, x_2);
+                    load_rows(values_2 + column, width, items, valid, x_2);
                 }
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
@@ -374,7 +374,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
             sum_over_columns(lanes, dot);
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
-                if (there[u] && lanes.column() == 0) {
+                if (valid[u] && lanes.column() == 0) {
                     dots[piece.begin + I(e[u])] = dot[u] / by;
                 }
             }

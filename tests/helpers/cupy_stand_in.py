@@ -273,7 +273,7 @@ class Kernel:
         if any(n > most for n, most in zip(grid, Device.largest_grid, strict=False)):
             raise Misuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)
-        _, parameters = library._kernels[self.name]
+        parameters = library.layout(self.name).flat
         plain = [
             None if p.is_pointer and not isinstance(a, ndarray) else _plain(a)
             for a, p in zip(args, parameters, strict=True)

@@ -11,6 +11,7 @@ import time
 import types
 import weakref
 from pathlib import Path
+from typing import NamedTuple
 
 import cupy_stand_in
 import numpy as np
@@ -84,10 +85,10 @@ def floats(size=32):
 def scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
     """Launch y = factor x, by default two times ones, and return y as a NumPy array."""
     x, y = (floats() if a is None else a for a in (x, y))
-    factor, n = np.float32(2) if factor is None else factor, np.int64(np.size(x)) if n is None else n
+    factor, n = np.float32(2) if factor is None else factor, np.size(x) if n is None else n
     if place.name == "gpu":
         x, y = (asarray(a) if isinstance(a, np.ndarray) else a for a in (x, y))
-    place.launch("primitives", "scale", (dtype,), grid, block, (x, y, factor, n), **more)
+    place.launch("primitives", "scale", (dtype,), grid, block, y=y, x=x, n=n, factor=factor, **more)
     return y if place.name == "gpu-host" else y.get()
 
 
@@ -99,17 +100,17 @@ def test_right_arguments(place):
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"x": floats().astype(F8)}, TypeError, r"scale<float>: argument 0 \(x\) must be a float32 array .* float64"),
+        ({"x": floats().astype(F8)}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
         (
             {"y": floats().astype(">f4")},
             TypeError,
-            r"argument 1 \(y\) must be a float32 array .* got a (numpy|cupy).ndarray of >f4",
+            r"argument y must be a float32 array .* got a (numpy|cupy).ndarray of >f4",
         ),
-        ({"x": np.float32(1)}, TypeError, r"argument 0 \(x\) .* for const float\*, got a float32 scalar"),
-        ({"factor": 2.0}, TypeError, r"argument 2 \(factor\) must be a float32 scalar for float, got a float"),
-        ({"n": np.int32(32)}, TypeError, r"argument 3 \(n\) .* got a int32 scalar"),
-        ({"n": floats()}, TypeError, r"argument 3 \(n\) .* got a numpy.ndarray of float32"),
-        ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument 0 \(x\) must be C-contiguous, got strides \(4, 32\)"),
+        ({"x": np.float32(1)}, TypeError, r"argument x .* for const float\*, got a float32 scalar"),
+        ({"factor": 2.0}, TypeError, r"argument factor must be a float32 scalar for float, got a float"),
+        ({"n": np.int32(32)}, TypeError, r"argument n .* got a int32 scalar"),
+        ({"n": floats()}, TypeError, r"argument n .* got a numpy.ndarray of float32"),
+        ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument x must be C-contiguous, got strides \(4, 32\)"),
         ({"dtype": np.dtype("i2")}, TypeError, "instantiated for float32, float64, .* int64, not for int16"),
         ({"dtype": np.dtype("i4")}, ValueError, r"scale<int> is not among the instances"),
     ],
@@ -122,7 +123,7 @@ def test_wrong_arguments(place, arguments, error, says):
 @pytest.mark.parametrize(
     ("y", "says"),
     [
-        (np.frombuffer(b"x" * 128, F4), r"argument 1 \(y\) is written .* read-only"),
+        (np.frombuffer(b"x" * 128, F4), r"argument y is written .* read-only"),
         (np.frombuffer(bytearray(129), np.uint8)[1:].view(F4), "aligned"),
     ],
 )
@@ -134,13 +135,62 @@ def test_memory_of_the_host(host, y, says):
 def test_array_of_another_device(device):
     with device.xp.cuda.Device(1):
         x = asarray(floats())
-    with pytest.raises(ValueError, match="argument 0 is on device 1, but device 0 is current"):
+    with pytest.raises(ValueError, match="argument x is on device 1, but device 0 is current"):
         scale(device, x, n=np.int64(32))
 
 
-def test_number_of_arguments(place):
-    with pytest.raises(TypeError, match="takes 4 arguments, got 1"):
-        place.launch("primitives", "scale", (F4,), (1,), (1,), (place.xp.zeros(32, F4),))
+def scalars(place, out=None, given=None, **more):
+    """Launch the kernel whose second parameter is a struct."""
+    out = place.xp.zeros(6) if out is None else out
+    given = Given(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
+    place.launch(
+        "primitives", "scalars", (), (1,), (1,), out=out, given=given, x=np.float32(0.1), y=0.1 * F8.type(1), **more
+    )
+    return [float(value) for value in out]
+
+
+class Given(NamedTuple):
+    """The struct of primitives.cu."""
+
+    flag: np.bool_
+    i: int
+    wide: int
+    nothing: object
+
+
+class Mixed(NamedTuple):
+    """Its members in another order."""
+
+    i: int
+    flag: np.bool_
+    wide: int
+    nothing: object
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"z": np.float64(1)}, "takes the arguments out, given, x, y; unknown: z"),
+        ({"given": (np.bool_(True), -7, 5, None)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
+        ({"given": Mixed(-7, np.bool_(True), 5, None)}, "given must be a NamedTuple of flag, .*, got a .*Mixed"),
+        ({"given": Given(np.bool_(True), -7, np.int32(5), None)}, r"given.wide must be a int64 .* got a int32 scalar"),
+        ({"out": Given(np.bool_(True), -7, 5, None)}, r"argument out must be a float64 array .* got a .*Given"),
+    ],
+)
+def test_names_of_arguments(place, arguments, says):
+    """No order is asked of the caller, so what is wrong about arguments is a name, a member, or a type."""
+    with pytest.raises(TypeError, match=says):
+        scalars(place, **arguments)
+    with pytest.raises(
+        TypeError, match="scale<float>: takes the arguments x, y, factor, n; missing: factor, x; unknown: v"
+    ):
+        place.launch("primitives", "scale", (F4,), (1,), (1,), v=None, y=None, n=1)
+
+
+def test_an_integer_takes_the_type_of_its_parameter(place):
+    assert scalars(place) == [1, -7, 2**53 - 1, 1, float(np.float32(0.1)), 0.1]
+    with pytest.raises(OverflowError):
+        scalars(place, given=Given(np.bool_(True), 2**31, 5, None))
 
 
 @pytest.mark.parametrize(
@@ -166,9 +216,9 @@ def test_empty_grid_launches_nothing(place, compiled, grid):
 def test_the_library_is_restored(host):
     other = HostLibrary(library("faults"))
     with using_host_library(other, "reverse"):
-        host.launch("faults", "deadlock", (True,), (1,), (64,), (floats(64),))
+        host.launch("faults", "deadlock", (True,), (1,), (64,), y=floats(64))
     with pytest.raises(ImportError):
-        host.launch("faults", "deadlock", (True,), (1,), (64,), (floats(64),))
+        host.launch("faults", "deadlock", (True,), (1,), (64,), y=floats(64))
     before = host.library("primitives")
     with using_host_library(before.path) as another:
         assert host.library("primitives") is another
@@ -186,10 +236,6 @@ def test_structs_are_passed_by_value(host):
     array = types.SimpleNamespace(data=types.SimpleNamespace(ptr=9))
     value = launcher._struct(dtype, [np.bool_(True), np.int32(-7), np.int64(2**40), array])
     assert (value.shape, value.item()) == ((), (True, -7, 2**40, 9))
-    out, numbers = np.zeros(6), (np.float32(0.1), np.float64(0.1))
-    given = np.bool_(True), np.int32(-7), np.int64(2**53 - 1), None
-    host.launch("primitives", "scalars", (), (1,), (1,), (out, *given, *numbers))
-    assert out.tolist() == [1, -7, 2**53 - 1, 1, *map(float, numbers)]
 
 
 def function(device, kernel="scale"):
@@ -321,8 +367,7 @@ with _alone(Path(sys.argv[1])):
 
 def test_asks_for_more_shared_memory(device):
     for shared_mem, asked in ((48 * 1024, 48 * 1024), (60000, 60000), (50000, 60000)):
-        args = (asarray(floats()),)
-        device.launch("primitives", "dynamic_memory", (F4,), (1,), (32,), args, shared_mem)
+        device.launch("primitives", "dynamic_memory", (F4,), (1,), (32,), out=asarray(floats()), shared_mem=shared_mem)
         assert function(device, "dynamic_memory").max_dynamic_shared_size_bytes == asked
 
 

@@ -78,8 +78,8 @@ def test_round(kind):
         expected = values.astype(kind)
     got = np.empty(values.size, kind)
     with using_host_library(HostLibrary(library("storage"))):
-        args = (values, got, np.int32(values.size))
-        runtime(values).launch("storage", "storage_round", (kind,), (-(-values.size // 256),), (256,), args)
+        args = {"values": values, "stored": got, "count": values.size}
+        runtime(values).launch("storage", "storage_round", (kind,), (-(-values.size // 256),), (256,), **args)
     nan = np.isnan(values)
     assert np.isnan(got[nan].astype(np.float32)).all()
     assert (got[~nan].view(np.uint16) == expected[~nan].view(np.uint16)).all()

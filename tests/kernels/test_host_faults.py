@@ -19,10 +19,10 @@ from trigraph.gpu.launcher import KernelError, runtime, using_host_library
 TWINS = [True, False]
 
 
-def launch(kernel, right, case, args=None):
-    args = case.args() if args is None else args
+def launch(kernel, right, case):
     place = runtime(np.empty(0))
-    place.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), args, case.shared_mem)
+    options = {"shared_mem": case.shared_mem, **case.args()}
+    place.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **options)
 
 
 def following(kernel):
@@ -43,7 +43,7 @@ class Case(NamedTuple):
     """A launch of a kernel of faults.cu and what is said about it."""
 
     threads: int
-    args: Callable[[], list[object]]
+    args: Callable[[], dict[str, object]]
     says: str
     line: str = ""  # a text on the source lines that the message names
     shared_mem: int = 0
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 
 def row():
-    return [floats(64)]
+    return {"y": floats(64)}
 
 
 #: What only the race build finds.
@@ -60,12 +60,12 @@ RACES = {
     "chain_of_syncwarps": Case(32, row, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
     "between_blocks": Case(1, row, r"race: .* y\[\d\] .* another block", "y[", blocks=4),
     "uninitialised": Case(64, row, r"uninitialised: reads tile\[5\] \(shared\)", "] = tile"),
-    "bytes_of_a_word": Case(64, lambda: [integers(64)], r"words\[", "bytes[", shared_mem=64),
-    "read_outside": Case(64, lambda: [floats(64), floats(64)], r"out of bounds: reads x\[64\]", "x[threadIdx.x"),
+    "bytes_of_a_word": Case(64, lambda: {"y": integers(64)}, r"words\[", "bytes[", shared_mem=64),
+    "read_outside": Case(64, lambda: row() | {"x": floats(64)}, r"out of bounds: reads x\[64\]", "x[threadIdx.x"),
     "write_outside": Case(64, row, r"out of bounds: writes y\[-1\]", "y[int(threadIdx.x)"),
-    "outside_shared": Case(64, lambda: [*row(), np.int32(1)], r"reads tile\[64\] \(shared\)", "row["),
+    "outside_shared": Case(64, lambda: row() | {"beyond": 1}, r"reads tile\[64\] \(shared\)", "row["),
     "outside_dynamic": Case(64, row, r"writes buffer\[64\] \(shared\)", "buffer[", shared_mem=256),
-    "null_pointer": Case(64, lambda: [None, *row()], r"reads at .* through a null pointer", "y[thr"),
+    "null_pointer": Case(64, lambda: row() | {"x": None}, r"reads at .* through a null pointer", "y[thr"),
 }
 
 #: What every build finds: the schedule itself cannot go on.
@@ -77,24 +77,28 @@ SCHEDULE = {
         r"40 threads, first thread \(0, 0, 0\), wait at __syncthreads",
     ),
     "different_barriers": Case(64, row, r"reached __syncthreads at .* waits at another one"),
-    "different_collectives": Case(32, lambda: [integers(32)], r"reached __\w+_sync at .* of its mask 0xffffffff wait"),
+    "different_collectives": Case(
+        32, lambda: {"y": integers(32)}, r"reached __\w+_sync at .* of its mask 0xffffffff wait"
+    ),
     "returned_lane": Case(32, row, r"mask 0xffffffff names lane \d+, which has returned|deadlock"),
     "leaving_lane": Case(32, row, r"which has returned|deadlock: .* wait at __syncwarp with mask 0xffffffff"),
     "missing_lanes_of_block": Case(
-        40, lambda: [integers(40)], r"__any_sync at .* lane 8, which the block does not have"
+        40, lambda: {"y": integers(40)}, r"__any_sync at .* lane 8, which the block does not have"
     ),
-    "caller_not_in_mask": Case(32, lambda: [integers(32)], r"lane \d+ calls with mask 0x0000ffff, which leaves it out"),
+    "caller_not_in_mask": Case(
+        32, lambda: {"y": integers(32)}, r"lane \d+ calls with mask 0x0000ffff, which leaves it out"
+    ),
     "source_not_in_mask": Case(
         32, row, r"lane \d+ reads from lane (1[6-9]|2\d|3[01]), which is not in mask 0x0000ffff"
     ),
-    "width_of_shuffle": Case(32, lambda: [*row(), np.int32(12)], r"width 12 is not a power of two"),
+    "width_of_shuffle": Case(32, lambda: row() | {"width": 12}, r"width 12 is not a power of two"),
 }
 
 #: What AddressSanitizer or UBSan finds, which end the process; of the last two nothing else speaks.
 BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
 ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in BOUNDS} | {
-    "outside_local": Case(64, lambda: [*row(), np.int32(7)], "insufficient space|stack-buffer-overflow"),
-    "misaligned": Case(1, lambda: [floats(8), floats(1)], "misaligned address"),
+    "outside_local": Case(64, lambda: row() | {"last": 7}, "insufficient space|stack-buffer-overflow"),
+    "misaligned": Case(1, lambda: {"x": floats(8), "y": floats(1)}, "misaligned address"),
 }
 
 

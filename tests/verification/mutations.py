@@ -35,7 +35,7 @@ GNO = {
     },
     "gpu/sums.py": {
         "a sum over blocks takes the first alone": "    for first in range(0, ⟦count → min(count, step)⟧, step):\n",
-        "rows wider than a block": "    lane_bits = min(bits(width), ⟦7 → 8⟧)\n    args = (values, rows.order",
+        "rows wider than a block": "    lane_bits = min(bits(width), ⟦7 → 8⟧)\n    arguments = {",
     },
     "gpu/gno.py": {
         "rows after the last position keep what they were": "⟦        sums.clear_unused(graph, to_coords)\n → ⟧",
@@ -111,8 +111,8 @@ GAT = {
         "the output of several parts where it is not asked for": "⟦mean_v .or. .not. z%want_output → mean_v⟧)",
     },
     "gpu/gat.py": {
-        "a long edge row takes its first piece": "⟦self._finish(rows, overflow, out) → pass⟧\n        if totals",
-        "scores of a long row": "⟦sums.finish(self.kernels, rows, totals_overflow, totals) → pass⟧",
+        "a long edge row takes its first piece": "⟦self._finish(rows, target.overflow, target.out) → pass⟧",
+        "scores of a long row": "⟦sums.finish(self.kernels, rows, target.sums_overflow, target.sums) → pass⟧",
     },
 }
 WEIGHTED = {
