@@ -7,6 +7,7 @@ from typing import Any
 import click
 import numpy as np
 
+from slopecheck.terminal import plain_console
 from trigraph.benchmarks.measure import ceilings
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, stem, write
@@ -15,7 +16,6 @@ from trigraph.benchmarks.tables import ceiling_table, workload_table
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
-from trigraph.terminal import plain_console
 
 # Bytes copied and order of the matrices multiplied, for the ceilings.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}

@@ -13,9 +13,9 @@ from unittest import mock
 
 import numpy as np
 
+from slopecheck.isolated import Child, Ended
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.worker import Job, serve
-from trigraph.verification.isolated import Child, Ended
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds that a worker may take to end

@@ -35,11 +35,11 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import theilslopes
 
+from slopecheck import record
 from trigraph.backends import FUNCTIONS
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
-from trigraph.verification import record
 from trigraph.verification.cases import Case, assemble, build, variants
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from slopecheck.console import table_of
 from trigraph.backends import BACKENDS
 from trigraph.benchmarks.run import DISTURBED, Result
-from trigraph.verification.console import table_of
 
 
 def _digits(value: float | None) -> str:

@@ -16,9 +16,9 @@ from ase.calculators.morse import MorsePotential
 from ase.calculators.tersoff import Tersoff, TersoffParameters
 
 import trigraph.ase
+from slopecheck.plots import differences, png
 from trigraph.testing import Result, check_calculator
 from trigraph.torch.nn import DimeNetPlusPlus
-from trigraph.verification.plots import differences, png
 
 LENNARD_JONES = partial(LennardJones, sigma=2.27, epsilon=0.1, rc=5.0)
 # J. Tersoff, Phys. Rev. B 38, 9902 (1988), table I, Si (C).

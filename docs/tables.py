@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 
 import records
 
+from slopecheck.calculators import KINDS as CALCULATOR_KINDS
+from slopecheck.record import COLUMNS, KINDS
 from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
 from trigraph.table import (
     DEFINITIONS,
@@ -29,9 +31,7 @@ from trigraph.table import (
     evaluate,
     result_type,
 )
-from trigraph.testing.calculators import KINDS as CALCULATOR_KINDS
 from trigraph.verification.kinds import CASE_KINDS
-from trigraph.verification.record import COLUMNS, KINDS
 from trigraph.verification.report import KEYS
 from trigraph.verification.tolerances import TABLE, TESTING
 

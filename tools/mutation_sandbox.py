@@ -45,7 +45,7 @@ LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan
-from trigraph.verification.units import counted, execute
+from slopecheck.units import counted, execute
 
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 family, backends, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]

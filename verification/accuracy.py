@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from slopecheck.record import Check, digest
 from trigraph.checks import shape_of
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, operators_of
-from trigraph.verification.record import Check, digest
 from trigraph.verification.subjects import Subject, attempt
 
 

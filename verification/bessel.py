@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import spherical_jn
 
+from slopecheck.record import Check
 from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import tolerances
 from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, plain
 from trigraph.verification.judged import Judged
-from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
 CASE = "x = 0.001 to 1"

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from slopecheck.frameworks import DIFFERENTIATING
+from slopecheck.loading import load
+from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
+from slopecheck.terminal import plain
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
-from trigraph.terminal import plain
-from trigraph.testing.frameworks import DIFFERENTIATING
-from trigraph.verification.implementation import check_signature, fields_of, load
-from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of
+from trigraph.verification.implementation import check_signature, fields_of
+from trigraph.verification.subjects import Subject
 
 
 def _device(framework: str, name: str | None) -> Any:
@@ -129,7 +131,7 @@ def differentiated(
     """
     if framework not in DIFFERENTIATING:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")
-    own = load(name) if function is None else function
+    own = load(name, "verify: implementation") if function is None else function
     target, names = definition or getattr(own, "__name__", ""), [d.name for d in DEFINITIONS]
     if target not in names:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from slopecheck.outcome import Outcome
+from slopecheck.record import Check
 from trigraph.checks import bind_sizes
 from trigraph.checks.gno import pack_gno_params
 from trigraph.graphs import CSC
@@ -24,8 +26,7 @@ from trigraph.table import FAMILIES, OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import form_problem, largest, scaled_error
 from trigraph.verification.judged import ask
-from trigraph.verification.record import Check
-from trigraph.verification.subjects import Outcome, Subject, attempt
+from trigraph.verification.subjects import Subject, attempt
 
 PACKAGED = Path(__file__).parent / "data" / "golden"
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from slopecheck.record import Check
 from trigraph.graphs import CSC
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import half_dtype
 from trigraph.verification.judged import Judged
-from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
 # If attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's embedding

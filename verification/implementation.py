@@ -7,48 +7,18 @@ it does not support (`NotOffered`). If a check also needs the operator's derivat
 derivative of, fortran-reference computes it.
 """
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from slopecheck.loading import load
+from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
+from slopecheck.terminal import plain
 from trigraph.table import OPERATORS, Operator
-from trigraph.terminal import plain
-from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, backend, message_of
-
-
-class LoadError(ValueError):
-    """The import of an implementation's module failed; the cause is chained."""
-
-
-def load(name: str) -> Callable[..., Any]:
-    """Import a function named ``"mymodule:function"`` or ``"package.module:Class.method"``.
-
-    The current directory is searched first. ValueError if the name has another form, or there is no such function;
-    `LoadError` if its module fails.
-    """
-    module, colon, path = name.partition(":")
-    if not (module and colon and path):
-        raise ValueError(f"verify: implementation is {name!r}; expected 'module:function'")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    value: Any = None
-    try:
-        value = importlib.import_module(module)
-        for part in path.split("."):
-            value = getattr(value, part)
-    except BaseException as error:  # any exception of the module's statements, SystemExit too
-        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        kind = ValueError if absent or (isinstance(error, AttributeError) and value is not None) else LoadError
-        raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
-    if not callable(value):
-        raise ValueError(f"verify: implementation {name!r} is a {type(value).__name__}; expected a function")
-    return value
+from trigraph.verification.subjects import Subject, backend
 
 
 def fields_of(
@@ -144,7 +114,7 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
     It implements `operator`, by default the one with its own name. ValueError if it cannot be loaded, there is no such
     operator, or it does not take its arguments.
     """
-    own = load(name) if function is None else function
+    own = load(name, "verify: implementation") if function is None else function
     target = operator or getattr(own, "__name__", "")
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")

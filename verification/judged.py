@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from slopecheck.outcome import Outcome
+from slopecheck.record import Check
 from trigraph.fortran import judge
 from trigraph.table import OPERATORS, Definition, Operator, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
-from trigraph.verification.record import Check
-from trigraph.verification.subjects import Outcome, Subject
+from trigraph.verification.subjects import Subject
 
 T = TypeVar("T")
 

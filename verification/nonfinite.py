@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slopecheck.outcome import Outcome
+from slopecheck.record import Check
 from trigraph.table import Argument, Operator
 from trigraph.verification.accuracy import dtype_of, form_problem
 from trigraph.verification.judged import Judged, ask
-from trigraph.verification.record import Check
-from trigraph.verification.subjects import Outcome, Subject, attempt
+from trigraph.verification.subjects import Subject, attempt
 
 
 class Spoiler(NamedTuple):

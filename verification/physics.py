@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from slopecheck.record import Check
 from trigraph.fortran import judge
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import OPERATORS, evaluate
@@ -26,7 +27,6 @@ from trigraph.verification import tolerances
 from trigraph.verification.differences import inner, rounded_gap, with_verdict
 from trigraph.verification.graphs.edges import renumbered
 from trigraph.verification.judged import ask
-from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
 from trigraph.verification.subjects import Subject, arrays_of, backend
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from slopecheck.outcome import Outcome
+from slopecheck.record import Check
 from trigraph.checks import shape_of
 from trigraph.fortran import judge
 from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
@@ -17,8 +19,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, ask, operators_of
-from trigraph.verification.record import Check
-from trigraph.verification.subjects import Outcome, Subject, attempt, extent, observe
+from trigraph.verification.subjects import Subject, attempt, extent, observed
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
 THREADS = (1, 2, 3)
@@ -199,7 +200,7 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     bits, calls, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
-        calls.append(observe(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
+        calls.append(observed(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
             wrong[name] += _different(_bits(calls[-1]), name, bits) + strays.count(name)
     return [judged.check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
@@ -279,7 +280,7 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     problems: dict[str, str] = {}
     earlier: dict[str, Any] = {}
     for _ in range(2):
-        outcome = observe(call)
+        outcome = observed(call)
         calls.append(outcome)
         own: dict[str, Any] = {}
         for field in case.returned(op):

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from slopecheck.units import Task, Unit, unit_of
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
@@ -26,15 +27,15 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real, real_inputs
-from trigraph.verification.record import KINDS
 from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, backend, takes
 from trigraph.verification.tasks import Lazy, Scope
-from trigraph.verification.units import Task, Unit, unit_of
+from trigraph.verification.terms import KINDS
 from trigraph.verification.variants import hubs, variants
 
 DTYPES = ("float32", "float64")
+DEFINED = frozenset(spec.name for spec in DEFINITIONS)
 # Backends without finite differences, because their calls are expensive; kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
@@ -89,6 +90,14 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
             raise ValueError(f"verify: operator is {name!r}; expected one of {', '.join(OPERATORS)}, or a family")
         selected |= named
     return frozenset(selected)
+
+
+def part_of(unit: Unit) -> str:
+    """Return the part of the run that a unit belongs to: a definition, the forces, or the golden vectors."""
+    name = unit.label.partition(",")[0]
+    if name in DEFINED:
+        return name
+    return "golden vectors" if name.startswith("golden ") else "forces"
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,19 @@ The default run reads the shipped structures with NumPy only; other files need A
 
 import math
 import os
-import re
 import zlib
-from collections import deque
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
 
+from slopecheck.structures import read_atoms
 from trigraph.backends import backend_function
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import Definition
-from trigraph.verification.subjects import message_of
 
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
@@ -196,45 +193,6 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     cell = np.asarray(atoms.cell, np.float64)
     graph = neighbors.graph
     return Structure(name, atoms.positions.copy(), cell, cutoff, graph.src, graph.dst, neighbors.shifts)
-
-
-def _located(name: str) -> tuple[Path, int]:
-    """Return file and frame of ``file@frame``; the last frame if a file has the whole name.
-
-    ValueError if there is no such file, or the frame is not an integer.
-    """
-    if Path(name).is_file():
-        return Path(name), -1
-    file, at, frame = name.rpartition("@")
-    path = Path(file if at else name)
-    if not path.is_file():
-        raise ValueError(f"verify: structure {path} is no file")
-    if not re.fullmatch(r"[-+]?\d+", frame):
-        raise ValueError(f"verify: structure {name}: frame is {frame!r}; expected one number, 0 the first, -1 the last")
-    return path, int(frame)
-
-
-def read_atoms(name: str | Path) -> Any:
-    """Read the atoms of a structure file, or of a frame of a trajectory, in any format that ASE reads.
-
-    The name is ``file`` (the last frame) or ``file@frame``. ValueError if ASE is not installed, or the file cannot be
-    read.
-    """
-    try:
-        from ase.io import iread
-    except ImportError:
-        raise ValueError("verify: structure files need ASE: pip install 'trigraph[ase]'") from None
-    path, frame = _located(str(name))
-    try:
-        # Read frames one after another, because ASE's readers differ in their treatment of an index out of range.
-        frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
-        chosen = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
-    except Exception as error:  # readers of ASE's many formats raise various exceptions
-        problem = message_of(error).replace(str(path), "").strip(": ")  # some messages contain the file name
-        raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
-    if len(chosen) < max(1, -frame):
-        raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")
-    return chosen[0]
 
 
 def read(name: str | Path, cutoff: float) -> Structure:

@@ -2,17 +2,15 @@
 
 import importlib
 import math
-import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
 
+from slopecheck.outcome import Outcome, observe
 from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
 from trigraph.graphs import array_kind, to_device
 from trigraph.table import Operator, result_type
@@ -21,9 +19,6 @@ from trigraph.table import Operator, result_type
 DIRECT = ("pyref", "fortran-reference")
 # Modules of the backends that divide work into blocks by its size.
 DIVIDING = {"fortran": "trigraph.fortran.levels", "gpu": "trigraph.gpu.sums", "gpu-host": "trigraph.gpu.sums"}
-
-# Largest number of last frames, and of last characters, that are shown of a traceback.
-TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
 Forms = Mapping[str, tuple[tuple[int, ...], str]]
@@ -52,70 +47,18 @@ class Subject:
     selective: bool = True
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of a call: fields, time in seconds, and the problem ("" if none)."""
-
-    fields: Mapping[str, Any]
-    seconds: float
-    problem: str
-
-
 class CallError(ValueError):
     """A call of a subject failed."""
 
 
-class NotOffered(Exception):
-    """A user's function raised NotImplementedError, because it does not support the request."""
-
-
-# Auxiliary outputs that a user's function has left out since this was last cleared.
-LEFT_OUT: set[str] = set()
-# Tracebacks of exceptions, by their notes: of several with one note, the first is shown.
-_TRACES: dict[str, str] = {}
-
-
-def _keep_trace(error: BaseException, problem: str) -> None:
-    """Store the traceback of the first exception with this note, without the frames of the verification."""
-    where = error.__traceback__
-    while where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("trigraph.verification"):
-        where = where.tb_next
-    frames = traceback.extract_tb(where)
-    if frames:
-        text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
-        _TRACES.setdefault(problem, f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:])
-
-
-def trace_of(note: str) -> str:
-    """Return the traceback of the exception with a note; "" if there is none."""
-    return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
-
-
-def message_of(error: BaseException) -> str:
-    """Return the type and the text of an exception."""
-    return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
+def observed(call: Callable[[], Mapping[str, Any]]) -> Outcome:
+    """Make a call, with exceptions treated as by `observe`; tracebacks begin below the frames of the verification."""
+    return observe(call, "trigraph.verification")
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
     """Call a subject; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
-    return observe(lambda: subject.call(op, values, wrt))
-
-
-def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
-    """Make a call of a subject, with exceptions treated as in `attempt`."""
-    start = time.perf_counter()
-    fields: Mapping[str, Any] = {}
-    try:
-        fields, problem = call(), ""
-    except NotOffered:
-        raise
-    except BaseException as error:  # any exception of a backend is a finding, SystemExit too
-        # In the main process this is the user's Ctrl-C, which processes of a run do not receive (isolated.py).
-        if isinstance(error, KeyboardInterrupt) and parent_process() is None:
-            raise
-        problem = message_of(error)
-        _keep_trace(error, problem)
-    return Outcome(fields, time.perf_counter() - start, problem)
+    return observed(lambda: subject.call(op, values, wrt))
 
 
 def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:

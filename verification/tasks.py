@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from slopecheck.record import Check
+from slopecheck.units import Task
 from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
-from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
 from trigraph.verification.transforms import own_fields
-from trigraph.verification.units import Task
 
 Lazy = Callable[[], Judged]
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
+from slopecheck.terminal import Finite, say
 from trigraph.backends import unavailable
 from trigraph.benchmarks.qualify.driver import qualify as run_stages
 from trigraph.benchmarks.qualify.place import place
 from trigraph.benchmarks.qualify.summary import write
-from trigraph.terminal import Finite, say
 
 
-@click.command(short_help="Verify and time the kernels on a CUDA device.")
+@click.command
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

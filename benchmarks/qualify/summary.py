@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trigraph.terminal import plain
+from slopecheck.terminal import plain
 
 NOTE = 300  # characters
 

@@ -9,7 +9,6 @@ import importlib
 import math
 import shlex
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slopecheck.terminal import Commands, Finite, mark, plain_console, say
 from trigraph import __version__
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.fortran.threads import MOST, available_processors
 from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, Argument, Array
-from trigraph.terminal import Commands, Finite, mark, plain_console, print_environment, say
 
 if TYPE_CHECKING:
-    from trigraph.verification.compare import Comparison
-    from trigraph.verification.record import Check
+    from slopecheck.compare import Comparison
+    from slopecheck.record import Check
+    from slopecheck.units import Unit
     from trigraph.verification.structures import Structure
-    from trigraph.verification.units import Unit
 
 JUDGE, QUAD = "judge", "real128"
 # Commands grouped by user, in the order of `trigraph --help`.
@@ -38,7 +37,10 @@ AUDIENCES = {
     "Develop trigraph": ("bench", "qualify"),
 }
 # Modules of commands that are imported on demand.
-LAZY = {"bench": "trigraph.benchmarks.cli", "qualify": "trigraph.benchmarks.qualify.cli"}
+LAZY = {
+    "bench": ("trigraph.benchmarks.cli", "Time the backends of trigraph next to other packages (peers)."),
+    "qualify": ("trigraph.benchmarks.qualify.cli", "Verify and time the kernels on a CUDA device."),
+}
 NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
@@ -51,13 +53,12 @@ class _Commands(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY:
             return super().get_command(ctx, cmd_name)
-        return getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
+        return getattr(importlib.import_module(LAZY[cmd_name][0]), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in AUDIENCES.items():
-            commands = ((name, self.get_command(ctx, name)) for name in names)
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in commands if command])
+                formatter.write_dl([(n, LAZY[n][1] if n in LAZY else self.commands[n].short_help or "") for n in names])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,7 +76,7 @@ def main() -> None:
 @contextmanager
 def _checked(option: str) -> Iterator[None]:
     """Report errors of reading input files or creating the report folder as errors of an option."""
-    from trigraph.verification.report import ReportError
+    from slopecheck.report import ReportError
 
     try:
         yield
@@ -91,9 +92,9 @@ def _plan(
     The judge computes in real128 only, all other backends in float32 and float64. A user's function always runs in one
     separate process, regardless of `--jobs`, because it may not support several; so does a framework.
     """
-    from trigraph.verification.isolated import Refused, Workers
+    from slopecheck.isolated import Ended, Refused, Workers, planned
+    from slopecheck.units import execute
     from trigraph.verification.run import DTYPES, available_backends, plan
-    from trigraph.verification.units import execute
 
     operators, dtypes = options["operators"], options["dtypes"]
     implementation = options["implementation"] or options["framework"]
@@ -127,10 +128,12 @@ def _plan(
         )
     try:
         if implementation or options["jobs"] > 1:
-            workers = Workers(requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf)
+            workers = Workers(plan, requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf)
             return workers.units, workers.execute()
-        units = list({unit.label: unit for request in requests for unit in plan(**request)}.values())
+        units = planned(plan, requests)
         return units, execute(units)
+    except Ended as error:
+        raise click.UsageError(f"importing implementation {options['implementation']!r}: {error}") from error
     except ValueError as error:
         if isinstance(error, Refused) and error.trace:
             say(error.trace, err=True)
@@ -156,13 +159,14 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]],
     """Add the checks of all units to a list; print a line for each finished part, and a progress bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from trigraph.verification.progress import follow
+    from slopecheck.progress import follow
+    from trigraph.verification.run import part_of
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, unit_checks, line in follow(units, results):
+        for unit, unit_checks, line in follow(units, results, part_of):
             checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
@@ -185,15 +189,17 @@ def _report(
     seconds: float,
 ) -> tuple[Comparison | None, str]:
     """Write the report if requested; return the comparison with an earlier one, and the error if writing failed."""
+    from slopecheck.compare import compare
+    from slopecheck.report import assemble, checks_of
     from trigraph.environment import collect
-    from trigraph.verification.compare import compare
-    from trigraph.verification.report import assemble, checks_of, write
+    from trigraph.verification.report import write
+    from trigraph.verification.terms import TERMS
 
     options = ctx.params
     report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs, seconds)
     names = {c.operator for c in checks} if options["operators"] or options["implementation"] else OPERATORS.keys()
     asked = names, {c.backend for c in checks}, {c.dtype for c in checks}
-    comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
+    comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, asked) if earlier else None
     try:
         if options["folder"]:
             write(options["folder"], report, checks, comparison)
@@ -204,7 +210,7 @@ def _report(
 
 def _last_time(ctx: click.Context) -> str:
     """Return how long the same command took last time, according to the report that this run will replace."""
-    from trigraph.verification.report import ReportError, read
+    from slopecheck.report import ReportError, read
 
     with suppress(ReportError):
         report = read(ctx.params["folder"] / "report.json")
@@ -239,29 +245,7 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     return shlex.join(("trigraph", "verify", *words))
 
 
-def _calculator(ctx: click.Context) -> int:
-    """Check a calculator of ASE; return the exit status."""
-    from trigraph.testing.command import verify_calculator
-    from trigraph.verification.implementation import LoadError
-
-    options, taken = ctx.params, ("calculator", "files", "skipped", "seed", "folder", "timeout")
-    for parameter in ctx.command.params:
-        given = ctx.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
-        if given and parameter.name not in taken:
-            raise click.UsageError(f"{parameter.opts[0]} does not apply to a --calculator")
-    if not options["files"]:
-        raise click.UsageError("--calculator requires a --structure; none is given")
-    try:
-        return 0 if verify_calculator(*(options[name] for name in taken)) else 1
-    except LoadError as error:
-        if error.__cause__:
-            say("".join(traceback.format_exception(error.__cause__)), err=True)
-        raise click.UsageError(str(error).removeprefix("verify: ")) from error
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error).removeprefix("verify: ").removeprefix("check_calculator: ")) from error
-
-
-@main.command(short_help="Check operators, your own function or an ASE calculator.")
+@main.command(short_help="Check operators, or your own function.")
 @click.option(
     "--operator",
     "operators",
@@ -326,23 +310,17 @@ def _calculator(ctx: click.Context) -> int:
 )
 @click.option("--device", metavar="NAME", help="Device of the tensors for --framework, such as cuda:0 [default: cpu].")
 @click.option(
-    "--calculator",
-    metavar="MODULE:FACTORY",
-    help="Verify the ASE calculator that the factory returns on the --structure files: forces, stress, symmetry, "
-    "continuity.",
-)
-@click.option(
     "--skip",
     "skipped",
     multiple=True,
     metavar="KIND=WHY",
-    help="Skip a kind of check of an --implementation or a --calculator and record the reason; repeatable.",
+    help="Skip a kind of check of an --implementation and record the reason; repeatable.",
 )
 @click.option(
     "--timeout",
     type=Finite(0, min_open=True),
     metavar="SECONDS",
-    help="Time limit for one kind of check in one case of an --implementation or a --calculator [default: none].",
+    help="Time limit for one kind of check in one case of an --implementation [default: none].",
 )
 @click.option(
     "--where",
@@ -361,23 +339,23 @@ def _calculator(ctx: click.Context) -> int:
 def verify(ctx: click.Context, /, **options: Any) -> None:
     """Check the backends against each other, the real128 judge, finite differences and golden vectors.
 
-    Exit status, also for a --calculator: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or
+    Exit status: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or
     the report could not be written; 2 for wrong options, or if the implementation cannot be imported. Checks that an
     implementation does not offer (it raises NotImplementedError) count separately; if it offers none, the status is 1.
     """
+    from slopecheck import progress
+    from slopecheck.console import print_comparison, print_failures, print_summary, print_withheld
+    from slopecheck.report import read
+    from slopecheck.running import left_out_by
+    from slopecheck.units import counted
     from trigraph.environment import tf32_problems
-    from trigraph.testing.command import left_out_by
-    from trigraph.verification import progress
-    from trigraph.verification.console import print_comparison, print_failures, print_summary, print_withheld
-    from trigraph.verification.report import read
+    from trigraph.verification.run import part_of
     from trigraph.verification.structures import read as read_structure
-    from trigraph.verification.units import counted
+    from trigraph.verification.terms import TERMS
 
     folder, against, where = options["folder"], options["against"], options["where"]
-    if options["calculator"]:
-        ctx.exit(_calculator(ctx))
     if options["skipped"] and not options["implementation"]:
-        raise click.UsageError("--skip requires an --implementation or a --calculator; none is given")
+        raise click.UsageError("--skip requires an --implementation; none is given")
     with _checked("--skip"):
         options["left_out"] = left_out_by(options["skipped"])
     with _checked("--against"):
@@ -389,7 +367,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if options["device"] and not options["framework"]:
         raise click.UsageError("--device requires a --framework; none is given")
     if options["timeout"] and not options["implementation"]:
-        raise click.UsageError("--timeout requires an --implementation or a --calculator; none is given")
+        raise click.UsageError("--timeout requires an --implementation; none is given")
     units, results = _plan(options, structures)
     last = ""
     if folder:
@@ -401,7 +379,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.described() for structure in structures]
-    parts = dict.fromkeys(progress.part_of(unit) for unit in units if numbers[unit.label])
+    parts = dict.fromkeys(part_of(unit) for unit in units if numbers[unit.label])
     with suppress(OSError):  # without a readable output the run goes on and writes its report
         for text in inputs:
             say(text)
@@ -415,8 +393,8 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         _execute(units, results, checks)
     except KeyboardInterrupt:  # what is known is shown; the interrupt goes on, and there is no report
         with suppress(OSError):
-            print_summary(console, checks)
-            print_failures(console, checks)
+            print_summary(console, checks, TERMS)
+            print_failures(console, checks, TERMS)
             say(f"{progress.result(checks)}, then interrupted")
         raise
     made = counted(checks)
@@ -426,9 +404,9 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     comparison, problem = None, ""
     if folder or earlier:  # first, because printing can fail
         comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
-    print_summary(console, checks)
-    print_failures(console, checks)
-    print_withheld(console, checks)
+    print_summary(console, checks, TERMS)
+    print_failures(console, checks, TERMS)
+    print_withheld(console, checks, TERMS)
     for warning in tf32_problems():
         say(f"Warning: {warning}")
     for what, reason in skips:
@@ -446,7 +424,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if made != planned:
         say(f"Error: {made:,} of {planned:,} planned checks were run", err=True)
     if options["implementation"]:
-        say(progress.verdict(checks))
+        say(progress.verdict(checks, TERMS))
     say(progress.result(checks))
     good = any(c.passed for c in checks) and not any(c.failed for c in checks)
     ctx.exit(0 if good and made == planned and not problem else 1)
@@ -461,7 +439,7 @@ def info() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from trigraph.environment import collect, missing
+    from trigraph.environment import collect, missing, print_environment
 
     console = plain_console()
     print_environment(console, collect())

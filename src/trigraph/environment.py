@@ -10,18 +10,24 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from slopecheck.environment import cpu_model, system, version_of
+from slopecheck.terminal import mark
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.graphs import NO_CUPY
 
-PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "slopecheck")
 # Extras for users, in the order of `trigraph info`; the other extras are for developers.
-EXTRAS = ("torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "lammps", "fortran", "testing")
+EXTRAS = ("verify", "torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "lammps", "fortran", "testing")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # If one is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
@@ -68,16 +74,6 @@ def build_info() -> dict[str, Any] | None:
     if not record.is_file():
         return None
     return json.loads(record.read_text(encoding="utf-8"))
-
-
-def cpu_model() -> str:
-    """Name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def fast_path() -> tuple[str | None, str]:
@@ -155,19 +151,12 @@ def backend_states() -> list[dict[str, Any]]:
     ]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def missing() -> dict[str, list[str]]:
     """Return a dictionary from each extra for users to the names of its missing packages."""
     needed: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in requires("trigraph") or ():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)
-        if name and extra and extra[1] in needed and name[0] != "trigraph" and _version(name[0]) is None:
+        if name and extra and extra[1] in needed and name[0] != "trigraph" and version_of(name[0]) is None:
             needed[extra[1]].append(name[0])
     return needed
 
@@ -178,12 +167,11 @@ def collect() -> dict[str, Any]:
     from trigraph.fortran.threads import get_num_threads
 
     commit_id, dirty = commit() or (None, None)
+    facts = system(PACKAGES)
+    facts["packages"]["cupy"] = next(filter(None, map(version_of, CUPY_PACKAGES)), None)
     return {
         "trigraph": {"version": version("trigraph"), "commit": commit_id, "dirty": dirty},
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(", "),
-        "packages": {name: _version(name) for name in PACKAGES}
-        | {"cupy": next(filter(None, map(_version, CUPY_PACKAGES)), None)},
+        **facts,
         "build": build_info(),
         "cpu": {
             "model": cpu_model(),
@@ -197,3 +185,37 @@ def collect() -> dict[str, Any]:
         "warnings": untried() + tf32_problems(),
         "backends": backend_states(),
     }
+
+
+def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
+    """Print what `collect` returns: versions, processor, device and build, then the backends."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    source, build, cpu, cuda = facts["trigraph"], facts["build"] or {}, facts["cpu"], facts["device"]
+    origin = f"commit {source['commit']}" if source["commit"] else "not installed from a repository"
+    rows = {
+        "trigraph": f"{source['version']}, {origin}{', changed since' if source['dirty'] else ''}",
+        "Python": f"{facts['python']}, {facts['system']}",
+        "packages": ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version),
+        "processor": f"{cpu['model']}, {cpu['processors']} processors",
+        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
+        "(OMP_NUM_THREADS; by default the processors, divided among the MPI ranks of a machine)",
+        "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
+    }
+    if facts["warnings"]:
+        rows["warning"] = "; ".join(facts["warnings"])
+    if build:
+        rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
+        rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"
+        rows["OpenMP"] = "yes" if build["openmp"] else "no"
+        rows |= {f"flags, {library}": flags for library, flags in build["flags"].items()}
+    table = Table.grid(padding=(0, 2))
+    for name, text in rows.items():
+        table.add_row(f"[bold]{name}[/]", escape(text))
+    console.print(table)
+    console.print()
+    backends = Table.grid(padding=(0, 2))
+    for state in facts["backends"]:
+        backends.add_row(mark(console, state["available"]), f"[bold]{state['backend']}[/]", escape(state["detail"]))
+    console.print(backends)

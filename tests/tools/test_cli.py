@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 import trigraph
+from slopecheck import isolated, units
+from slopecheck.record import Check
 from trigraph.backends import BACKENDS
 from trigraph.cli import AUDIENCES, main
 from trigraph.table import DEFINITIONS, OPERATORS
-from trigraph.verification import isolated, progress, run, structures, units
-from trigraph.verification.record import Check
+from trigraph.verification import run, structures
 
 GOOD = Check(
     "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 16
@@ -92,8 +93,8 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
 
 def test_every_unit_of_a_run_belongs_to_a_part():
     found = run.plan(backends=["pyref", "judge"])
-    assert {progress.part_of(u) for u in found} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
-    labels = [progress.part_of(u) for u in found if u.label.endswith("judge differences")]
+    assert {run.part_of(u) for u in found} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
+    labels = [run.part_of(u) for u in found if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
 
 
@@ -181,7 +182,7 @@ def test_structures_reach_the_plan(verify, tmp_path):
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     asked = []
 
-    def workers(requests, processes, seconds):
+    def workers(plan, requests, processes, seconds):
         asked.extend([*requests, processes, seconds])
         raise ValueError("that is enough")
 
@@ -248,7 +249,7 @@ def test_against_something_else_is_refused_before_the_run(verify, tmp_path):
     (tmp_path / "package.json").write_text('{"name": "something else"}')
     result = verify([GOOD], "--against", tmp_path / "package.json")
     assert result.exit_code == 2
-    assert "package.json is no report of trigraph verify" in result.stderr
+    assert "package.json is no report of checks" in result.stderr
     assert result.asked == []
 
 

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 
+from slopecheck import units
+from slopecheck.record import Check
 from trigraph.cli import main
-from trigraph.verification import run, units
-from trigraph.verification.record import Check
+from trigraph.verification import run
 
 HOSTILE = "caf\u00e9 \udc80 \x1b[31mred\x1b[0m \u202e \x07"
 ESCAPED = r"caf\xe9 \udc80 \x1b[31mred\x1b[0m \u202e \x07"

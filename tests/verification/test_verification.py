@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from slopecheck import isolated
 from trigraph.backends import BACKENDS
 from trigraph.cli import main
 from trigraph.fortran.threads import get_num_threads
 from trigraph.table import DEFINITIONS, OPERATORS
-from trigraph.verification import golden, isolated, subjects
+from trigraph.verification import golden, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.properties import levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan

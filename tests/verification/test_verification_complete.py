@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from programs import running, wait_until
 
+from slopecheck import units
+from slopecheck.record import Check
 from trigraph.cli import main
-from trigraph.verification import units
-from trigraph.verification.record import Check
 
 OPERATOR = "gno_kernel_fwd"
 MODULE = """

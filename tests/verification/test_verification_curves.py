@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from slopecheck.record import Check
 from trigraph.verification.differences import APART, JUDGE_STEPS, STEPS, _taken, assess
 from trigraph.verification.real import NETWORK_STEPS, POLYNOMIAL_STEPS, STRUCTURE_STEPS
-from trigraph.verification.record import Check
 
 EPS = 2.0**-52
 X = 0.7

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from slopecheck.progress import verdict
+from slopecheck.units import counted
 from trigraph import pyref
 from trigraph.verification.implementation import adapt
-from trigraph.verification.progress import verdict
 from trigraph.verification.run import plan
 from trigraph.verification.subjects import Subject
-from trigraph.verification.units import counted
 
 
 def checks_of(function, operator, where=(), cases=("regular",), skip=()):

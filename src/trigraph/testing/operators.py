@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from trigraph.testing.result import Result
-from trigraph.testing.running import Plan, check_options, run
-from trigraph.verification.progress import verdict
-from trigraph.verification.record import Check
-from trigraph.verification.units import missing, spoil_new_memory
+from slopecheck.progress import verdict
+from slopecheck.record import Check
+from slopecheck.result import Result
+from slopecheck.running import Plan, check_options
+from slopecheck.units import missing, spoil_new_memory
 
 
 class OperatorError(AssertionError):
@@ -21,12 +21,12 @@ class OperatorError(AssertionError):
     """
 
     def __init__(self, result: Result) -> None:
-        from trigraph.verification.failures import failures
+        from slopecheck.failures import failures
+        from trigraph.verification.terms import TERMS
 
-        lines = [
-            f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed; {verdict(result.checks)}"
-        ]
-        for f in failures(result.checks):
+        told = verdict(result.checks, TERMS)
+        lines = [f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed; {told}"]
+        for f in failures(result.checks, TERMS):
             lines.append(f"  {f.operator}: {f.what}: {f.count} check{'s'[: f.count > 1]} ({f.where})")
             lines += [f"      {text}" for text in (*f.remarks, *f.trace.splitlines())]
         if not any(c.passed for c in result.checks):
@@ -99,6 +99,7 @@ def verify(
     from trigraph.verification.differentiated import differentiated
     from trigraph.verification.implementation import adapt
     from trigraph.verification.run import SKIPPED
+    from trigraph.verification.terms import TERMS
 
     skip = check_options("verify", timeout, skip, SKIPPED)
     if not callable(function):
@@ -113,7 +114,8 @@ def verify(
         target = subject.only or name
     settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where), "skip": tuple(skip)}
     make = partial(_Plan, name, {"operators": [target], "implementation": subject, **settings})
-    result = Result(name, run(make, timeout)[1], skip, "case", title="Checks of", seed=seed)
+    result = Result(name, [], skip, "case", "Checks of", seed, TERMS)
+    result.fill(make, timeout)
     if raises and not result.passed:
         raise OperatorError(result)
     return result

@@ -1,0 +1,433 @@
+"""The checks of `check_calculator`, each for one property of the results of any calculator."""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from slopecheck.calculator_results import UNITS, Rounding, Subject, moved, rounding_of, strained
+from slopecheck.curves import Rounded, along, examine, worst_part
+from slopecheck.outcome import NotOffered
+from slopecheck.record import Check
+from slopecheck.scans import LAST_BITS
+
+ELEMENTS = 12  # components of forces that are compared individually
+RATTLED = 0.03  # standard deviation of displacements over the nearest distance, because symmetry hides errors
+DISPLACED = 0.2  # length of a direction of differences, over the nearest distance
+PAIRS = 4  # pairs of directions for the Jacobian
+FAR = 200.0  # Å, beyond any finite range
+KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tested
+NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
+Results = dict[str, Any]
+
+
+@dataclass
+class Checks:
+    """The checks of a calculator for one structure, with a method for each kind."""
+
+    subject: Subject
+    name: str
+    given: Any
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self.atoms = self.given.copy()
+        self.atoms.set_constraint()
+        self.nearest = nearest(self.atoms)
+        self.size = DISPLACED * self.nearest
+        self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
+        self.periodic = bool(self.atoms.pbc.any())
+        # The same atoms without a cell, for checks that do not apply to crystals.
+        self.cluster = self.alone(range(len(self.atoms)), self.atoms.positions)
+
+    def alone(self, members: Sequence[int], positions: Any) -> Any:
+        """Return some of the atoms at other positions without a cell, each as often as it is named.
+
+        They keep all that a calculator may read beside: charges, magnetic moments, tags, and the `info` of the whole.
+        """
+        found = self.atoms[list(members)]
+        found.cell, found.pbc, found.positions = None, False, positions
+        return found
+
+    # Both depend on the calculator, the atoms and `size`, which stay as they are, and on what `rng` draws once.
+
+    @cached_property
+    def rounding(self) -> Rounding:
+        """Rounding errors for the structure."""
+        return rounding_of(self.subject, self.atoms, self.rng, self.size)
+
+    @cached_property
+    def rounding_of_cluster(self) -> Rounding:
+        """Rounding errors for the atoms without a cell."""
+        return rounding_of(self.subject, self.cluster, self.rng, self.size)
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def check(self, kind: str, label: str, error: float, allowed: float, note: str = "", **more: Any) -> Check:
+        """Return a check of the structure."""
+        return Check(
+            self.subject.name, self.name, "float64", kind, self.name, label, float(error), allowed, note=note, **more
+        )
+
+    def results(self, atoms: Any, calculator: Any = None) -> Results:
+        """Return all quantities that the calculator supports."""
+        found = self.subject.offered(atoms)
+        return {what: self.subject.ask(what, atoms, calculator) for what in found}
+
+    def needs(self, what: str, atoms: Any) -> None:
+        """Raise `NotOffered` if the calculator does not support a quantity."""
+        if not self.subject.offers(what, atoms):
+            raise NotOffered(f"the calculator has no {what}")
+
+    def compare(
+        self, kind: str, found: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
+    ) -> Iterator[Check]:
+        """Compare results that are equal up to rounding; energies are total, their errors per atom."""
+        number = rounding.number * int(how.get("copies", 1))
+        for what, value in found.items():
+            if what not in expected:
+                continue
+            error = float(abs(np.asarray(value) - expected[what]).max(initial=0.0)) / (
+                number if what == "energy" else 1
+            )
+            allowed = rounding.allowed(what, **how)
+            note = "" if error <= allowed else f"{what} differ{'s' * (what != 'forces')} by {error:.2g} {UNITS[what]}"
+            yield self.check(kind, f"{what}{label and f', {label}'}", error, allowed, note)
+
+    def call(self) -> Iterator[Check]:
+        """Request the energy, which all other checks need."""
+        self.subject.ask("energy", self.atoms)
+        yield from ()
+
+    # ---- derivatives -------------------------------------------------------------------------------------------------
+
+    def curve(
+        self, kind: str, label: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, v: np.ndarray
+    ) -> Check:
+        """Check central differences along a direction, over a range of steps."""
+        found = examine(phi, g, x, v, abs(phi(x)), self.noise)
+        more = {"order": found.order, "curve": found.curve, "inconclusive": found.inconclusive}
+        return self.check(kind, label, found.best, found.tolerance, found.note, **more)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the energy due to rounding, including that of computed positions."""
+        return self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
+
+    def elements(
+        self, kind: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, unit: float, named: Any
+    ) -> Check:
+        """Compare elements of a gradient with differences, some alone and the others as a group; report the worst."""
+        chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
+        alone, others = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
+        groups = [*alone, others] if others.size else alone
+        ratio, note, unsure = worst_part(phi, g, x, sizes, self.noise, groups, named)
+        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(others.size)
+        return self.check(kind, label, ratio, 1.0, note, inconclusive=unsure)
+
+    def forces(self) -> Iterator[Check]:
+        """Compare forces with differences of the energy."""
+        self.needs("forces", self.atoms)
+        x, forces = self.atoms.positions.copy(), self.subject.ask("forces", self.atoms)
+        gradient = Rounded(-forces, np.full(x.shape, self.rounding.noise["forces"]))
+
+        def energy(positions: np.ndarray) -> float:
+            return float(self.subject.ask("energy", moved(self.atoms, positions)))
+
+        sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
+        yield self.curve("forces", "along the forces", energy, gradient, x, np.copysign(sizes, forces))
+        signs = self.rng.choice([-1.0, 1.0], x.shape)
+        yield self.curve("forces", "random direction", energy, gradient, x, sizes * signs)
+        yield self.elements("forces", energy, gradient, x, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]")
+
+    def stress(self) -> Iterator[Check]:
+        """Compare the stress with the derivative of the energy with respect to strain, divided by the volume."""
+        if self.atoms.cell.rank < 3:
+            return
+        self.needs("stress", self.atoms)
+        volume, zero = self.atoms.cell.volume, np.zeros(6)
+        stress = self.subject.ask("stress", self.atoms)
+        gradient = Rounded(volume * stress, np.full(6, volume * self.rounding.noise["stress"]))
+
+        def energy(strain: np.ndarray) -> float:
+            return float(self.subject.ask("energy", strained(self.atoms, strain)))
+
+        v = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
+        yield self.curve("stress", "along the stress", energy, gradient, zero, v)
+        yield self.elements("stress", energy, gradient, zero, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}")
+
+    def jacobian(self) -> Iterator[Check]:
+        """Check that <u, J v> = <v, J u>, because the Jacobian J of forces is a negative Hessian."""
+        self.needs("forces", self.atoms)
+        x, noise = self.atoms.positions, self.rounding.noise["forces"] * math.sqrt(self.atoms.positions.size)
+        worst, row = -1.0, None
+        for _ in range(PAIRS):
+            u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
+            error, allowed, left, right = self._exchanged(x, u, v, noise * self.size)
+            ratio = error / allowed
+            if not ratio <= worst:
+                note = "" if ratio <= 1 else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
+                worst, row = ratio, self.check("jacobian", f"{PAIRS} pairs of directions", error, allowed, note)
+        assert row is not None
+        yield row
+
+    def _exchanged(
+        self, x: np.ndarray, u: np.ndarray, v: np.ndarray, noise: float
+    ) -> tuple[float, float, float, float]:
+        """Return the difference between u J v and v J u, its tolerance, and both values."""
+
+        def projected(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
+            return lambda t: float((on * self.subject.ask("forces", moved(self.atoms, x + t[0] * along))).sum())
+
+        start = np.zeros(1)
+        left = along(projected(u, v), _number(0.0), start, np.ones(1), noise)
+        right = along(projected(v, u), _number(left.difference), start, np.ones(1), noise)
+        return right.error, left.allowed + right.allowed, left.difference, right.difference
+
+    def net_force(self) -> Iterator[Check]:
+        """Check that the forces sum to zero."""
+        self.needs("forces", self.atoms)
+        net = float(abs(self.subject.ask("forces", self.atoms).sum(axis=0)).max())
+        allowed = self.rounding.net()
+        yield self.check("net force", "", net, allowed, "" if net <= allowed else f"sum of forces is {net:.2g} eV/Å")
+
+    def net_torque(self) -> Iterator[Check]:
+        """Check that the torques sum to zero without a periodic cell."""
+        if self.periodic:
+            return
+        self.needs("forces", self.atoms)
+        arms = self.atoms.positions - self.atoms.positions.mean(axis=0)
+        torque = float(abs(np.cross(arms, self.subject.ask("forces", self.atoms)).sum(axis=0)).max())
+        allowed = self.rounding.net(2 * float(abs(arms).max()) + 1)
+        yield self.check("net torque", "", torque, allowed, "" if torque <= allowed else f"torque is {torque:.2g} eV")
+
+    # ---- motions -----------------------------------------------------------------------------------------------------
+
+    def _turned(self, kind: str, matrix: np.ndarray) -> Iterator[Check]:
+        """Compare results before and after an orthogonal transformation of atoms and cell."""
+        before = self.results(self.atoms)
+        there = self.atoms.copy()
+        there.set_cell(self.atoms.cell @ matrix.T, scale_atoms=False)
+        there.positions = self.atoms.positions @ matrix.T
+        if "forces" in before:
+            before["forces"] = before["forces"] @ matrix.T
+        if "stress" in before:
+            xx, yy, zz, yz, xz, xy = before["stress"]
+            tensor = matrix @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ matrix.T
+            before["stress"] = tensor.flat[[0, 4, 8, 5, 2, 1]]
+        yield from self.compare(kind, self.results(there), before, self.rounding, reach=self._reach())
+
+    def _reach(self) -> float:
+        return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
+
+    def _rotation(self) -> np.ndarray:
+        """Return a random rotation."""
+        from scipy.spatial.transform import Rotation  # ASE, which made the atoms, brings SciPy
+
+        return np.asarray(Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
+
+    def rotation(self) -> Iterator[Check]:
+        """Check that forces and stress rotate with the atoms and their cell."""
+        yield from self._turned("rotation", self._rotation())
+
+    def reflection(self) -> Iterator[Check]:
+        """Check that forces and stress are reflected with the atoms and their cell."""
+        yield from self._turned("reflection", -self._rotation())
+
+    def _elsewhere(self, kind: str, positions: np.ndarray) -> Iterator[Check]:
+        reach = self._reach() + float(abs(positions).max(initial=0.0))
+        found = self.results(moved(self.atoms, positions))
+        yield from self.compare(kind, found, self.results(self.atoms), self.rounding, reach=reach)
+
+    def translation(self) -> Iterator[Check]:
+        """Check that results do not depend on a translation of all atoms."""
+        yield from self._elsewhere("translation", self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
+
+    def renumbering(self) -> Iterator[Check]:
+        """Check that forces are permuted with the atoms."""
+        order = self.rng.permutation(len(self.atoms))
+        before = self.results(self.atoms)
+        if "forces" in before:
+            before["forces"] = before["forces"][order]
+        yield from self.compare("renumbering", self.results(self.atoms[order]), before, self.rounding)
+
+    def wrapping(self) -> Iterator[Check]:
+        """Check that results do not depend on the periodic image of each atom."""
+        if not self.periodic:
+            return
+        cells = self.rng.integers(-2, 3, (len(self.atoms), 3)) * self.atoms.pbc
+        cells[0] = self.atoms.pbc  # at least one atom moves
+        positions = self.atoms.positions + cells @ np.array(self.atoms.cell)
+        yield from self._elsewhere("wrapping", positions)
+
+    def repetition(self) -> Iterator[Check]:
+        """Check that a doubled cell has twice the energy, and the forces of one cell in each half."""
+        before = self.results(self.atoms)
+        for axis in np.flatnonzero(self.atoms.pbc):
+            found = self.results(self.atoms.repeat([2 if k == axis else 1 for k in range(3)]))
+            expected = {**before, "energy": 2 * before["energy"]}
+            if "forces" in expected:
+                expected["forces"] = np.tile(before["forces"], (2, 1))
+            how = {"reach": 2 * self._reach(), "copies": 2}
+            yield from self.compare("repetition", found, expected, self.rounding, f"along {'abc'[axis]}", **how)
+
+    # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
+
+    def elements_of(self) -> list[int]:
+        """Return the first atom of each element that is tested."""
+        return [int(first) for first in np.unique(self.atoms.numbers, return_index=True)[1]][:KINDS_OF_ATOMS]
+
+    def symbol(self, atom: int) -> str:
+        """Return the symbol of an atom's element."""
+        return str(self.atoms.symbols[atom])
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs of atoms that are tested."""
+        elements = self.elements_of()
+        return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
+
+    def lone_atom(self) -> Iterator[Check]:
+        """Check that an isolated atom has a finite energy and no force."""
+        for atom in self.elements_of():
+            found = self.results(self.alone([atom], np.zeros((1, 3))))
+            note = "" if math.isfinite(found["energy"]) else f"{found['energy']} is not a finite number"
+            yield self.check("lone atom", f"energy of {self.symbol(atom)}", math.inf if note else 0.0, 0.0, note)
+            if "forces" in found:
+                force, allowed = float(abs(found["forces"]).max()), self.rounding.allowed("forces")
+                note = "" if force <= allowed else f"a force of {force:.2g} eV/Å acts on it"
+                yield self.check("lone atom", f"force on {self.symbol(atom)}", force, allowed, note)
+
+    def two_atoms(self) -> Iterator[Check]:
+        """Check that forces of two atoms are along their axis, and match the slope of the energy."""
+        for pair in self.pairs():
+            atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
+            self.needs("forces", atoms)
+            rounding = rounding_of(self.subject, atoms, self.rng, self.size)
+            axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
+            forces = self.subject.ask("forces", atoms)
+            pulled = float(forces[1] @ axis)
+
+            def energy(t: np.ndarray, atoms: Any = atoms, axis: np.ndarray = axis) -> float:
+                return float(
+                    self.subject.ask("energy", moved(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
+                )
+
+            expected = {"forces": np.array([-pulled * axis, pulled * axis])}
+            label, reach = "-".join(map(self.symbol, pair)), self.nearest
+            yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
+            noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
+            unit = np.full(1, self.nearest / 2)
+            found = along(energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), unit, noise)
+            slope = -found.difference / unit[0]
+            note = "" if found.ratio <= 1 else f"the force is {pulled:.8g}; differences of the energy give {slope:.8g}"
+            yield self.check("two atoms", f"slope, {label}", found.error / unit[0], found.allowed / unit[0], note)
+
+    def _together(self, kind: str, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
+        """Compare results of the atoms and others at a distance with separate results of both."""
+        far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
+        others = self.alone(members, positions + far)
+        both = self.alone(
+            [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, others.positions])
+        )
+        parts = [self.results(self.cluster), self.results(others)]
+        expected = {"energy": sum(p["energy"] for p in parts)}
+        if "forces" in parts[0]:
+            expected["forces"] = np.concatenate([p["forces"] for p in parts])
+        found = self.results(both)
+        how = {"reach": 2 * far, "copies": 2}
+        yield from self.compare(kind, found, expected, self.rounding_of_cluster, label, **how)
+
+    def far_atoms(self) -> Iterator[Check]:
+        """Check that a distant atom adds its own energy."""
+        for atom in self.elements_of():
+            yield from self._together("far atoms", [atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
+
+    def company(self) -> Iterator[Check]:
+        """Check that two distant copies have the results of one (batch invariance)."""
+        yield from self._together("company", range(len(self.atoms)), self.cluster.positions, "two copies")
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def _other(self) -> Any:
+        """Return another structure, to invalidate cached results."""
+        rng = np.random.default_rng(1)
+        return moved(self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3)))
+
+    def _bits(self, kind: str, label: str, found: Results, expected: Results, what: str) -> Check:
+        differ = [q for q, value in found.items() if np.asarray(value).tobytes() != np.asarray(expected[q]).tobytes()]
+        note = f"{' and '.join(differ)} differ {what}" if differ else ""
+        return self.check(kind, label, float(len(differ)), 0.0, note)
+
+    def repeat(self) -> Iterator[Check]:
+        """Check that fresh calculators, and any order of requests, give bitwise equal results."""
+        names = self.subject.offered(self.atoms)
+        calls = []
+        for order in (names, names, names[::-1]):
+            calculator = self.subject.fresh()
+            calls.append({q: self.subject.ask(q, self.atoms, calculator) for q in order})
+        yield self._bits("repeat", "two fresh calculators", calls[1], calls[0], "from one to the next")
+        yield self._bits("repeat", "asked in another order", calls[2], calls[0], "with the order of questions")
+
+    def history(self) -> Iterator[Check]:
+        """Check that results do not depend on the structures computed before."""
+        names = self.subject.offered(self.atoms)
+        strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
+        others = (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other())
+        # The last ones differ only in the cell, or only in the elements.
+        cell, elements = self.atoms.copy(), self.atoms.copy()
+        cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
+        elements.numbers = np.roll(elements.numbers, 1)
+        first, second = self.subject.fresh(), self.subject.fresh()
+        expected = {what: self.subject.ask(what, self.atoms, first) for what in names}
+        for label, calculator, last in (
+            ("again, after others", first, [elements]),
+            ("after others", second, [cell, elements, cell]),
+        ):
+            for atoms in (*others, *last):
+                for what in names:
+                    self.subject.ask(what, atoms, calculator)
+            yield from self.compare("history", self.results(self.atoms, calculator), expected, self.rounding, label)
+
+    def _copied(self, kind: str, make: Callable[[Any], Any]) -> Iterator[Check]:
+        calculator, other = self.subject.fresh(), self._other()
+        self.results(self.atoms, calculator)
+        try:
+            twin = make(calculator)
+        except Exception as error:  # whatever its parts raise
+            raise NotOffered(f"the calculator has no {kind}: {type(error).__name__}: {error}") from error
+        found, expected = self.results(other, twin), self.results(other, calculator)
+        yield self._bits(kind, "another structure", found, expected, "from those of the calculator")
+
+    def copy(self) -> Iterator[Check]:
+        """Check that a deep copy gives bitwise equal results."""
+        yield from self._copied("copy", copy.deepcopy)
+
+    def pickle(self) -> Iterator[Check]:
+        """Check that a pickled calculator gives bitwise equal results."""
+        yield from self._copied("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
+
+
+def _number(value: float, rounding: float = 0.0) -> Rounded:
+    """Return a derivative in one variable."""
+    return Rounded(np.array([value]), np.array([rounding]))
+
+
+def oblique(length: float) -> np.ndarray:
+    """Return a vector of this length that is not parallel to an axis."""
+    return length * np.array([0.48, 0.64, 0.6])
+
+
+def nearest(atoms: Any) -> float:
+    """Return the smallest distance between two atoms; 2 Å if there are none within 12 Å."""
+    from ase.neighborlist import neighbor_list
+
+    for radius in (3.0, 6.0, 12.0):
+        distances = neighbor_list("d", atoms, radius)
+        if len(distances):
+            return float(distances.min())
+    return 2.0

@@ -1,0 +1,234 @@
+"""The checks of `check_calculator` along paths: scans through the cutoff and straight angles, and dynamics."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from slopecheck.calculator_checks import FAR, Checks, oblique
+from slopecheck.calculator_results import Rounding, moved, rounding_of, strained
+from slopecheck.record import Check
+from slopecheck.scans import LAST_BITS, Jump, refine, scan
+from slopecheck.tolerances import HALVED
+
+PAIR_POINTS, SCALE_POINTS = 100, 40
+PAIR_PLACES, SCALE_PLACES = 4, 2  # places of a scan that are refined
+SCALES = 0.95, 1.3
+EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # the strain that makes all distances longer
+RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the scan ends at the largest if the interaction does not vanish
+CROSSINGS = 2  # pairs of a structure that are scaled to the cutoff
+BESIDE = 1e-3  # half width of the window around the cutoff, over the distance or scale
+TOLD = 2  # jumps of a scan that are reported individually
+TURN = 0.25  # radians on each side of a straight angle
+# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one of them is smaller, and 1.5 times it is larger.
+MOVES = tuple(0.1 * 1.5**k for k in range(9))
+CENTRES = 2  # elements that are tested as the middle of three atoms
+# Time step of velocity Verlet in units of 1/omega of a fast vibration, and number of steps.
+STEP, NUMBER = 0.15, 20
+SPEED = 0.05  # displacement lengths per 1/omega, so that atoms move just far enough to change the forces
+HALVINGS = 4  # most halvings of the time step until the error is in its asymptotic range
+
+
+class Paths(Checks):
+    """All checks of a calculator for one structure, with a method for each kind."""
+
+    reached = 0.0  # the largest distance at which two atoms interact
+    reaching: tuple[int, int]  # these atoms; `cutoff` finds both
+
+    # ---- continuity --------------------------------------------------------------------------------------------------
+
+    def _channels(self, atoms: Any) -> np.ndarray:
+        found = self.results(atoms)
+        return np.concatenate([[found["energy"]], np.ravel(found.get("forces", ()))])
+
+    def _noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
+        """Return the standard deviation of each channel due to rounding, including that of computed positions."""
+        moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
+        of_energy = rounding.noise["energy"] + moves * rounding.pull
+        of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
+        return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
+
+    def _told(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
+        """Return the check of a scan, with a description of its first jumps."""
+        texts, worst = [], 0.0
+        for jump in jumps:
+            of_energy, of_forces = abs(jump.change[0]), abs(jump.change[1:]).max(initial=0.0)
+            if not np.isfinite(jump.change).all():
+                worst, text = math.inf, "results are not finite"
+            elif jump.jumps[0]:
+                worst, text = max(worst, of_energy), f"energy jumps by {of_energy:.2g} eV"
+                text += f", forces by {of_forces:.2g} eV/Å" * bool(jump.jumps[1:].any())
+            else:
+                worst, text = max(worst, of_forces), f"a kink: forces jump by {of_forces:.2g} eV/Å, energy does not"
+            texts.append(f"{text}, {where if isinstance(where, str) else where(jump.at)}")
+        if len(texts) > TOLD:
+            texts[TOLD:] = [f"and {len(texts) - TOLD} more"]
+        return self.check(kind, label, worst, 0.0, "; ".join(texts))
+
+    def cutoff(self) -> Iterator[Check]:
+        """Check that energy and forces are continuous as an atom crosses the cutoff."""
+        for pair in self.pairs():
+            atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
+            axis = oblique(1.0)
+            rounding = rounding_of(self.subject, atoms, self.rng, self.size)
+
+            def apart(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
+                return self._channels(moved(atoms, np.array([np.zeros(3), distance * axis])))
+
+            start, nothing = 0.8 * self.nearest, apart(FAR)
+            ends = [r for r in RANGES if r > start and all((apart(q) == nothing).all() for q in RANGES if q >= r)]
+            end = min(ends, default=RANGES[-1])
+            noise = self._noise(rounding, atoms)
+            jumps = scan(apart, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
+            if ends:
+                reached = _reached(apart, start, end)
+                if reached > self.reached:
+                    self.reached, self.reaching = reached, pair
+                jumps = _with(jumps, apart, reached, noise)
+            label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
+            yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
+
+    def scale(self) -> Iterator[Check]:
+        """Scan the scale of the structure, with finer scans where two of its atoms cross the cutoff."""
+        if len(self.atoms) < 2:
+            return
+        noise = self._noise(self.rounding, self.atoms)
+
+        def scaled(factor: float) -> np.ndarray:
+            return self._channels(strained(self.atoms, (factor - 1) * EVERYWHERE))
+
+        jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
+        for scale in self._crossings():
+            jumps = _with(jumps, scaled, float(scale), noise)
+        yield self._told("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
+
+    def _crossings(self) -> np.ndarray:
+        """Return scales at which a pair of atoms crosses the cutoff."""
+        from ase.neighborlist import neighbor_list
+
+        if not self.reached:
+            return np.zeros(0)
+        distances = np.unique(neighbor_list("d", self.atoms, self.reached / SCALES[0]).round(9))
+        inside = distances[distances * SCALES[1] > self.reached]
+        places = np.linspace(0, len(inside) - 1, min(CROSSINGS, len(inside))).astype(int)
+        return self.reached / inside[places]
+
+    def _where(self, factor: float) -> str:
+        """Describe a place of a scan of scales, with the pair that crosses the cutoff there."""
+        from ase.neighborlist import neighbor_list
+
+        text = f"at scale {factor:.6f}"
+        if self.reached:
+            distances = neighbor_list("d", strained(self.atoms, (factor - 1) * EVERYWHERE), 1.01 * self.reached)
+            near = distances[np.argmin(abs(distances - self.reached))] if len(distances) else math.inf
+            text += f" (two atoms {near:.5f} Å apart)" * bool(abs(near - self.reached) < 1e-5)
+        return text
+
+    def history(self) -> Iterator[Check]:
+        """Check that results do not depend on the structures computed before, nor on a cached neighbour list.
+
+        A list with a skin beyond the cutoff must be rebuilt before two atoms have approached each other by the skin,
+        that is, before each of them has moved by half of it.
+        """
+        yield from super().history()
+        if not self.reached:
+            return
+        calculator, errors = self.subject.fresh(), {}
+
+        def energy(*distances: float) -> float:
+            """Compute two atoms at a sequence of distances; return the last energy."""
+            ends = [np.outer([-0.5, 0.5], oblique(distance)) for distance in distances]
+            return [float(self.subject.ask("energy", self.alone(self.reaching, x), calculator)) for x in ends][-1]
+
+        for move in MOVES:
+            far, near = self.reached + 1.5 * move, max(self.reached - 0.5 * move, 0.5 * self.reached)
+            errors[move] = abs(energy(FAR, far, near) - energy(FAR, near))
+        move = max(errors, key=lambda m: math.inf if math.isnan(errors[m]) else errors[m])
+        error, allowed = errors[move], self.rounding_of_cluster.allowed("energy")
+        note = f"energy differs by {error:.2g} eV where each of two atoms moves by {move:.2g} Å into reach"
+        yield self.check("history", "neighbours kept", error, allowed, "" if error <= allowed else note)
+
+    def line(self) -> Iterator[Check]:
+        """Check that energy and forces are continuous as three atoms become collinear."""
+        elements = self.elements_of()
+        short, long = 0.75 * self.nearest, 1.25 * self.nearest
+        for k, centre in enumerate(elements[:CENTRES]):
+            ends = [elements[k - 1], elements[(k + 1) % len(elements)]]
+            for degrees, side in ((180, -1.0), (0, 1.0)):
+
+                def at(angle: float, side: float = side, ends: list[int] = ends, centre: int = centre) -> np.ndarray:
+                    there = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
+                    return self._channels(self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], there]))
+
+                atoms = self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
+                rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
+                found = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
+                label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
+                yield self._told("line", label, [found] if found else [], f"at {degrees}°")
+
+    # ---- dynamics ----------------------------------------------------------------------------------------------------
+
+    def _masses(self) -> np.ndarray:
+        masses = self.atoms.get_masses()[:, None]
+        return masses / masses.mean()
+
+    def _energies(self, velocities: np.ndarray, step: float, number: int) -> np.ndarray:
+        """Return the total energy at each step of a velocity-Verlet run."""
+        x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._masses(), []
+        for _ in range(number + 1):
+            atoms = moved(self.atoms, x)
+            forces = self.subject.ask("forces", atoms)
+            total.append(self.subject.ask("energy", atoms) + 0.5 * float((masses * v**2).sum()))
+            half = v + step / 2 * forces / masses
+            x = x + step * half
+            v = half + step / 2 * self.subject.ask("forces", moved(self.atoms, x)) / masses
+        return np.array(total) - total[0]
+
+    def drift(self) -> Iterator[Check]:
+        """Check that the energy error falls with the square of the time step."""
+        self.needs("forces", self.atoms)
+        # Estimated angular frequency of the fastest vibration: the measured force constant and the lightest mass.
+        omega = math.sqrt(self.rounding.curvature / self._masses().min())
+        if not omega > 0:
+            return
+        velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
+        largest = float(abs(self.subject.ask("forces", self.atoms) / self._masses()).max())
+        # Atoms that move far reach regions with another fastest vibration.
+        step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
+        rounding = self.rounding.allowed("energy") * len(self.atoms)
+        number, large = NUMBER, self._error(velocities, step, NUMBER, 1)
+        label, fall = f"rms {large / len(self.atoms):.1e} eV/atom", math.nan
+        for halving in range(1, HALVINGS + 1):
+            if large <= rounding:
+                yield self.check("drift", label, 0.0, HALVED, "within rounding")
+                return
+            number *= 2
+            small = self._error(velocities, step / 2**halving, number, 2**halving)
+            fall = math.log2(large / small) if small > 0 else math.inf
+            if abs(fall - 2) <= HALVED:
+                break
+            large = small
+        note = "" if abs(fall - 2) <= HALVED else f"half the time step divides the error by {2**fall:.2f}, not 4"
+        yield self.check("drift", label, abs(fall - 2), HALVED, note, order=fall)
+
+    def _error(self, velocities: np.ndarray, step: float, number: int, every: int) -> float:
+        """Return the root-mean-square change of the total energy over some of the steps of a run."""
+        return float(np.sqrt(np.mean(self._energies(velocities, step, number)[::every] ** 2)))
+
+
+def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
+    """Return the jumps of a scan, and one near a place if the scan missed it."""
+    found = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
+    if found is None or any(abs(found.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
+        return jumps
+    return sorted([*jumps, found], key=lambda jump: jump.at)
+
+
+def _reached(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
+    """Return, by bisection, the distance beyond which results equal those at `high`."""
+    nothing = apart(high)
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if (apart(middle) != nothing).any() else (low, middle)
+    return low

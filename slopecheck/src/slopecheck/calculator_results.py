@@ -1,0 +1,193 @@
+"""Results of an ASE calculator, and their rounding errors, which set the tolerances of its checks."""
+
+import hashlib
+import math
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slopecheck.problem import CallFailed
+from slopecheck.scans import LAST_BITS
+from slopecheck.tolerances import MARGIN
+
+# Quantities that are checked, with their units.
+UNITS = {"energy": "eV/atom", "forces": "eV/Å", "stress": "eV/Å^3"}
+# Spacings of the nearby values whose fourth differences estimate rounding: one for float64, and one that still changes
+# positions in float32. The curvature contributes with the fourth power of the spacing.
+SPACINGS = (2.0**-44, 2.0**-20)
+DIRECTIONS = 2
+REMEMBERED = 4096  # results
+
+
+@dataclass
+class Subject:
+    """Calculators of one factory, a callable: one that is reused, and fresh ones."""
+
+    factory: Callable[[], Any]
+    name: str
+    # Depends on the factory alone: what it computed before must not matter, as `history` checks with others.
+    _used: Any = None
+    # Results of `used`, by quantity. They depend on all of the atoms that a calculator can read, which is the key.
+    _known: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def used(self) -> Any:
+        """The calculator for all calls that do not need a fresh one."""
+        if self._used is None:
+            self._used = self.fresh()
+        return self._used
+
+    def fresh(self) -> Any:
+        """Return a new calculator."""
+        found = self.factory()
+        if not hasattr(found, "get_potential_energy"):
+            raise CallFailed(f"the factory returned a {type(found).__name__}; expected an ASE calculator")
+        return found
+
+    def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
+        """Return a quantity of `UNITS` for atoms.
+
+        NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
+        quantity, and CallFailed if the result has the wrong shape.
+        """
+        key = _key(atoms) if calculator is None else None
+        if key is None:
+            return _asked(self.used if calculator is None else calculator, what, atoms.copy())
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        known = self._known.setdefault(key, {})
+        if what not in known:
+            known[what] = _asked(self.used, what, atoms.copy())
+        return known[what]
+
+    def offers(self, what: str, atoms: Any) -> bool:
+        """Return whether the calculator supports a quantity."""
+        try:
+            self.ask(what, atoms)
+        except NotImplementedError:
+            return False
+        return True
+
+    def offered(self, atoms: Any) -> list[str]:
+        """Return the supported quantities."""
+        return [what for what in UNITS if what == "energy" or self.offers(what, atoms)]
+
+
+def _key(atoms: Any) -> bytes | None:
+    """Return a digest of all that a calculator can read of atoms; None if an object of theirs cannot be pickled."""
+    parts = (
+        sorted(atoms.arrays.items()),
+        atoms.info,
+        atoms.cell.array,
+        atoms.pbc,
+        atoms.get_celldisp(),
+        atoms.constraints,
+    )
+    try:
+        return hashlib.sha256(pickle.dumps(parts)).digest()
+    except Exception:  # whatever its class raises
+        return None
+
+
+def _asked(calculator: Any, what: str, atoms: Any) -> Any:
+    if what == "energy":
+        try:  # with smeared occupations, forces are the gradient of this energy
+            return float(calculator.get_potential_energy(atoms, force_consistent=True))
+        except (NotImplementedError, TypeError):
+            return float(calculator.get_potential_energy(atoms))
+    found = np.array(getattr(calculator, f"get_{what}")(atoms), np.float64)
+    expected = (len(atoms), 3) if what == "forces" else (6,)
+    if found.shape != expected:
+        raise CallFailed(f"{what} have shape {found.shape}; expected {expected}")
+    return found
+
+
+def strained(atoms: Any, voigt: np.ndarray) -> Any:
+    """Return atoms and cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
+    xx, yy, zz, yz, xz, xy = voigt
+    strain = np.array([[xx, xy / 2, xz / 2], [xy / 2, yy, yz / 2], [xz / 2, yz / 2, zz]])
+    found = atoms.copy()
+    found.set_cell(atoms.cell @ (np.eye(3) + strain), scale_atoms=False)
+    found.positions = atoms.positions @ (np.eye(3) + strain)
+    return found
+
+
+def moved(atoms: Any, positions: np.ndarray) -> Any:
+    """Return atoms at other positions."""
+    found = atoms.copy()
+    found.positions = positions
+    return found
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Rounding errors of a calculator's results, and the tolerances that follow from them.
+
+    `noise` has the standard deviations of total energy, forces and stress, from fourth differences of nearby values.
+    Rounded positions add to them: per unit of length, `pull` (the sum of |forces|) for the energy and `curvature`
+    (eV/Å^2) for a force.
+    """
+
+    noise: dict[str, float]
+    pull: float
+    curvature: float
+    number: int
+    volume: float
+    extent: float
+
+    def allowed(self, what: str, reach: float = 0.0, copies: int = 1) -> float:
+        """Return the tolerance for two results of a kind in `UNITS` that are equal up to rounding.
+
+        The tolerance of the energy is per atom. `reach` is the largest coordinate, if the positions of one result were
+        computed; `copies` is the number of copies of the atoms in one of the results. The difference has an error of 2
+        * noise; `MARGIN` turns the estimated deviation into a bound. A coordinate has a relative rounding error of at
+        most 2^-53.
+        """
+        by_position = {
+            "energy": self.pull,
+            "forces": self.curvature,
+            "stress": (self.pull + self.number * self.curvature * self.extent) / self.volume,
+        }[what]
+        bound = MARGIN * (2 * self.noise.get(what, 0.0) * copies + LAST_BITS * reach * by_position * copies)
+        return max(bound / (self.number * copies if what == "energy" else 1), math.ulp(0.0))
+
+    def net(self, arms: float = 1.0) -> float:
+        """Return the tolerance for the sum of all forces (times arms): noise of each force, and rounding of the sum."""
+        return MARGIN * arms * (math.sqrt(self.number) * self.noise["forces"] + LAST_BITS * self.pull)
+
+
+def _deviation(values: np.ndarray) -> float:
+    """Return the largest rounding deviation of any channel of nearby values (num_points, num_channels).
+
+    This is `curves.noise_of` for many values at once, with a minimum of a quarter of the last bit.
+    """
+    fourth = np.diff(values, 4, axis=0)
+    deviation = np.sqrt(np.mean(fourth**2, axis=0) / 70)
+    return float(np.maximum(deviation, 2.0**-54 * abs(values[0])).max(initial=0.0))
+
+
+def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
+    """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
+    x, found = atoms.positions, subject.offered(atoms)
+    noise = dict.fromkeys(found, 0.0)
+    slope = bend = 0.0
+    for _ in range(DIRECTIONS):
+        v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
+        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # a lone atom in a cell feels strain only
+        for spacing in SPACINGS:
+            nearby = [strained(moved(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
+            for what, deviation in noise.items():
+                values = np.array([np.ravel(subject.ask(what, there)) for there in nearby])
+                noise[what] = max(deviation, _deviation(values))
+        plus, minus = moved(atoms, x + 2.0**-10 * v), moved(atoms, x - 2.0**-10 * v)
+        change = subject.ask("energy", plus) - subject.ask("energy", minus)
+        slope = max(slope, abs(change) / (2.0**-9 * size))
+        if "forces" in found:
+            bent = abs(subject.ask("forces", plus) - subject.ask("forces", minus)).max() / (2.0**-9 * size)
+            bend = max(bend, float(bent))
+    pull = float(abs(subject.ask("forces", atoms)).sum()) if "forces" in found else slope * len(atoms)
+    extent = float(np.ptp(x, axis=0).max()) + float(atoms.cell.lengths().max(initial=0.0))
+    return Rounding(noise, pull, bend, len(atoms), float(atoms.cell.volume) or math.inf, extent)

@@ -1,0 +1,164 @@
+"""`check_calculator`: checks of energy, forces and stress of any ASE calculator."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from slopecheck.calculator_paths import Paths
+from slopecheck.calculator_results import Subject
+from slopecheck.outcome import NotOffered, message_of
+from slopecheck.record import Check
+from slopecheck.result import CalculatorError, Result
+from slopecheck.running import CALL, Plan, check_options
+
+# The kinds of check, with the comparison that each makes.
+KINDS: Mapping[str, str] = {
+    "forces": "forces with central differences of the energy, over a range of steps and by component",
+    "stress": "stress with central differences of the energy under strain",
+    "net force": "the sum of forces with zero",
+    "net torque": "the torque of forces with zero, without a periodic cell",
+    "jacobian": "u J v with v J u, by differences of forces (J: their Jacobian)",
+    "rotation": "results before and after a rotation of atoms and cell",
+    "reflection": "results before and after a reflection of atoms and cell",
+    "translation": "results before and after a translation of all atoms",
+    "renumbering": "results before and after a permutation of the atoms",
+    "wrapping": "results before and after moving atoms by lattice vectors",
+    "repetition": "energy, forces and stress of a doubled cell with those of one",
+    "cutoff": "energy and forces of two atoms on both sides of every distance of a scan (continuity)",
+    "scale": "the same for a scan of the structure's scale, and where pairs cross the cutoff",
+    "line": "energy and forces on both sides of angles of 0 and 180 degrees",
+    "lone atom": "the force on an isolated atom with zero; its energy must be finite",
+    "two atoms": "the forces of two atoms with the direction of their axis and the slope of the energy",
+    "far atoms": "a structure and a distant atom with the sum of both",
+    "company": "two distant copies of the structure with one (batch invariance)",
+    "repeat": "bitwise equality of fresh calculators, and of another order of requests",
+    "history": "results after other structures, or after atoms moved into the cutoff, with those of a fresh calculator",
+    "copy": "bitwise equality of a deep copy",
+    "pickle": "bitwise equality of a pickled calculator",
+    "drift": "the energy error of velocity-Verlet dynamics with four times that of half the time step",
+}
+
+
+def check_calculator(
+    factory: Callable[[], Any],
+    structures: Sequence[Any],
+    *,
+    names: Sequence[str] = (),
+    skip: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    raises: bool = True,
+    seed: int = 0,
+) -> Result:
+    """Check an ASE calculator.
+
+    Parameters
+    ----------
+    factory : callable
+        Function without arguments that returns a new calculator.
+    structures : sequence of ase.Atoms
+        Atoms are displaced by 3 % of the nearest distance, because symmetry hides errors.
+    names : sequence of str, optional
+        Names of the structures in the table (default: their formulas).
+    skip : mapping of str to str, optional
+        Kinds of check to skip (keys of `KINDS`), each with the reason.
+    timeout : float, optional
+        Time limit in seconds for a kind of check. The checks then run in a separate process, as for
+        `check_derivatives`, so that a calculator may hang or crash.
+    raises : bool
+        Whether to raise if a check fails.
+    seed : int
+        Seed of displacements, directions and motions.
+
+    Returns
+    -------
+    Result
+        Prints as a table; has ``plot()`` and ``save("report.html")``. Checks that the calculator does not support (such
+        as pickling) are listed as *not offered*, neither passed nor failed.
+
+    Raises
+    ------
+    CalculatorError
+        If a check failed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
+    TypeError, ValueError
+        If an argument has the wrong type or value, a structure has no atoms, or no process can be started.
+
+    Notes
+    -----
+    Tolerances are multiples of the rounding error estimated from the calculator's results at nearby positions (Moré and
+    Wild, 2011). The error of central differences must fall with the square of the step down to rounding. A jump is a
+    difference that does not fall as a scan is refined; a kink is a jump of the forces only.
+
+    Examples
+    --------
+    >>> from ase.build import bulk
+    >>> from ase.calculators.emt import EMT
+    >>> left_out = {kind: "an example" for kind in KINDS if kind not in ("forces", "stress")}
+    >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
+    True
+    """
+    result = result_of(factory, structures, names, skip, timeout, seed)
+    if raises and not result.passed:
+        raise CalculatorError(result)
+    return result
+
+
+def result_of(
+    factory: Callable[[], Any],
+    structures: Sequence[Any],
+    names: Sequence[str],
+    skip: Mapping[str, str] | None,
+    timeout: float | None,
+    seed: int,
+    interrupted: Callable[[Result], None] | None = None,
+) -> Result:
+    """Check a calculator as `check_calculator`, without raising; `interrupted` is that of `Result.fill`."""
+    if not callable(factory):
+        raise TypeError(f"check_calculator: factory is a {type(factory).__name__}; expected a callable")
+    if hasattr(structures, "positions") or not all(hasattr(atoms, "positions") for atoms in structures):
+        raise TypeError("check_calculator: structures is not a sequence of ase.Atoms; expected one, such as [atoms]")
+    if not structures or not all(len(atoms) for atoms in structures):
+        raise ValueError("check_calculator: structures is empty or one has no atoms; expected atoms in each")
+    labels = list(names) or [str(atoms.symbols) for atoms in structures]
+    if len(labels) != len(structures):
+        raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
+    skip = check_options("check_calculator", timeout, skip, KINDS)
+    name = getattr(factory, "__name__", type(factory).__name__)
+    make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
+    result = Result(name, [], skip, "structure", "Checks of", seed)
+    result.fill(make, timeout, interrupted)
+    return result
+
+
+class _Plan(Plan):
+    """The checks of a calculator, ordered by structure and kind."""
+
+    def __init__(
+        self,
+        name: str,
+        factory: Callable[[], Any],
+        structures: Sequence[tuple[str, Any]],
+        skip: Mapping[str, str],
+        seed: int,
+        forked: bool,
+    ) -> None:
+        self.name, subject = name, Subject(factory, name)
+        self.checks = [Paths(subject, label, atoms, np.random.default_rng(seed)) for label, atoms in structures]
+        kinds = [CALL, *(kind for kind in KINDS if kind not in skip)]
+        self.steps = [(label, kind) for label, _ in structures for kind in kinds]
+
+    def _checks(self, number: int) -> Paths:
+        return self.checks[number * len(self.checks) // len(self.steps)]
+
+    def make(self, number: int) -> Iterator[Check]:
+        checks, kind = self._checks(number), self.steps[number][1]
+        try:
+            yield from getattr(checks, kind.replace(" ", "_"))()
+        except (NotImplementedError, NotOffered) as absent:
+            note = str(absent) if isinstance(absent, NotOffered) else message_of(absent)
+            yield checks.check("not offered", kind, 1.0, 0.0, note)
+
+    def lost(self, number: int, text: str) -> Check:
+        return self._checks(number).check(self.steps[number][1], "", math.inf, 0.0, text)

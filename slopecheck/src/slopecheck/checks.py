@@ -1,0 +1,624 @@
+"""The checks of `check_derivatives`, each for one property of the derivatives of any function."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slopecheck.curves import BETTER, Rounded, examine, noise_of, worst_part
+from slopecheck.frameworks import THREADS, as_tuple
+from slopecheck.outcome import message_of
+from slopecheck.problem import Arguments, Arrays, CallFailed, Problem, dot, magnitude
+from slopecheck.record import Check
+from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING, UNSURE
+
+# Calls that are compared: a result that is wrong at random with probability 0.3 differs from another one of
+# them but for a chance of 0.7**39 + 0.3**39 = 9e-7.
+REPEATS = 39
+ELEMENTS = 200  # elements of each input that are compared individually
+GROUPS = 40  # groups of the other elements, each compared as a whole
+# Elements of each input that are set to NaN, and random points that show which outputs depend on them. There are many
+# such points, because a relu unit is inactive at half of them.
+SPOILT, ELSEWHERE = 6, 40
+SPLITS = 3  # random halves of the elements whose effects are added up
+EPSILON, FLOAT32 = EPS["float64"], EPS["float32"]
+LARGEST, SMALLEST = float(np.finfo("float32").max), float(np.finfo("float32").tiny)
+PARTS = ("outputs", "gradients", "second derivatives")
+STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numbers that show the rounding of results
+# The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
+# errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
+KNOWN, LOST = 2.0**-44, 2.0**-24
+SCALED = "rescaled inputs would decide"
+COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # steps that show the rounding of a function in float32
+
+
+class Checks:
+    """The checks of one function up to an order of derivatives, with a method for each kind."""
+
+    def __init__(self, problem: Problem, name: str, order: int) -> None:
+        self.p, self.name, self.orders = problem, name, range(1, order + 1)
+        self.y = problem.outputs(problem.x)
+        if not any(y.size for y in self.y):
+            raise CallFailed("no output has an element of a floating dtype")
+        self.u = [problem.direction(x) for x in problem.x]
+        self.sizes, self.lost = self._sizes()
+        self.w = self._weights()
+        # Random points and their outputs, by the number of the point. They depend on the function and the seed, which
+        # are those of these checks alone.
+        self.elsewhere: list[tuple[Arrays, Arrays]] = []
+
+    def _sizes(self) -> tuple[Arrays, list[int]]:
+        """Return the size of each element of the outputs, a power of two, and how many in each output are rounding.
+
+        The size is that of the element, of its change by a step of the size of the inputs, or of its rounding over
+        `KNOWN`.
+        """
+        p, sizes, lost = self.p, [], []
+        steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
+        near = [p.outputs(p.nudged(p.x, EPSILON)) for _ in range(3)]
+        for k, y in enumerate(self.y):
+            moves = [abs(there[k] - y) / h for h, there in steps if there[k].shape == y.shape]
+            own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
+            noise = np.max(
+                [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
+            )
+            lost.append(int(np.count_nonzero(noise > LOST * own)))
+            size = np.asarray(np.maximum(own, noise / KNOWN))
+            size[~((size > 0) & np.isfinite(size))] = 1.0
+            sizes.append(np.exp2(np.clip(np.floor(np.log2(size)), -1000, 1000)))
+        return sizes, lost
+
+    def _weights(self) -> Arrays:
+        """Return random cotangents, so that all elements of the outputs count alike."""
+        return [w / size for w, size in zip(self.p.weights(self.y), self.sizes, strict=True)]
+
+    def check(
+        self,
+        kind: str,
+        order: int | str,
+        field: str,
+        error: float,
+        allowed: float,
+        note: str = "",
+        unsure: bool = False,
+    ) -> Check:
+        """Return a check of the function; `unsure`: it is inconclusive."""
+        framework = self.p.framework.name
+        return Check(
+            self.name, framework, "float64", kind, str(order), field, error, allowed, note=note, inconclusive=unsure
+        )
+
+    def _label(self, k: int) -> str:
+        return f"input {self.p.wanted[k]}"
+
+    def phi(self, order: int, x: Arrays) -> tuple[float, float]:
+        """Return a scalar function for finite differences, and the sum of its |terms|.
+
+        It is sum <w, outputs> for order 1, sum <u, gradients> for order 2. The latter is linear in w; a random factor
+        of w, which is divided out, shows its rounding where that does not change with the inputs.
+        """
+        if order == 1:
+            return dot(self.w, self.p.outputs(x))
+        factor = self._factor()
+        value, scale = dot(self.u, self.p.gradients(x, [factor * w for w in self.w]))
+        return value / factor, scale / factor
+
+    def _factor(self) -> float:
+        """Return a random number that is 1 but for its last 12 bits."""
+        return 1 + 2.0**-40 * float(self.p.rng.integers(1, 256))
+
+    def gradient(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
+        """Return the framework's gradients of the scalar function of an order.
+
+        A nonzero `relative` is the size of random relative perturbations of all inputs. A `factor` of the cotangents is
+        divided out.
+        """
+        x, w, u = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u))
+        found = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u))
+        return [g / factor for g in found[: len(x)]]
+
+    def rounded_gradient(self, order: int) -> list[Rounded]:
+        """Return the gradients, with rounding errors estimated from changes in the last bits of all numbers."""
+        others = [self.gradient(order, EPSILON) for _ in range(3)]
+        others += [self.gradient(order, factor=self._factor()) for _ in range(3)]
+        found = []
+        for k, g in enumerate(self.gradient(order)):
+            seen = np.max([abs(other[k] - g) for other in others], axis=0) + EPSILON * abs(g)
+            believed = np.minimum(seen, UNSURE * abs(g).max(initial=0))
+            found.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
+        return found
+
+    def _along(self, order: int, k: int) -> Callable[[np.ndarray], float]:
+        """Return the scalar function of an order, as a function of input `k` only."""
+
+        def phi(value: np.ndarray) -> float:
+            return self.phi(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
+
+        return phi
+
+    def differences(self, order: int) -> Iterator[Check]:
+        """Compare gradients with central differences, along a direction and by element."""
+        p = self.p
+        for k, number in enumerate(self.lost if order == 1 else ()):
+            if number:
+                note = f"{number} of {self.y[k].size} elements change by their rounding; {BETTER}"
+                yield self.check("differences", 1, f"output {k}", math.inf, 0.0, note, unsure=True)
+        gradients, (value, scale) = self.rounded_gradient(order), self.phi(order, p.x)
+        if not math.isfinite(value):
+            note = f"the {PARTS[order - 1]} are not finite"
+            yield self.check("differences", order, "all inputs", math.inf, 0.0, note)
+            return
+        if order == 2:  # where second derivatives vanish, they are compared with the function
+            scale += self.phi(1, p.x)[1]
+        for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
+            if not x.size:
+                continue
+            start, phi = time.perf_counter(), self._along(order, k)
+            v, sizes = p.direction(x, g.values), np.maximum(abs(x), max(magnitude(x), 1e-3 * float(abs(x).max())))
+            noise = noise_of(phi, x, v, scale)
+            found = examine(phi, g, x, v, scale, noise)
+            elements = self._elements(order, k, phi, g, sizes, noise)
+            # Steps of the size of large elements may take small ones out of the domain, or across a pole.
+            narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
+            if found.problem:
+                own = examine(phi, g, x, narrow, scale, noise_of(phi, x, narrow, scale))
+                found = min(found, own, key=lambda f: (bool(f.problem), f.inconclusive))
+            if not elements.passed:
+                noise = noise_of(phi, x, narrow, scale)
+                others = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise)
+                elements = min(elements, others, key=lambda c: (not c.passed, c.inconclusive))
+            note = f"{elements.note}; {found.note}" if elements.failed and found.problem else found.note
+            unsure = found.inconclusive and not elements.failed
+            check = self.check("differences", order, self._label(k), found.best, found.tolerance, note, unsure)
+            yield replace(check, order=found.order, seconds=time.perf_counter() - start, curve=found.curve)
+            yield elements
+
+    def _elements(
+        self, order: int, k: int, phi: Callable[[np.ndarray], float], g: Rounded, sizes: np.ndarray, noise: float
+    ) -> Check:
+        """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
+        x = self.p.x[k]
+        chosen = self.p.rng.permutation(x.size)
+        alone, others = chosen[:ELEMENTS, None], np.array_split(chosen[ELEMENTS:], GROUPS)
+        groups = [*alone, *(group for group in others if group.size)]
+        ratio, note, unsure = worst_part(
+            phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number"
+        )
+        label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
+        return self.check("elements", order, label, ratio, 1.0, note, unsure)
+
+    def form(self) -> Iterator[Check]:
+        """Check dtypes, shapes and devices of derivatives, dtypes of outputs, and that no argument is modified."""
+        p, x = self.p, [self.p.given[i] for i in self.p.wanted]
+        widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
+        outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
+        w = [
+            weights.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
+            for weights, y in zip(p.weights(outputs), outputs, strict=True)
+        ]
+        u = [u.astype(a.dtype) for u, a in zip(self.u, x, strict=True)]
+        for order in (0, *self.orders):
+            a = p.arguments(x, w, u)
+            results = p.raw(order, a)
+            if order == 0:
+                for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
+                    note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
+                    yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
+            else:
+                like = [(f"input {i}", a.inputs[i], p.given[i]) for i in p.wanted]
+                like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order == 2]
+                for (name, argument, wanted), g in zip(like, results, strict=True):
+                    if g is not None and argument is not None:
+                        yield self._form(order, name, g, argument, wanted)
+            kept = [(f"input {i}", a.inputs[i], old) for i, old in p.given.items()]
+            if order > 0:
+                kept += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if g is not None]
+            if order == 2:
+                kept += [(f"direction {i}", *pair) for i, *pair in zip(p.wanted, a.directions, u, strict=True)]
+            for name, value, old in kept:
+                same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
+                note = "" if same else "it was modified by a call"
+                yield self.check("unchanged", order, name, float(not same), 0.0, note)
+
+    def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
+        """Compare dtype, shape and device of a derivative with those of the argument in which it is one."""
+        p, what = self.p, ("gradient", "second derivative")[order - 1]
+        found, note = p.host(derivative, f"{what} in {name}"), ""
+        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+            note = f"{what} is {found.dtype} {found.shape}; expected {wanted.dtype} {wanted.shape}, as the {name[:-2]}"
+        elif p.framework.place(derivative) != p.framework.place(argument):
+            note = f"{what} is on {p.framework.place(derivative)}; expected {p.framework.place(argument)}"
+        return self.check("form", order, name, float(bool(note)), 0.0, note)
+
+    def _arguments(self, x: Arrays | None = None) -> Arguments:
+        """Return new native arguments, at the point unless another one is given."""
+        return self.p.arguments(self.p.x if x is None else x, self.w, self.u)
+
+    def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
+        """Return outputs, gradients and second derivatives as far as they are checked, from an order on."""
+        return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
+
+    def _bits(self, kind: str, what: str, calls: Sequence[Sequence[Arrays]], of: str = "") -> Iterator[Check]:
+        """Check that calls have given equal bits."""
+        for order, (first, *others) in enumerate(zip(*calls, strict=True)):
+            worst = any(a.tobytes() != b.tobytes() for other in others for a, b in zip(first, other, strict=True))
+            note = f"results differ {what}" if worst else ""
+            yield self.check(kind, order, PARTS[order] + of, float(worst), 0.0, note)
+
+    def repeat(self) -> Iterator[Check]:
+        """Check that repeated calls are bitwise equal, and that later calls do not modify earlier results."""
+        p = self.p
+        yield from self._bits(
+            "repeat", "from one call to the next", [self._results(self._arguments()) for _ in range(REPEATS)]
+        )
+        a = self._arguments()
+        kept = [p.raw(order, a) for order in (0, *self.orders)]
+
+        def values() -> list[Arrays]:
+            return [[p.framework.to_host(v) for v in part if p.framework.takes(v)] for part in kept]
+
+        before = values()
+        self._results(self._arguments(p.nudged(p.x, 2.0**-30)))
+        yield from self._bits("repeat", "after another call, which overwrites them", [before, values()], ", kept")
+
+    def alone(self) -> Iterator[Check]:
+        """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
+        p, many = self.p, range(len(self.p.x))
+        whole = self._results(self._arguments(), 1)
+        parts = []
+        for k in many if len(many) > 1 else ():
+            a = self._arguments()
+            a.directions = [u if i == k and len(self.orders) == 2 else None for i, u in enumerate(a.directions)]
+            first, second = p.alone(k, a)
+            yield self._alike(1, f"{self._label(k)} alone", first, whole[0][k], _size(whole[0][k]))
+            if second is not None:
+                parts.append(p.results(2, a))
+                yield self._alike(2, f"{self._label(k)} alone", second, parts[-1][k], _size(parts[-1][k]))
+        if parts:
+            yield from self._sums(2, "directions", parts, whole[1])
+        given = [k for k, w in enumerate(self.w) if w.size]
+        if len(given) > 1:
+            for order in self.orders:
+                parts = []
+                for k in given:
+                    a = self._arguments()
+                    a.cotangents = [g if i == k else None for i, g in enumerate(a.cotangents)]
+                    parts.append(p.results(order, a)[: len(p.x)])
+                yield from self._sums(order, "outputs", parts, whole[order - 1][: len(p.x)])
+
+    def _sums(self, order: int, what: str, parts: Sequence[Arrays], whole: Arrays) -> Iterator[Check]:
+        """Check that results of single calls add up to those of a joint call."""
+        for k, terms in enumerate(zip(*parts, strict=True)):
+            name = self._label(k) if k < len(self.p.x) else f"cotangent {k - len(self.p.x)}"
+            yield self._alike(order, f"{name}, sum over {what}", sum(terms), whole[k], sum(map(_size, terms)))
+
+    def _alike(self, order: int, what: str, found: Any, expected: np.ndarray, usual: float) -> Check:
+        error = _relative(np.asarray(found), expected, usual)
+        allowed, unsure = self._allowed(error, order)
+        note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call"
+        return self.check("alone", order, what, error, allowed, note, unsure)
+
+    def _allowed(self, error: float, lowest: int) -> tuple[float, bool]:
+        """Return the relative difference of results, from an order on, that another order of sums may make.
+
+        The second value is whether an error above it may be rounding.
+        """
+        if error <= ROUNDING:
+            return ROUNDING, False
+        here = [a for part in self._results(self._arguments(), lowest) for a in part]
+        rounding = 0.0
+        for _ in range(3):
+            near = self._results(
+                self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, self.w, self.u))), lowest
+            )
+            there = [a for part in near for a in part]
+            rounding = max(rounding, *(_relative(b, a, 0.0) for a, b in zip(here, there, strict=True)))
+        allowed = ROUNDING + MARGIN * min(rounding, UNSURE)
+        return allowed, allowed < error <= MARGIN * rounding
+
+    def threads(self) -> Iterator[Check]:
+        """Check that one, two and three threads give bitwise equal results."""
+        calls = []
+        for number in THREADS:
+            with self.p.framework.threads(number):
+                calls.append(self._results(self._arguments()))
+        yield from self._bits("threads", f"with {THREADS} threads", calls)
+
+    def layout(self) -> Iterator[Check]:
+        """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
+        p, usual = self.p, [[_size(a) for a in part] for part in self._results(self._arguments())]
+        like = p.inputs[p.wanted[0]]
+        changed = [("inputs", 0, p.wanted[k], self._label(k), x, p.inputs[p.wanted[k]]) for k, x in enumerate(p.x)]
+        changed += [("cotangents", 1, k, f"cotangent {k}", w, like) for k, w in enumerate(self.w)]
+        if len(self.orders) == 2:
+            changed += [
+                ("directions", 2, k, f"direction {i}", u, p.inputs[i])
+                for k, (i, u) in enumerate(zip(p.wanted, self.u, strict=True))
+            ]
+        for kind, lowest, at, label, array, of in changed:
+            for name, value in self._layouts(array, of):
+                plain, other = self._arguments(), self._arguments()
+                getattr(plain, kind)[at] = p.framework.from_host(_same(name, array), of)
+                getattr(other, kind)[at] = value
+                yield from self._agree(f"{label}, {name}", plain, other, lowest, usual[lowest:])
+
+    def _layouts(self, array: np.ndarray, like: Any) -> Iterable[tuple[str, Any]]:
+        return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
+
+    def _agree(
+        self, what: str, plain: Arguments, other: Arguments, lowest: int, usual: Sequence[Sequence[float]]
+    ) -> Iterator[Check]:
+        """Compare results for a contiguous array with those for the same numbers in another layout.
+
+        `usual` are magnitudes of results at the point, because those for equal rows may be zero up to rounding.
+        """
+        try:
+            right = self._results(plain, lowest)
+        except Exception:  # the function refuses these numbers in any layout
+            return
+        allowed, unsure = ROUNDING, False
+        try:
+            found = self._results(other, lowest)
+        except Exception as error:  # any error for this layout
+            worst, note = math.inf, f"raises only in this layout: {message_of(error)}"
+        else:
+            errors = [
+                (_relative(a, b, size), PARTS[lowest + part])
+                for part, rows in enumerate(zip(found, right, usual, strict=True))
+                for a, b, size in zip(*rows, strict=True)
+            ]
+            worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
+            allowed, unsure = self._allowed(worst, lowest)
+            note = "" if worst <= allowed else f"{where} differ from those of the contiguous layout by {worst:.0e}"
+        yield self.check("layout", "", what, worst, allowed, note, unsure)
+
+    def nan(self) -> Iterator[Check]:
+        """Check that a NaN in an input element reaches only outputs that depend on this element somewhere."""
+        p = self.p
+        for k, x in enumerate(p.x):
+            if not x.size:
+                continue
+            try:
+                chosen = p.rng.permutation(x.size)[:SPOILT]
+                found = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
+                flat, spread = next(((flat, masks) for flat, masks in found if masks), (0, []))
+                unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
+            except Exception as error:  # a function may refuse NaN and distant points
+                yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
+                continue
+            number, note = sum(int(np.count_nonzero(mask)) for mask in spread), ""
+            if number:
+                note = f"{number} elements of outputs became NaN but do not depend on the element"
+            if unsure:
+                note += ": 0 * NaN where a factor that the function computes is zero, as behind a mask of attention; "
+                note += "whether the input may hold NaN there decides"
+            yield self.check("nan", 0, self._label(k), float(number), 0.0, note, unsure)
+
+    def _separate(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
+        """Return whether the chosen outputs are sums of functions of one element of the inputs each.
+
+        If so, a zero that multiplies an element is a constant, not a result of other elements. The element `flat` of
+        input `k` is not changed.
+        """
+        p = self.p
+        for _ in range(SPLITS):
+            moves = [(p.direction(x), p.rng.random(x.shape) < 0.5) for x in p.x]
+            moves[k][0].flat[flat] = 0.0
+            one, other = [v * half for v, half in moves], [v * ~half for v, half in moves]
+            corners = [
+                p.outputs([x + a * v + b * u for x, v, u in zip(p.x, one, other, strict=True)])
+                for a, b in ((0, 0), (1, 0), (0, 1), (1, 1))
+            ]
+            for wanted, *ys in zip(chosen, *corners, strict=True):
+                mixed = abs(ys[3] - ys[1] - ys[2] + ys[0])
+                if wanted and not (mixed <= ROUNDING * sum(abs(y) for y in ys)).all():
+                    return False
+        return True
+
+    def _points(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """Yield the point and random ones, with their outputs."""
+        yield self.p.x, self.y
+        for n in range(ELSEWHERE):
+            if n == len(self.elsewhere):
+                point = [self.p.direction(a) for a in self.p.x]
+                self.elsewhere.append((point, self.p.outputs(point)))
+            yield self.elsewhere[n]
+
+    def _spread(self, k: int, flat: int) -> list[np.ndarray]:
+        """Mark elements of outputs that become NaN with an input element and vary, but never depend on it.
+
+        The result is a mask for each output, or none if there is no such element.
+        """
+
+        def with_element(point: Arrays, value: float) -> Arrays:
+            changed = [a.copy() for a in point]
+            changed[k].flat[flat] = value
+            return self.p.outputs(changed)
+
+        size = float(abs(self.p.x[k]).max())
+        suspects = [
+            np.isnan(bad) & ~np.isnan(y) for bad, y in zip(with_element(self.p.x, math.nan), self.y, strict=True)
+        ]
+        varied = [np.zeros(y.shape, bool) for y in self.y]
+        for n, (point, values) in enumerate(self._points()):
+            for factor in (-3.0, 0.5, 3.0) if n == 0 else ((-1.0) ** n * 3,):
+                if not any(s.any() for s in suspects):
+                    return []
+                other = with_element(point, factor * size + 0.25)
+                if any(a.shape != y.shape for a, y in zip((*other, *values), (*self.y, *self.y), strict=True)):
+                    return []
+                suspects = [s & (a == b) for s, a, b in zip(suspects, other, values, strict=True)]
+            for v, a, y in zip(varied, values, self.y, strict=True):  # by more than rounding
+                v |= abs(a - y) > ROUNDING * (abs(a) + abs(y))
+        masks = [s & v for s, v in zip(suspects, varied, strict=True)]
+        return masks if any(mask.any() for mask in masks) else []
+
+    def float32(self) -> Iterator[Check]:
+        """Check that results in float32 agree with float64 up to the effect of rounding the inputs."""
+        p = self.p
+        for k, x in enumerate(p.x):
+            sizes = abs(x[x != 0])
+            if sizes.size and not (sizes.max() <= LARGEST and sizes.min() >= SMALLEST):
+                note = f"numbers from {sizes.min():.0e} to {sizes.max():.0e} are beyond float32; {SCALED}"
+                yield self.check("float32", "", self._label(k), math.inf, 0.0, note, unsure=True)
+                return
+        small = [x.astype(np.float32) for x in p.x]
+        exact = [x.astype(np.float64) for x in small]
+        bounded = [np.copysign(np.clip(abs(w), 2.0**-60, 2.0**60), w) for w in self.w]
+        w, u = ([a.astype(np.float32) for a in arrays] for arrays in (bounded, self.u))
+        same = [[a.astype(np.float64) for a in arrays] for arrays in (w, u)]
+
+        def right(x: Arrays, w: Arrays, u: Arrays) -> list[Arrays]:
+            return self._results(p.arguments(x, w, u))
+
+        known = right(exact, *same)
+        try:
+            found = right(small, w, u)
+        except Exception as error:  # a function with float64 parameters may refuse float32
+            yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
+            return
+        moved = [right(*(p.nudged(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
+        last = self._last_bits(known, exact, *same)
+        noise: list[list[float]] | None = None
+        for order, parts in enumerate(zip(found, known, strict=True)):
+            for i, (got, expected) in enumerate(zip(*parts, strict=True)):
+                if not expected.size:
+                    continue
+                scale = float(abs(expected).max())
+                response = float(np.max([abs(m[order][i] - expected) for m in moved])) + FLOAT32 * scale
+                gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
+                allowed, note, unsure = RESPONSE * (response + last[order][i]), "", False
+                if not gap <= allowed:
+                    noise = noise or self._noise_in_float32(w, u)
+                    beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
+                    note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
+                    if beyond:
+                        note = f"numbers up to {scale:.1e} are beyond float32, or rounded inputs leave the domain"
+                        note, unsure = f"{note}; {SCALED}", True
+                    elif gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
+                        note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
+                yield self.check("float32", order, self._part(order, i), gap, allowed, note, unsure)
+
+    def _part(self, order: int, i: int) -> str:
+        """Name a result of an order."""
+        number = i - len(self.p.x) if order == 2 else i
+        return ("output", "gradient", "second derivative")[order] + (
+            f" {i}" if number < 0 or order < 2 else f" in cotangent {number}"
+        )
+
+    def _last_bits(self, known: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays) -> list[list[float]]:
+        """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""
+        of_outputs = dot([a for a in w if a.size], [a for a in known[0] if a.size])[1]
+        of_gradients = dot(u, known[1])[1] if self.orders else 0.0
+        found = [[0.0] * len(known[0]), [FLOAT32 * of_outputs / magnitude(a) for a in x]]
+        seconds = [FLOAT32 * (of_outputs + of_gradients) / magnitude(a) for a in x]
+        return [*found, seconds + [FLOAT32 * _size(y) for y in known[0] if y.size]]
+
+    def _noise_in_float32(self, w: Arrays, u: Arrays) -> list[list[float]]:
+        """Return the standard deviation of the rounding in float32 of each result.
+
+        It is estimated from fourth differences, along a direction, of the errors of float32: what is wrong with the
+        function itself changes smoothly.
+        """
+        p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in (w, u)]
+        tables = []
+        for step in COARSE:
+            rows = []
+            for number in range(9):
+                small = [(x + number * step * v).astype(np.float32) for x, v in zip(p.x, self.u, strict=True)]
+                right = self._results(p.arguments([x.astype(np.float64) for x in small], *same))
+                rows.append(
+                    [
+                        [a - b for a, b in zip(*parts, strict=True)]
+                        for parts in zip(self._results(p.arguments(small, w, u)), right, strict=True)
+                    ]
+                )
+            tables.append(rows)
+
+        def deviation(order: int, i: int) -> float:
+            fourths = [np.diff([row[order][i] for row in rows], 4, axis=0) for rows in tables]
+            return max(float(np.sqrt(np.mean(np.square(fourth), axis=0) / 70).max(initial=0.0)) for fourth in fourths)
+
+        return [[deviation(order, i) for i in range(len(part))] for order, part in enumerate(tables[0][0])]
+
+    def adjoint(self) -> Iterator[Check]:
+        """Check that <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w."""
+        p, other = self.p, self._weights()
+        last = dot(other, self.y)[1]
+
+        def sides(x: Arrays, w: Arrays, u: Arrays, v: Arrays) -> tuple[float, float, float]:
+            left, scale = dot([w for w in v if w.size], p.second(p.arguments(x, w, u))[1])
+            right, more = dot(u, p.gradients(x, v))
+            return left, right, scale + more
+
+        yield self._identity("adjoint", sides, other, last)
+
+    def symmetry(self) -> Iterator[Check]:
+        """Check that <H u, v> = <H v, u>."""
+        p, v = self.p, [self.p.direction(x) for x in self.p.x]
+        first = p.gradients(p.x, self.w)
+        last = dot(self.u, first)[1] + dot(v, first)[1] + dot(self.w, self.y)[1]
+
+        def sides(x: Arrays, w: Arrays, u: Arrays, v: Arrays) -> tuple[float, float, float]:
+            left, scale = dot(v, p.second(p.arguments(x, w, u))[0])
+            right, more = dot(u, p.second(p.arguments(x, w, v))[0])
+            return left, right, scale + more
+
+        yield self._identity("symmetry", sides, v, last)
+
+    def _identity(
+        self, kind: str, sides: Callable[..., tuple[float, float, float]], other: Arrays, last: float
+    ) -> Check:
+        """Compare two sums that are equal; an error below the last bit of `last`, from which they derive, is none."""
+        given = self.p.x, self.w, self.u, other
+        left, right, scale = sides(*given)
+        scale = scale or last or 1.0
+        error = abs(left - right) / scale
+        # Estimate rounding from small changes of all numbers, which hardly change an error of the derivative.
+        others = [sides(*(self.p.nudged(a, stir) for a in given)) for stir in STIRS for _ in range(2)]
+        rounding = max(abs((a - b) - (left - right)) for a, b, _ in others) / scale + EPSILON * last / scale
+        allowed = MARGIN * (ROUNDING + min(rounding, UNSURE) + EPSILON * last / scale)
+        note, unsure = "", False
+        if not error <= allowed:
+            note = f"{left:.10g} on one side, {right:.10g} on the other"
+            unsure = error <= MARGIN * (ROUNDING + rounding)
+            note += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
+        return self.check(kind, 2, "all inputs", error, allowed, note, unsure)
+
+
+def _same(layout: str, array: np.ndarray) -> np.ndarray:
+    """Return the numbers in a layout of an array."""
+    return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array
+
+
+def _size(array: np.ndarray) -> float:
+    """Return the largest finite magnitude."""
+    finite = abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _relative(found: np.ndarray, expected: np.ndarray, usual: float) -> float:
+    """Return the largest difference relative to the largest expected or usual magnitude; NaNs are equal."""
+    if found.shape != expected.shape:
+        return math.inf
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    if same.all():
+        return 0.0
+    return float(abs(found - expected)[~same].max()) / (max(_size(expected), usual) or 1.0)
+
+
+KINDS: Mapping[str, int] = {
+    "form": 1,
+    "repeat": 1,
+    "alone": 1,
+    "threads": 1,
+    "layout": 1,
+    "nan": 0,
+    "float32": 1,
+    "differences": 1,
+    "adjoint": 2,
+    "symmetry": 2,
+}

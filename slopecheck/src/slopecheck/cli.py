@@ -1,0 +1,203 @@
+"""The command line: ``slopecheck function`` and ``slopecheck calculator``."""
+
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slopecheck import __version__
+from slopecheck.terminal import Commands, Finite, plain_console, say
+
+if TYPE_CHECKING:
+    from slopecheck.result import Result
+
+Shown = Callable[["Result"], None]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slopecheck")
+def main() -> None:
+    """Check derivatives by the slope of central differences.
+
+    Names of functions are looked for in the current directory first.
+    """
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that both commands have."""
+    options = (
+        click.option(
+            "--skip",
+            "skipped",
+            multiple=True,
+            metavar="KIND=WHY",
+            help="Skip a kind of check and record the reason; repeatable.",
+        ),
+        click.option(
+            "--timeout",
+            type=Finite(0, min_open=True),
+            metavar="SECONDS",
+            help="Time limit for one kind of check [default: none].",
+        ),
+        click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all directions."),
+        click.option(
+            "--report",
+            "folder",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Write report.json and report.html to this directory.",
+        ),
+        click.option(
+            "--against",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            metavar="REPORT.JSON",
+            help="Print the changes since an earlier report; they do not affect the exit status.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command(short_help="Check the derivatives of a function.")
+@click.argument("name", metavar="MODULE:FUNCTION")
+@click.argument("arguments", metavar="MODULE:ARGUMENTS")
+@click.option("--order", type=click.IntRange(1, 2), default=2, show_default=True, help="Highest derivative.")
+@click.option(
+    "--framework",
+    type=click.Choice(["numpy", "torch", "jax"]),
+    help="Source of the derivatives [default: that of the first argument].",
+)
+@click.option("--vjp", metavar="MODULE:FUNCTION", help="The gradients of a function of NumPy.")
+@click.option("--vjp2", metavar="MODULE:FUNCTION", help="Its second derivatives; needs --vjp.")
+@_options
+@click.pass_context
+def function(
+    ctx: click.Context,
+    /,
+    name: str,
+    arguments: str,
+    order: int,
+    framework: str | None,
+    vjp: str | None,
+    vjp2: str | None,
+    **options: Any,
+) -> None:
+    """Check the derivatives of a function at what a function without arguments, ARGUMENTS, returns.
+
+    Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
+    for a function that cannot be imported.
+    """
+    from slopecheck.derivatives import result_of
+    from slopecheck.loading import LoadError, load
+    from slopecheck.outcome import message_of
+
+    def check(left_out: dict[str, str], seconds: float, interrupted: Shown) -> "Result":
+        own = load(name, "function")
+        first, second = (None if word is None else load(word, "derivative") for word in (vjp, vjp2))
+        try:
+            inputs = load(arguments, "arguments")()
+        except LoadError:
+            raise
+        except Exception as error:  # of the user's statements
+            raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
+        given = first if second is None else (first, second)
+        return result_of(own, inputs, order, framework, given, left_out, seconds, options["seed"], interrupted)
+
+    _run(ctx, name, check, **options)
+
+
+@main.command(short_help="Check an ASE calculator.")
+@click.argument("name", metavar="MODULE:FACTORY")
+@click.option(
+    "--structure",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE[@INDEX]",
+    help="A molecule or crystal in any format that ASE reads; INDEX selects the frame of a trajectory [default: the "
+    "last]. Repeatable.",
+)
+@_options
+@click.pass_context
+def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options: Any) -> None:
+    """Check forces, stress, symmetry and continuity of the ASE calculator that FACTORY returns.
+
+    Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
+    for a factory that cannot be imported.
+    """
+    from slopecheck.calculators import result_of
+    from slopecheck.loading import load
+    from slopecheck.structures import read_atoms
+
+    def check(left_out: dict[str, str], seconds: float, interrupted: Shown) -> "Result":
+        structures, names = [read_atoms(file) for file in files], [Path(file).name for file in files]
+        return result_of(load(name, "factory"), structures, names, left_out, seconds, options["seed"], interrupted)
+
+    _run(ctx, name, check, **options)
+
+
+def _run(
+    ctx: click.Context,
+    name: str,
+    check: Callable[[dict[str, str], float, Shown], "Result"],
+    skipped: Sequence[str],
+    timeout: float | None,
+    seed: int,
+    folder: Path | None,
+    against: Path | None,
+) -> None:
+    """Make the checks in a process of their own; print a table, write the report, and exit with the status."""
+    from slopecheck import progress
+    from slopecheck.loading import LoadError
+    from slopecheck.report import read
+    from slopecheck.running import left_out_by
+
+    def show(result: "Result") -> None:
+        result.name = name
+        say(str(result))
+
+    def interrupted(result: "Result") -> None:
+        with suppress(OSError):  # the terminal may be gone, too
+            show(result)
+            say(f"{progress.result(result.checks)}, then interrupted")
+
+    try:
+        left_out, earlier = left_out_by(skipped), read(against) if against else None
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+        result = check(left_out, timeout or math.inf, interrupted)
+    except LoadError as error:
+        if error.__cause__:
+            say("".join(traceback.format_exception(error.__cause__)), err=True)
+        raise click.UsageError(str(error)) from error
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        text = str(error).removeprefix("check_calculator: ").removeprefix("check_derivatives: ")
+        raise click.UsageError(text) from error
+    show(result)
+    written = _report(result, folder, earlier)
+    ctx.exit(0 if written and result.passed else 1)
+
+
+def _report(result: "Result", folder: Path | None, earlier: dict[str, Any] | None) -> bool:
+    """Print what changed since an earlier report, and write this one; return whether it could be written."""
+    from slopecheck.compare import compare
+    from slopecheck.console import print_comparison
+    from slopecheck.report import checks_of, replace_files
+
+    if earlier:
+        changes = compare(earlier, checks_of(earlier), result.report(), result.checks, result.terms)
+        print_comparison(plain_console(), changes)
+    if folder is None:
+        return True
+    try:
+        replace_files(folder, {name: result.encoded(name) for name in ("report.html", "report.json")})
+    except OSError as error:
+        say(f"Error: the report was not written: {error}", err=True)
+        return False
+    say(f"Report: {folder / 'report.html'}")
+    return True

@@ -1,0 +1,89 @@
+"""Compare a report with an earlier one: bits, accuracy, and the set of checks."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slopecheck.record import Check
+from slopecheck.terms import Terms
+
+# Accuracy has changed if an error grew or shrank by more than this factor.
+FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences between an earlier report and this one."""
+
+    date: str  # of the earlier report
+    commit: str
+    influences: list[tuple[str, str, str]]  # name, old and new value of changed things that bits depend on
+    same_bits: int  # number of outputs with equal digests
+    changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
+    changed_accuracy: list[tuple[Check, Check]]
+    # Number of checks that only one of the reports has, by (operator, backend, dtype).
+    new: Counter[tuple[str, str, str]]
+    gone: Counter[tuple[str, str, str]]
+
+
+def _keyed(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
+    """Key checks by name; the second one with the same name gets number 1, and so on."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    keyed: dict[tuple[tuple[str, ...], int], Check] = {}
+    for c in checks:
+        name = (c.operator, c.backend, c.dtype, c.kind, c.case, c.field)
+        keyed[name, seen[name]] = c
+        seen[name] += 1
+    return keyed
+
+
+def _accuracy_changed(then: Check, now: Check) -> bool:
+    if not (math.isfinite(then.error) and math.isfinite(now.error)):
+        return math.isfinite(then.error) != math.isfinite(now.error)
+    low, high = sorted((abs(then.error), abs(now.error)))
+    return high > FACTOR * low
+
+
+def _at(report: Mapping[str, Any], place: Sequence[str]) -> str:
+    value: Any = report
+    for key in place:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return "none" if value is None else str(value)
+
+
+def compare(
+    earlier: Mapping[str, Any],
+    earlier_checks: Sequence[Check],
+    report: Mapping[str, Any],
+    checks: Sequence[Check],
+    terms: Terms,
+    asked: tuple[Collection[str], Collection[str], Collection[str]] | None = None,
+) -> Comparison:
+    """Compare two reports and their checks.
+
+    `asked` are the operators, backends and dtypes of this run; earlier checks of others are ignored (default: none).
+    """
+    if asked is not None:
+        operators, backends, dtypes = asked
+        earlier_checks = [
+            c for c in earlier_checks if c.operator in operators and c.backend in backends and c.dtype in dtypes
+        ]
+    before, after = _keyed(earlier_checks), _keyed(checks)
+    pairs = [(before[key], after[key]) for key in after if key in before]
+    digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
+    return Comparison(
+        date=_at(earlier, ("date",)),
+        commit=_at(earlier, terms.commit) if terms.commit else "",
+        influences=[
+            (name, _at(earlier, place), _at(report, place))
+            for name, place in terms.influences.items()
+            if _at(earlier, place) != _at(report, place)
+        ],
+        same_bits=sum(a.digest == b.digest for a, b in digests),
+        changed_bits=[(a, b) for a, b in digests if a.digest != b.digest],
+        changed_accuracy=[(a, b) for a, b in pairs if _accuracy_changed(a, b)],
+        new=Counter((c.operator, c.backend, c.dtype) for key, c in after.items() if key not in before),
+        gone=Counter((c.operator, c.backend, c.dtype) for key, c in before.items() if key not in after),
+    )

@@ -1,0 +1,291 @@
+"""Central differences of any function, judged by their slope and by the estimated rounding of the function."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slopecheck.exact import difference, dot
+from slopecheck.slope import assess
+from slopecheck.tolerances import BEST, EPS, MARGIN, SENSITIVE
+
+Scalar = Callable[[np.ndarray], float]  # of one input, with the others fixed
+
+STEPS = tuple(2.0**-k for k in range(3, 37, 2))
+FEWEST = 6  # steps that must remain when the largest ones are discarded
+# Steps at which only rounding contributes to fourth differences. There are several, because a tiny step may change
+# nothing at a point of symmetry.
+TINY = (2.0**-44, 2.0**-35, 2.0**-26)
+EPSILON = EPS["float64"]
+BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22)
+LAST_BITS = 2.0**-40  # a smaller relative change of a value is no jump
+SHORT = 0.25  # a step by which a derivative turns by less shows it
+BETTER = "inputs of another size, or a formula with less cancellation, would decide"
+
+
+def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
+    """Estimate the rounding error of `phi` at `x` from fourth differences of nearby values along `v`.
+
+    The result is at least a quarter of the last bit of `scale`, the sum of |terms| of the value. Source: R. W. Hamming;
+    J. J. Moré, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33 (2011).
+    """
+    values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
+    fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # other steps leave the domain
+    if not fourth.size:
+        return 2.0**-54 * scale
+    largest = float(abs(fourth).max()) or 1.0  # scaled, because squares may overflow
+    return max(largest * float(np.sqrt(np.mean((fourth / largest) ** 2, axis=1) / 70).max()), 2.0**-54 * scale)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """An array and estimated rounding errors of its elements.
+
+    `seen` is what a change of the last bits makes, if that is more than `rounding`, which is believed. A result that is
+    wrong by less than `seen` cannot be told from a right one.
+    """
+
+    values: np.ndarray
+    rounding: np.ndarray
+    seen: np.ndarray | None = None
+
+    @property
+    def doubt(self) -> np.ndarray:
+        """The larger estimate."""
+        return self.rounding if self.seen is None else self.seen
+
+    def turning(self, size: np.ndarray) -> float:
+        """Return by how much of itself the array changes per relative change of the inputs, at least 1.
+
+        The derivative along a step of relative length h is then known to the square of h times this number.
+        """
+        total = float(np.sum(abs(self.values) * size))
+        found = float(np.sum(self.doubt * size)) / (EPSILON * total) if total > 0 else 1.0
+        return max(1.0, found)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Assessment of a curve: points, order (None: exact up to rounding), problem ("" if none), remark.
+
+    If it is `inconclusive`, the problem says why nothing can be said of the derivative.
+    """
+
+    curve: tuple[tuple[float, float], ...]
+    best: float  # infinite if there is a problem
+    tolerance: float
+    order: float | None
+    problem: str
+    remark: str
+    inconclusive: bool = False
+
+    @property
+    def note(self) -> str:
+        """The problem with the errors at every third step, or the remark."""
+        errors = ", ".join(f"{error:.0e} at h={step:.0e}" for step, error in self.curve[::3])
+        return f"{self.problem} ({errors})" if self.problem and errors else self.problem or self.remark
+
+
+def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale: float, noise: float) -> Verdict:
+    """Compare the derivative of `phi` at `x` along `v` with central differences over a range of steps.
+
+    `scale` is the sum of |terms| of the value at `x`, `noise` the result of `noise_of`. The curve is judged
+    by `slope.assess`, with the estimated rounding. If the whole curve fails, the
+    largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
+    larger steps cross a kink. If none passes, the verdict is inconclusive where rounding, or the curvature that the
+    gradient shows, explains the error at the step that shows most.
+    """
+    if not np.isfinite(gradient.values).all():
+        bad = gradient.values[~np.isfinite(gradient.values)][0]
+        return Verdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
+    turning = gradient.turning(abs(v))
+    errors, floors, doubts = [], [], []
+    for h in STEPS:
+        gap = difference(x + h * v, x - h * v)
+        change = phi(x + h * v) - phi(x - h * v)
+        product, size = dot([gradient.values, gradient.values], gap)
+        if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
+            size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
+        rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
+        errors.append(abs(change - product) / size)
+        floors.append(MARGIN * (rounding / size + 2.0**-50))
+        known = (h * turning) ** 2 if h * turning < SHORT else math.inf
+        doubts.append(MARGIN * (doubt / size + 2.0**-50 + known))
+    return _judged(errors, floors, doubts, one_sided(phi, x, v, noise))
+
+
+def _judged(errors: list[float], floors: list[float], doubts: list[float], sides: str) -> Verdict:
+    points = tuple(zip(STEPS, errors, strict=True))
+    truncation = errors[0] / STEPS[0] ** 2
+    reachable = min(f + truncation * h * h for f, h in zip(floors, STEPS, strict=True))
+    tolerance = max(BEST, 4 * reachable if math.isfinite(reachable) else 0.0)
+    first = None
+    for start in range(len(STEPS) - FEWEST + 1):
+        curve = assess(STEPS[start:], errors[start:], floors[start:], None)
+        first = first or curve
+        if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= SENSITIVE:
+            remark = f"steps above {STEPS[start]:.0e} cross a kink, or the curvature is large" if start > 1 else ""
+            return Verdict(points, curve.best, tolerance, curve.order, "", remark)
+    assert first is not None
+    doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
+    if error <= doubt and not sides:
+        if not math.isfinite(doubt):
+            problem = f"no step is short enough for the curvature of the function and within its domain; {BETTER}"
+        else:
+            problem = f"rounding and curvature hide errors below {doubt:.0e} at every step; {BETTER}"
+        return Verdict(points, math.inf, tolerance, None, problem, "", inconclusive=True)
+    problem = first.problem.replace("slope -0.00", "slope 0.00") or f"best error {first.best:.1e}"
+    if sides:
+        problem += f"; {sides}"
+    return Verdict(points, math.inf, tolerance, first.order, problem, "")
+
+
+def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
+    """Return a message with the values on both sides if the function jumps there, or the slopes at a kink, else ""."""
+    high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
+    gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
+    # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
+    if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
+        return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
+    seen = []
+    for h in (2.0**-16, 2.0**-20):
+        middle, right, left = phi(x), phi(x + h * v), phi(x - h * v)
+        seen.append(((middle - left) / h, (right - middle) / h, MARGIN * 4 * noise / h))
+    (far_before, far_after, _), (before, after, rounding) = seen
+    jump = abs(after - before)
+    # As the step falls, the slopes on both sides stay apart at a kink and converge otherwise.
+    stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
+    if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
+        return f"the point lies on a kink: slopes are {before:.6g} before it and {after:.6g} after it"
+    return ""
+
+
+NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Comparison of a derivative along some elements with differences: error, tolerance, and the difference."""
+
+    elements: np.ndarray  # flat indices
+    error: float
+    allowed: float
+    difference: float
+    decided: bool = True  # whether an error above the tolerance is one of the derivative
+
+    @property
+    def ratio(self) -> float:
+        """Error over tolerance; infinity if either is NaN."""
+        found = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
+        return found if math.isfinite(found) else math.inf
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What is worst is largest: an error of the derivative, then the ratio."""
+        return self.ratio > 1 and self.decided, self.ratio
+
+
+def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float) -> Part:
+    """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
+
+    The result is for the step with the smallest tolerance. If that fails, smaller steps are tried, because a kink may
+    be between the points. These decide only if they would show the error. Other arguments are those of `examine`.
+    """
+    elements = np.flatnonzero(v)
+    if not np.isfinite(gradient.values.flat[elements]).all():
+        return Part(elements, math.inf, 0.0, math.nan)
+    found = _along(phi, gradient, x, v, noise, NEAR)
+    if found.error <= found.allowed:
+        return found
+    nearer = _along(phi, gradient, x, v, noise, NEARER)
+    blind = nearer.error <= nearer.allowed and not nearer.allowed < found.error
+    return replace(found, decided=False) if blind else nearer
+
+
+def _along(
+    phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float, steps: tuple[float, ...]
+) -> Part:
+    elements = np.flatnonzero(v)
+    best, sure = Part(elements, math.inf, math.inf, math.nan), (math.inf, math.inf)
+    unit = v.flat[elements]
+    size = abs(unit)
+    claim = float(gradient.values.flat[elements] @ unit)
+    doubt = Rounded(gradient.values.flat[elements], gradient.doubt.flat[elements])
+    for h in steps:
+        slopes, residuals = [], []
+        for step in (h, h / 2):
+            plus, minus = x + step * v, x - step * v
+            gap = (plus - minus).flat[elements] / step  # twice the unit, rounded
+            largest = float(size.max())
+            per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
+            slopes.append((phi(plus) - phi(minus)) / step * per_step)
+            residuals.append(slopes[-1] - float(gradient.values.flat[elements] @ gap) * per_step)
+        difference = (4 * slopes[1] - slopes[0]) / 3
+        error = abs(4 * residuals[1] - residuals[0]) / 3
+        if not math.isfinite(error):  # a step leaves the domain
+            continue
+        spread = 8 * noise / h
+        allowed = MARGIN * (spread + float(gradient.rounding.flat[elements] @ size))
+        allowed += abs(slopes[1] - slopes[0]) + 2.0**-40 * abs(difference)
+        if allowed < best.allowed:
+            best = Part(elements, error, allowed, difference)
+        turned = h * doubt.turning(size)
+        curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
+        sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
+    return replace(best, decided=sure[1] > sure[0])
+
+
+def worst_part(
+    phi: Scalar,
+    gradient: Rounded,
+    x: np.ndarray,
+    sizes: np.ndarray,
+    noise: float,
+    groups: Iterable[np.ndarray],
+    named: Callable[[tuple[int, ...]], str],
+) -> tuple[float, str, bool]:
+    """Compare groups of elements (flat indices) of a gradient with differences, in steps of `sizes`.
+
+    The result is the error over the tolerance of the worst group; if it fails, of its failing elements, found by
+    bisection, with a description of their error, and whether it is inconclusive.
+    """
+    signed = np.where(np.signbit(gradient.values), -sizes, sizes)  # so that terms do not cancel
+
+    def judged(group: np.ndarray) -> Part:
+        v = np.zeros_like(x)
+        v.flat[group] = signed.flat[group]
+        return along(phi, gradient, x, v, noise)
+
+    def worst(groups: Iterable[np.ndarray]) -> Part:
+        return max(map(judged, groups), key=lambda part: part.rank)
+
+    found = worst(groups)
+    while found.ratio > 1 and found.elements.size > 1:
+        half = worst(np.array_split(found.elements, 2))
+        if not half.ratio > 1 or half.decided < found.decided:
+            break
+        found = half
+    if found.ratio <= 1:
+        return found.ratio, "", False
+    v = np.zeros_like(x)
+    v.flat[found.elements] = sizes.flat[found.elements]
+    sides = one_sided(phi, x, v, noise)
+    inconclusive = not (found.decided or sides)
+    hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
+    texts = _told(found, gradient, sizes, named), hidden
+    return found.ratio, "; ".join(filter(None, texts)), inconclusive
+
+
+def _told(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
+    """Describe the error of a part; for a single element, the derivative is not scaled."""
+    place = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
+    if part.elements.size == 1:
+        unit = -float(sizes[place]) if np.signbit(gradient.values[place]) else float(sizes[place])
+        what, value = named(place), float(gradient.values[place])
+        difference, allowed = part.difference / unit, part.allowed / abs(unit)
+    else:
+        what = f"the sum of |gradient| times size over {part.elements.size} elements, {named(place)} first,"
+        value = float(abs(gradient.values.flat[part.elements]) @ sizes.flat[part.elements])
+        difference, allowed = part.difference, part.allowed
+    return f"{what} is {value:.8g}; differences give {difference:.8g} +- {allowed:.1g}"

@@ -1,0 +1,194 @@
+"""`check_derivatives`: its arguments and the order of its checks."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from slopecheck.checks import KINDS, Checks
+from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
+from slopecheck.problem import Problem
+from slopecheck.record import Check
+from slopecheck.result import DerivativeError, Result
+from slopecheck.running import CALL, Plan, check_options
+
+
+def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
+    """Return a framework by name, after a check of its arguments."""
+    if framework == "numpy":
+        first, second = vjp if isinstance(vjp, tuple) and len(vjp) == 2 else (vjp, None)
+        if not callable(first):
+            raise TypeError(f"check_derivatives: vjp is a {type(first).__name__}; expected a function for 'numpy'")
+        if order == 2 and not callable(second):
+            raise TypeError("check_derivatives: order is 2 and vjp is not a pair; expected (vjp, vjp2), or order=1")
+        return NumPy(function, first, second)
+    if vjp is not None:
+        raise TypeError(
+            f"check_derivatives: vjp is given for {framework!r}, which differentiates itself; expected None"
+        )
+    if framework not in DIFFERENTIATING:
+        raise ValueError(f"check_derivatives: framework is {framework!r}; expected 'numpy', 'torch' or 'jax'")
+    return DIFFERENTIATING[framework](function)
+
+
+def check_derivatives(
+    function: Function,
+    inputs: Sequence[Any],
+    *,
+    order: int = 2,
+    framework: str | None = None,
+    vjp: Any = None,
+    skip: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    seed: int = 0,
+    raises: bool = True,
+) -> Result:
+    """Check the derivatives of any differentiable function.
+
+    Gradients and second derivatives are compared with central differences over a range of steps, along a direction and
+    by element. Second derivatives must be symmetric and satisfy the adjoint identity. Results must be bitwise equal in
+    repeated calls and for any number of threads, independent of the memory layout of inputs, and equal in float32 up to
+    rounding. A NaN must not reach outputs that do not depend on it.
+
+    Parameters
+    ----------
+    function : callable
+        Function from the inputs to an array or a tuple of arrays; those of floating dtype are differentiated.
+    inputs : sequence
+        Arrays of the framework; those of floating dtype are converted to float64 and differentiated. Other arguments
+        are passed unchanged.
+    order : {1, 2}
+        Highest derivative.
+    framework : {"numpy", "torch", "jax"}, optional
+        Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: that of the first input that is a
+        tensor of torch or an array of JAX, else NumPy.
+    vjp : callable, or pair of callables, for NumPy
+        ``vjp(inputs, cotangents)``, with tuples, returns the gradients of sum <cotangent, output> with respect to the
+        floating inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of
+        sum <direction, gradient> with respect to the inputs and to the cotangents.
+    skip : mapping of str to str, optional
+        Kinds of check to skip, each with the reason: "form", "repeat", "alone", "threads", "layout", "nan",
+        "float32", "differences", "adjoint", "symmetry".
+    timeout : float, optional
+        Time limit in seconds for a kind of check. The checks then run in a separate process, so that a function may
+        hang or crash: a fork with one thread, or with JAX or CUDA a new process, for which `function` and `inputs` must
+        be picklable.
+    seed : int
+        Seed of directions and cotangents.
+    raises : bool
+        Whether to raise if a check fails.
+
+    Returns
+    -------
+    Result
+        Prints as a table; has ``plot()`` and ``save("report.html")``.
+
+    Raises
+    ------
+    DerivativeError
+        If a check failed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
+    TypeError, ValueError
+        If an argument has the wrong type or value, no input is floating, or no process can be started.
+    ImportError
+        If the framework is not installed.
+
+    Notes
+    -----
+    The error of central differences must fall with the square of the step, below 1e-7 or down to the rounding of the
+    function, which is estimated from nearby values (Moré and Wild, 2011). Larger steps may cross kinks.
+
+    Examples
+    --------
+    >>> result = check_derivatives(lambda x: x**2, (np.arange(1.0, 4.0),), order=1, vjp=lambda x, g: (2 * x[0] * g[0],))
+    >>> result.passed
+    True
+    """
+    result = result_of(function, inputs, order, framework, vjp, skip, timeout, seed)
+    if raises and not result.passed:
+        raise DerivativeError(result)
+    return result
+
+
+def result_of(
+    function: Function,
+    inputs: Sequence[Any],
+    order: int,
+    framework: str | None,
+    vjp: Any,
+    skip: Mapping[str, str] | None,
+    timeout: float | None,
+    seed: int,
+    interrupted: Callable[[Result], None] | None = None,
+) -> Result:
+    """Check derivatives as `check_derivatives`, without raising; `interrupted` is that of `Result.fill`."""
+    if not callable(function):
+        raise TypeError(f"check_derivatives: function is a {type(function).__name__}; expected a callable")
+    if order not in (1, 2):
+        raise ValueError(f"check_derivatives: order is {order!r}; expected 1 or 2")
+    if not isinstance(inputs, (tuple, list)):
+        raise TypeError(f"check_derivatives: inputs is a {type(inputs).__name__}; expected a tuple of arrays")
+    skip = check_options("check_derivatives", timeout, skip, KINDS)
+    framework = framework or framework_of(inputs)
+    name = getattr(function, "__name__", type(function).__name__)
+    result = Result(name, seed=seed)
+    make = partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed)
+    result.skipped = result.fill(make, timeout, interrupted).skip
+    return result
+
+
+class _Plan(Plan):
+    """The checks of a function, ordered by kind and order."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Function,
+        inputs: Sequence[Any],
+        order: int,
+        framework: str,
+        vjp: Any,
+        skip: Mapping[str, str],
+        seed: int,
+        forked: bool,
+    ) -> None:
+        self.name, self.order = name, order
+        self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
+        if not any(x.size for x in self.problem.x):
+            raise ValueError(
+                f"check_derivatives: inputs have no nonempty {framework} array of floating dtype; expected at least one"
+            )
+        threads = self.problem.framework.has_threads
+        self.skip = {**({"threads": "a fork has one thread"} if threads and forked else {}), **skip}
+        self.steps = [("0", CALL)] + [
+            (str(at), kind)
+            for kind, needed in KINDS.items()
+            if kind not in self.skip and needed <= order and (kind != "threads" or threads)
+            if kind != "alone" or self.problem.framework.selects
+            for at in (range(1, order + 1) if kind == "differences" else (needed,))
+        ]
+
+    @cached_property
+    def checks(self) -> Checks:
+        """The checks; creating them calls the function.
+
+        They depend on the problem, its name and the order, which belong to this plan and do not change.
+        """
+        return Checks(self.problem, self.name, self.order)
+
+    def make(self, number: int) -> Iterator[Check]:
+        order, kind = self.steps[number]
+        checks = self.checks
+        if kind == CALL:
+            return
+        with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers
+            yield from checks.differences(int(order)) if kind == "differences" else getattr(checks, kind)()
+
+    def lost(self, number: int, text: str) -> Check:
+        order, kind = self.steps[number]
+        name = self.problem.framework.name
+        if kind == CALL and re.search("double.*float|float.*double", text, re.IGNORECASE):
+            text += "; inputs are converted to float64: convert a module by .double(), too"
+        return Check(self.name, name, "float64", kind, order, "", math.inf, 0.0, note=text)

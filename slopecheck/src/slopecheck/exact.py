@@ -1,0 +1,60 @@
+"""Sums of products without rounding errors: two-products (T. J. Dekker, 1971) that `math.fsum` adds up."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+SPLITTER = 2.0**27 + 1  # parts a float64 into two halves of 26 bits each (G. W. Veltkamp)
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a - b without rounding, as a rounded array and what it lacks (D. E. Knuth's two-sum; 0 of infinities)."""
+    rounded = a - b
+    with np.errstate(invalid="ignore"):
+        part = rounded - a
+        return rounded, np.where(np.isfinite(rounded), (a - (rounded - part)) - (b + part), 0.0)
+
+
+def dot(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Return the sum of all products of elements, and the sum of their magnitudes, each rounded once to float64.
+
+    Parameters
+    ----------
+    left, right : sequence of ndarray
+        Arrays of equal shapes, of any floating dtype.
+
+    Notes
+    -----
+    Fractions and exponents are multiplied separately, so that no product overflows or underflows. What is below
+    2^-1074 times the largest product is lost. Sums beyond float64 are infinite; of numbers that are not finite, the
+    sums are NumPy's.
+    """
+    a, b = (np.concatenate([np.zeros(0), *(np.ravel(x) for x in arrays)]) for arrays in (left, right))
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        with np.errstate(all="ignore"):
+            return float(np.sum(a * b)), float(np.sum(abs(a * b)))
+    some = (a != 0) & (b != 0)
+    if not some.any():
+        return 0.0, 0.0
+    (a, i), (b, j) = np.frexp(a[some]), np.frexp(b[some])
+    product, error = _product(a, b)
+    largest = int((i + j).max())
+    with np.errstate(over="ignore", under="ignore"):
+        terms = np.ldexp([product, error], i + j - largest)
+        sizes = np.copysign(1.0, product) * terms
+        total, size = (math.fsum(part.ravel().tolist()) for part in (terms, sizes))
+        return float(np.ldexp(total, largest)), float(np.ldexp(size, largest))
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rounded products of fractions, and what they lack, exactly."""
+    product = a * b
+    (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
+    return product, low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)
+
+
+def _halves(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scaled = SPLITTER * a
+    high = scaled - (scaled - a)
+    return high, a - high

@@ -1,0 +1,117 @@
+"""Summary of failures: an entry for each kind of failure, with its count, its cases and remarks about these."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from slopecheck.record import Check
+from slopecheck.summary import number, worst
+from slopecheck.terms import Terms
+
+SHOWN = 8  # most cases listed
+# Kinds of check whose notes always describe the failure; notes of other kinds may say what was left out of a case.
+REASONED = ("repeat", "threads", "levels", "layout", "complete")
+
+
+def _list(names: Iterable[str]) -> str:
+    """Join names, which may contain commas."""
+    names = list(dict.fromkeys(filter(None, names)))
+    more = len(names) - SHOWN
+    return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _grouped(
+    checks: Iterable[Check], key: Callable[[Check], tuple[str, str, str]]
+) -> dict[tuple[str, str, str], list[Check]]:
+    """Group checks by a key, in the order in which they first appear."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault(key(check), []).append(check)
+    return groups
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Failures of one kind of an operator in a backend, or checks of it that a user's function does not offer.
+
+    `what` is the note if it gives the reason, else the kind of check and the fields. `where` lists dtypes, kinds of
+    check or the largest error, and the failed cases out of how many. `remarks` describe special cases; `trace` is the
+    traceback of the first exception.
+    """
+
+    operator: str
+    backend: str
+    what: str
+    count: int
+    where: str
+    remarks: Sequence[str] = ()
+    trace: str = ""
+
+
+def _reason(check: Check, terms: Terms) -> str:
+    """Return the note, without the operator's name in front, if it gives the reason of the failure; else ""."""
+    if math.isfinite(check.error) and check.kind not in REASONED:
+        return ""
+    head, colon, rest = check.note.partition(": ")
+    return rest if colon and head in terms.definitions else check.note
+
+
+def failures(checks: Sequence[Check], terms: Terms) -> list[Failure]:
+    """Group the failed checks by their reason, if they state one, else by the kind of check."""
+
+    def key(check: Check) -> tuple[str, str, str]:
+        # Ignore numbers, which differ between cases with the same mistake.
+        reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check, terms))
+        return check.operator, check.backend, reason or check.kind
+
+    return [_failure(group, checks, terms) for group in _grouped((c for c in checks if c.failed), key).values()]
+
+
+def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> Failure:
+    first, largest = group[0], worst(group)
+    assert largest is not None
+    kinds, reason = Counter(c.kind for c in group), _reason(first, terms)
+    similar = [c for c in checks if (c.operator, c.backend) == (first.operator, first.backend) and c.kind in kinds]
+    cases, every = dict.fromkeys(c.case for c in group), {c.case for c in similar}
+    dtypes = dict.fromkeys(c.dtype for c in group)
+    where = [", ".join(dtypes) + (" only" if len(dtypes) < len({c.dtype for c in similar}) else "")]
+    if not reason:
+        where.append(f"error {number(largest.error)} > {number(largest.tolerance)} in {largest.case}")
+        fields = ", ".join(dict.fromkeys(c.field for c in group))
+        what = f"{first.kind} of {fields} ({terms.kinds[first.kind]})"
+    elif len(kinds) > 1:
+        where.append(", ".join(f"{kind} {n}" for kind, n in kinds.items()))
+        what = reason
+    else:
+        what = f"{first.kind}: {reason}"
+    where.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
+    return Failure(
+        operator=first.operator,
+        backend=first.backend,
+        what=what,
+        count=len(group),
+        where="; ".join(where),
+        remarks=terms.remarks(list(cases), first.operator),
+        trace=next((c.trace for c in group if c.trace), ""),
+    )
+
+
+def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
+    """Group the checks that were not offered by the reason."""
+
+    def key(check: Check) -> tuple[str, str, str]:
+        return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note
+
+    groups = _grouped((c for c in checks if not c.offered), key)
+    return [
+        Failure(operator, backend, reason, sum(int(c.error) for c in group), _list(_case(c, terms) for c in group))
+        for (operator, backend, reason), group in groups.items()
+    ]
+
+
+def _case(check: Check, terms: Terms) -> str:
+    """Return the case in a unit's label, which is ``definition, case, dtype: backend kind``."""
+    case = check.case.partition(": ")[0].removesuffix(f", {check.dtype}")
+    return case.removeprefix(f"{terms.definitions.get(check.operator)}, ")

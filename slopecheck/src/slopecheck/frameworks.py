@@ -1,0 +1,284 @@
+"""One interface to NumPy, torch and JAX: values, memory layouts and derivatives of arrays.
+
+Values are exchanged as NumPy arrays of float64, or of the tested dtype.
+"""
+
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import parent_process
+from typing import Any
+
+import numpy as np
+
+Function = Callable[..., Any]
+THREADS = (1, 2, 3)
+
+
+class Framework(ABC):
+    """Interface of a framework for the checks."""
+
+    name: str
+    function: Function
+
+    @abstractmethod
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is an array of the framework."""
+
+    @abstractmethod
+    def to_host(self, value: Any) -> np.ndarray:
+        """Return a copy of an array's values."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        """Return an array of the framework with the values and dtype of a NumPy array, on the device of `like`."""
+
+    @abstractmethod
+    def place(self, value: Any) -> str:
+        """Return the device of an array."""
+
+    @abstractmethod
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        """Return non-contiguous arrays by the name of their layout.
+
+        Their values are those of `array`, which is nonempty and has an axis; "expanded" repeats its first row.
+        """
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        """Call the function."""
+        return self.function(*inputs)
+
+    @abstractmethod
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        """Return gradients of sum <cotangent, output> for the wanted inputs; None for an unconnected input."""
+
+    @abstractmethod
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return gradients of sum <direction, gradient> for the wanted inputs, and for the cotangents.
+
+        A cotangent or direction that is None is zero.
+        """
+
+    @contextlib.contextmanager
+    def threads(self, number: int) -> Iterator[None]:
+        """Set the number of threads of the framework; by default, this does nothing."""
+        yield
+
+    has_threads = False
+    selects = True  # whether gradients for a subset of inputs and outputs are supported
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """Return the result of a function as a tuple."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def framework_of(inputs: Sequence[Any]) -> str:
+    """Return the name of the framework of the first input that is an array of torch or JAX, else "numpy"."""
+    kinds = {"torch": "Tensor", "jax": "Array"}
+    loaded = [(name, getattr(sys.modules[name], kind)) for name, kind in kinds.items() if name in sys.modules]
+    return next((name for value in inputs for name, kind in loaded if isinstance(value, kind)), "numpy")
+
+
+class NumPy(Framework):
+    """Functions of NumPy arrays, with derivatives from the user."""
+
+    name, selects = "numpy", False
+
+    def __init__(self, function: Function, vjp: Function | None, vjp2: Function | None) -> None:
+        self.function, self._vjp, self._vjp2 = function, vjp, vjp2
+
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, (np.ndarray, np.generic))  # a full sum returns a NumPy scalar
+
+    def to_host(self, value: Any) -> np.ndarray:
+        return np.array(value)
+
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        return np.array(array)
+
+    def place(self, value: Any) -> str:
+        return "cpu"
+
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        spaced = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)[..., ::2]
+        spaced[...] = array
+        offset = np.full(array.size + 3, np.nan, array.dtype)[3:].reshape(array.shape)
+        offset[...] = array
+        return {
+            "strided": spaced,
+            "offset": offset,
+            "negative strides": np.ascontiguousarray(array[::-1])[::-1],
+            "Fortran order": np.asfortranarray(array),
+            "expanded": np.broadcast_to(array[:1], array.shape),
+        }
+
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        assert self._vjp is not None
+        return as_tuple(self._vjp(tuple(inputs), tuple(cotangents)))
+
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        assert self._vjp2 is not None
+        of_inputs, of_cotangents = self._vjp2(tuple(inputs), tuple(cotangents), tuple(directions))
+        return as_tuple(of_inputs), as_tuple(of_cotangents)
+
+
+class Torch(Framework):
+    """Functions of torch tensors, differentiated by autograd."""
+
+    name, has_threads = "torch", True
+
+    def __init__(self, function: Function) -> None:
+        import torch
+
+        self.function, self.torch = function, torch
+
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, self.torch.Tensor)
+
+    def to_host(self, value: Any) -> np.ndarray:
+        half = value.dtype == self.torch.bfloat16  # which NumPy lacks
+        host = self.torch.empty(value.shape, dtype=self.torch.float32 if half else value.dtype)
+        host.copy_(value.detach())  # zeros that autograd has not written, conjugates and negatives are written here
+        return np.asarray(host.numpy())
+
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        return self.torch.from_numpy(np.array(array)).to(like.device)
+
+    def place(self, value: Any) -> str:
+        return str(value.device)
+
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        plain = self.from_host(array, like)
+        spaced = plain.new_full((*array.shape[:-1], 2 * array.shape[-1]), np.nan)[..., ::2]
+        offset = plain.new_full((array.size + 3,), np.nan)[3:].view(array.shape)
+        return {
+            "strided": spaced.copy_(plain),
+            "offset": offset.copy_(plain),
+            "transposed": plain.transpose(0, -1).contiguous().transpose(0, -1),
+            "expanded": plain[:1].expand(array.shape),
+        }
+
+    @contextlib.contextmanager
+    def threads(self, number: int) -> Iterator[None]:
+        before = self.torch.get_num_threads()
+        self.torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            self.torch.set_num_threads(before)
+
+    def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+        """Return views of the inputs that require gradients."""
+        found = [x.detach() if self.takes(x) else x for x in inputs]
+        for i in wanted:
+            found[i].requires_grad_()
+        return found
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        wanted = [i for i, x in enumerate(inputs) if self.takes(x) and x.is_floating_point()]
+        with self.torch.enable_grad():  # a function, such as one of forces, may use autograd itself
+            return self.function(*self._leaves(inputs, wanted))
+
+    def _grad(self, results: Sequence[Any], at: Sequence[Any], cotangents: Sequence[Any], again: bool) -> list[Any]:
+        pairs = [
+            (y, g)
+            for y, g in zip(results, cotangents, strict=True)
+            if y is not None and self.takes(y) and y.requires_grad and g is not None
+        ]
+        if not pairs:
+            return [None] * len(at)
+        ys, gs = zip(*pairs, strict=True)
+        return list(self.torch.autograd.grad(ys, at, gs, create_graph=again, allow_unused=True))
+
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        with self.torch.enable_grad():
+            leaves = self._leaves(inputs, wanted)
+            results = as_tuple(self.function(*leaves))
+            return self._grad(results, [leaves[i] for i in wanted], cotangents, False)
+
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        with self.torch.enable_grad():
+            leaves = self._leaves(inputs, wanted)
+            at = [leaves[i] for i in wanted]
+            weights = [None if g is None else g.detach().requires_grad_() for g in cotangents]
+            gradients = self._grad(as_tuple(self.function(*leaves)), at, weights, True)
+            given = [g for g in weights if g is not None]
+            second = self._grad(gradients, at + given, directions, False)
+        of_weights = iter(second[len(at) :])
+        return second[: len(at)], [None if g is None else next(of_weights) for g in weights]
+
+
+class Jax(Framework):
+    """Functions of JAX arrays, differentiated by ``jax.vjp``."""
+
+    name = "jax"
+
+    def __init__(self, function: Function) -> None:
+        try:
+            import jax
+        except ImportError as error:
+            raise ImportError("check_derivatives: framework 'jax' needs JAX: pip install 'slopecheck[jax]'") from error
+        if parent_process() is not None:  # a new process does not inherit this setting of its parent
+            jax.config.update("jax_enable_x64", True)
+        if not jax.config.jax_enable_x64:
+            raise ValueError(
+                "check_derivatives: JAX converts float64 to float32; expected jax.config.update('jax_enable_x64', True)"
+            )
+        self.function, self.jax = function, jax
+
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, self.jax.Array)
+
+    def to_host(self, value: Any) -> np.ndarray:
+        return np.array(value)
+
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        return self.jax.device_put(array, next(iter(like.devices())))
+
+    def place(self, value: Any) -> str:
+        return str(next(iter(value.devices())))
+
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        return {}  # JAX arrays have no strides
+
+    def _of(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Function:
+        """Return a function from the wanted inputs to the outputs that have a cotangent."""
+
+        def call(*values: Any) -> tuple[Any, ...]:
+            given = list(inputs)
+            for i, value in zip(wanted, values, strict=True):
+                given[i] = value
+            outputs = as_tuple(self.function(*given))
+            return tuple(y for y, g in zip(outputs, cotangents, strict=True) if g is not None)
+
+        return call
+
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        _, pull = self.jax.vjp(self._of(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
+        return pull(tuple(g for g in cotangents if g is not None))
+
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        function, at = self._of(inputs, wanted, cotangents), tuple(inputs[i] for i in wanted)
+
+        def gradients(values: Any, weights: Any) -> Any:
+            return self.jax.vjp(function, *values)[1](weights)
+
+        given = tuple(g for g in cotangents if g is not None)
+        _, pull = self.jax.vjp(gradients, at, given)
+        zeros = self.jax.numpy.zeros_like
+        of_inputs, of_given = pull(tuple(zeros(x) if u is None else u for x, u in zip(at, directions, strict=True)))
+        of_weights = iter(of_given)
+        return of_inputs, [None if g is None else next(of_weights) for g in cotangents]
+
+
+DIFFERENTIATING: dict[str, Callable[[Function], Framework]] = {"torch": Torch, "jax": Jax}

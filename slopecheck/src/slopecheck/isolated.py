@@ -1,0 +1,248 @@
+"""Run in separate processes, which share the work; a user's function can end its process but not the run.
+
+Each process plans the whole run, which is fast, and gets the units of one case after another, because units of a case
+share results. The parent counts the returned checks, so that the run fails if a function calls ``os._exit``
+or crashes without an exception, whatever the exit status. It also fails if a function exceeds its time limit.
+`running` also runs the checks of any function in a `Child`.
+"""
+
+import atexit
+import math
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from slopecheck.loading import LoadError
+from slopecheck.record import Check
+from slopecheck.units import Unit, missing, spoil_new_memory
+
+# For processes that share the processors. Otherwise NumPy's linear algebra libraries would start a thread for every
+# processor in each process, and waiting threads of the fast path would keep a processor busy.
+SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+PATIENCE = 1.0  # seconds between checks whether a child has ended, whose own children may keep its pipes open
+
+
+Plan = Callable[..., Sequence[Unit]]  # returns the units of a request, given by keyword
+
+
+class Refused(ValueError):
+    """Planning failed: the message, and the traceback of a module's own exception ("" if that is not the cause)."""
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self.trace = trace
+
+
+class Ended(Exception):
+    """A child has ended; the message says how."""
+
+
+def planned(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
+    """Return the units of several requests; units that two of them share are included once."""
+    return list({unit.label: unit for request in requests for unit in plan(**request)}.values())
+
+
+def _end_with_parent() -> None:
+    """End this process and its children when the parent is gone, even while a user's function runs."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _begin(serve: Callable[..., None], *arguments: Any) -> None:
+    """Set up the child process, then call `serve`."""
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # so that processes started by a user's function end with it, and none receives Ctrl-C
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    serve(*arguments)
+
+
+def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
+    """In the child: plan, then count or execute the units that the parent asks for."""
+    spoil_new_memory()
+    try:
+        units = planned(plan, requests)
+    except ValueError as error:
+        failed = isinstance(error, LoadError) and error.__cause__
+        connection.send(("refused", str(error), "".join(traceback.format_exception(failed)) if failed else ""))
+        return
+    connection.send(("planned", [(unit.label, unit.weight, unit.group) for unit in units]))
+    with suppress(EOFError, BrokenPipeError):  # the parent was interrupted, or is gone
+        while True:
+            wanted, numbers = connection.recv()
+            for number in numbers:
+                unit = units[number]
+                connection.send(unit.planned() if wanted == "count" else unit.execute())
+
+
+@contextmanager
+def _sharing_processors(processes: int) -> Iterator[None]:
+    """Set the environment of new processes to `SHARING`, except for variables set by the user, or a single process."""
+    unset = [name for name in SHARING if name not in os.environ] if processes > 1 else []
+    os.environ.update({name: SHARING[name] for name in unset})
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]
+
+
+class Child:
+    """A process that runs ``serve(connection, *arguments)``, and the parent's end of the connection.
+
+    The method "fork" keeps the memory of this process; "spawn" starts afresh, and pickles `serve` and arguments.
+    """
+
+    def __init__(self, serve: Callable[..., None], arguments: Sequence[Any], method: str = "spawn") -> None:
+        context: Any = get_context(method)
+        self.connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_begin, args=(serve, theirs, *arguments))
+        with warnings.catch_warnings():  # Python 3.12 and later warn of any fork beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        theirs.close()
+        atexit.register(self.kill)
+        self._seconds = self._end = math.inf
+
+    def kill(self) -> None:
+        """End the process and its children; a second call does nothing."""
+        if self.connection.closed:
+            return
+        self.connection.close()
+        atexit.unregister(self.kill)
+        self.process.kill()
+        if self.process.pid is not None and hasattr(os, "killpg"):
+            with suppress(ProcessLookupError, PermissionError):  # they have already ended, or not yet started
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def give(self, seconds: float) -> None:
+        """Set the time limit, in seconds from now, for the next message."""
+        self._seconds, self._end = seconds, time.monotonic() + seconds
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit is exceeded."""
+        return time.monotonic() >= self._end
+
+    def receive(self) -> Any:
+        """Return the next message; raise `Ended` if the child has ended or exceeds the time limit."""
+        with suppress(EOFError, OSError):
+            while self.process.exitcode is None or self.connection.poll():
+                left = max(0.0, self._end - time.monotonic())
+                if self.connection in wait([self.connection, self.process.sentinel], min(left, PATIENCE)):
+                    return self.connection.recv()
+                if self.late:
+                    self.kill()
+                    raise Ended(f"it takes longer than {self._seconds:g} s")
+        self.process.join(PATIENCE)
+        self.process.kill()  # in case it has closed the connection but still runs
+        self.process.join()
+        code = self.process.exitcode or 0
+        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        raise Ended(f"the process that runs it {how}")
+
+
+class _Worker(Child):
+    """A process that plans and executes, and the numbers of the units that it has not answered yet."""
+
+    def __init__(self, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(_serve, [plan, list(requests)])
+        self.asked: deque[int] = deque()
+
+    def ask(self, what: str, numbers: Sequence[int]) -> None:
+        """Ask for the numbers of checks of units ("count"), or for the checks ("execute")."""
+        self.asked.extend(numbers)
+        with suppress(OSError):  # the child has ended; `receive` reports how
+            self.connection.send((what, numbers))
+
+    def answer(self) -> tuple[int, Any]:
+        """Return the number of the unit that was asked for first, and the answer."""
+        answer = self.receive()
+        return self.asked.popleft(), answer
+
+
+class Workers:
+    """Processes that plan a run and share its `units`; implementations are given by name.
+
+    `plan` is a function of a module, each request its arguments. `Refused` is raised if they are wrong, or an
+    implementation cannot be imported, and `Ended` if that ends a process. A unit may take at most `seconds`.
+    """
+
+    def __init__(
+        self, plan: Plan, requests: Sequence[Mapping[str, Any]], processes: int, seconds: float = math.inf
+    ) -> None:
+        self._seconds = seconds
+        with _sharing_processors(processes):
+            self._children = [_Worker(plan, requests) for _ in range(processes)]
+        try:
+            replies = [child.receive() for child in self._children]
+        except Ended:
+            self._stop()
+            raise
+        for kind, *content in replies:
+            if kind == "refused":
+                self._stop()
+                raise Refused(*content)
+        listed = replies[0][1]
+        cases = [[n for n, _ in members] for _, members in groupby(enumerate(listed), key=lambda item: item[1][2])]
+        # Each child counts the checks of its share, which builds the cases, and then executes this share first.
+        self._shares = [deque(cases[i::processes]) for i in range(processes)]
+        for child, share in zip(self._children, self._shares, strict=True):
+            child.ask("count", [n for case in share for n in case])
+        counts = dict(child.answer() for child in self._children for _ in range(len(child.asked)))
+        self.units = [
+            Unit(label, weight, partial(int, counts[n]), list, group) for n, (label, weight, group) in enumerate(listed)
+        ]
+
+    def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
+        """Execute the units, those of a case in one process and in order, and yield each with its checks.
+
+        If a process ends or exceeds the time limit, its unit gets a failed check, and its remaining units are skipped.
+        """
+        try:
+            for child in self._children:
+                self._hand_out(child)
+            while busy := [child for child in self._children if child.asked]:
+                ready = wait([one for child in busy for one in (child.connection, child.process.sentinel)], PATIENCE)
+                for child in busy:
+                    if child.connection in ready or child.process.exitcode is not None or child.late:
+                        unit = self.units[child.asked[0]]
+                        try:
+                            _, checks = child.answer()
+                        except Ended as error:
+                            note = f"{error} ({unit.label})"
+                            yield unit, [missing("", "", "float64", unit.label, math.inf, note)]
+                            return
+                        child.give(self._seconds)
+                        if not child.asked:
+                            self._hand_out(child)
+                        yield unit, checks
+        finally:
+            self._stop()
+
+    def _hand_out(self, child: _Worker) -> None:
+        """Give a child the next case of its share, or the last case of the longest remaining share."""
+        child.give(self._seconds)
+        own = self._shares[self._children.index(child)]
+        longest = max(self._shares, key=len)
+        if own or longest:
+            child.ask("execute", own.popleft() if own else longest.pop())
+
+    def _stop(self) -> None:
+        for child in self._children:
+            child.kill()

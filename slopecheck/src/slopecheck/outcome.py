@@ -1,0 +1,71 @@
+"""Calls that may fail: their results, the text and the traceback of what they raise, and what they do not offer."""
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from typing import Any
+
+# Largest number of last frames, and of last characters, that are shown of a traceback.
+TRACE_FRAMES, TRACE_LENGTH = 12, 4000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a call: fields, time in seconds, and the problem ("" if none)."""
+
+    fields: Mapping[str, Any]
+    seconds: float
+    problem: str
+
+
+class NotOffered(Exception):
+    """What is checked does not support the request, for the reason in the message."""
+
+
+# Auxiliary outputs that a user's function has left out since this was last cleared.
+LEFT_OUT: set[str] = set()
+# Tracebacks of exceptions, by their notes: of several with one note, the first is shown.
+_TRACES: dict[str, str] = {}
+
+
+def _keep_trace(error: BaseException, problem: str, hidden: tuple[str, ...]) -> None:
+    """Store the traceback of the first exception with this note, without the frames of the checks themselves."""
+    where = error.__traceback__
+    while where is not None and f"{where.tb_frame.f_globals.get('__name__', '')}.".startswith(hidden):
+        where = where.tb_next
+    frames = traceback.extract_tb(where)
+    if frames:
+        text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
+        _TRACES.setdefault(problem, f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:])
+
+
+def trace_of(note: str) -> str:
+    """Return the traceback of the exception with a note; "" if there is none."""
+    return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
+
+
+def message_of(error: BaseException) -> str:
+    """Return the type and the text of an exception."""
+    return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
+
+
+def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
+    """Make a call; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome.
+
+    Its traceback begins below the frames of this package, and of packages in `hidden`.
+    """
+    start = time.perf_counter()
+    fields: Mapping[str, Any] = {}
+    try:
+        fields, problem = call(), ""
+    except NotOffered:
+        raise
+    except BaseException as error:  # any exception of what is checked is a finding, SystemExit too
+        # In the main process this is the user's Ctrl-C, which processes of a run do not receive (isolated.py).
+        if isinstance(error, KeyboardInterrupt) and parent_process() is None:
+            raise
+        problem = message_of(error)
+        _keep_trace(error, problem, ("slopecheck.", *(f"{name}." for name in hidden)))
+    return Outcome(fields, time.perf_counter() - start, problem)

@@ -1,0 +1,176 @@
+"""Pictures of a report: the largest error of each operator and backend, and finite-difference curves."""
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from slopecheck.record import Check
+from slopecheck.summary import ratio, worst
+from slopecheck.terms import Terms
+from slopecheck.tolerances import EPS
+
+# Colour of all lines and texts outside coloured cells; pages replace it by their text colour.
+INK = "#1d2129"
+MUTED = "#8a919c"
+WRONG = "#c62828"
+# Light for errors far below the tolerance, dark at the tolerance; errors above it are red.
+WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
+OTHER_COLOUR = "#56b4e9"  # of a function or calculator; Okabe and Ito's, as are all that `Terms.colours` has
+DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "slopecheck",
+}
+# Style of reference lines.
+DOTTED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+DASHED: dict[str, Any] = {**DOTTED, "linestyle": (0, (4, 3))}
+
+
+def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
+    check = worst(checks)
+    if check is None:
+        axes.text(x, y, "–", ha="center", va="center", color=MUTED)
+        return
+    value = ratio(check)
+    colour = WITHIN(value) if check.passed else WRONG
+    text = f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    if not math.isfinite(value):  # a NaN, an exception, or different bits
+        text = "NaN" if math.isnan(check.error) else "✗"
+    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, edgecolor="none"))
+    light = check.passed and value < 0.62
+    weight = "normal" if check.passed else "bold"
+    # Neither colour is replaced by a page, since the text is on the cell's colour.
+    axes.text(x, y, text, ha="center", va="center", color="#10202f" if light else "#ffffff", fontweight=weight)
+
+
+def agreement(checks: Sequence[Check], terms: Terms) -> Figure | None:
+    """Draw the matrix operator x backend of the largest error of any check, in units of its tolerance.
+
+    None if nothing was checked. The figure fits the width of a phone's screen.
+    """
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        if check.offered and check.backend and check.operator:
+            groups.setdefault((check.operator, check.backend), []).append(check)
+    if not groups:
+        return None
+    operators, backends = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
+    with mpl.rc_context({**STYLE, "font.size": 8}):
+        size = (2.2 + 0.42 * max(len(backends), 2), 1.5 + 0.19 * len(operators))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        for y, operator in enumerate(operators):
+            for x, backend in enumerate(backends):
+                _cell(axes, x, y, groups.get((operator, backend), []))
+        axes.set(xlim=(-0.5, len(backends) - 0.5), ylim=(len(operators) - 0.5, -0.5))
+        axes.set_xticks(
+            range(len(backends)), [p[-24:] for p in backends], rotation=40, ha="left", rotation_mode="anchor"
+        )
+        axes.set_yticks(range(len(operators)), operators, family="monospace", fontsize=7)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def _line(check: Check) -> np.ndarray:
+    """Return the points of a curve; zeros become gaps, since the axes are logarithmic."""
+    line = np.array(check.curve, float)
+    line[:, 1][~(line[:, 1] > 0)] = np.nan
+    return line
+
+
+def _curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: Terms) -> None:
+    """Draw one line for each curve, all of a backend and dtype at once."""
+    for backend, dtype in dict.fromkeys((c.backend, c.dtype) for c in checks):
+        lines = [_line(c) for c in checks if (c.backend, c.dtype) == (backend, dtype)]
+        style = {"colors": terms.colours.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
+        axes.add_collection(LineCollection(lines, **style, linewidths=0.9, alpha=0.75))
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()) / 3, float(values.max()) * 3
+
+
+def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
+    """Draw error against step of every finite-difference curve, one plot for each operator, on common axes.
+
+    None if there is no curve.
+    """
+    curves = [c for c in checks if c.curve and c.kind != "bessel"]
+    if not curves:
+        return None
+    operators = list(dict.fromkeys(c.operator for c in curves))
+    points = np.array([p for c in curves for p in c.curve], float)
+    shown = points[:, 1][np.isfinite(points[:, 1]) & (points[:, 1] > 0)]
+    width = min(len(operators), 3)
+    height = math.ceil(len(operators) / width)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(1.0 + 2.9 * width, 0.9 + 2.2 * height), layout="constrained")
+        grid = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
+        steps = np.array(_range(points[:, 0]))
+        for axes, operator in zip(grid.flat, operators, strict=False):
+            own = [c for c in curves if c.operator == operator]
+            for dtype in dict.fromkeys(c.dtype for c in own):
+                axes.plot(steps, EPS[dtype] / steps, **DOTTED)
+            if any(c.order is not None for c in own):
+                axes.plot(steps, steps**2, **DASHED)
+            _curves(axes, own, terms)
+            axes.set_title(operator, fontsize=9)
+            axes.set(xscale="log", yscale="log", xlim=steps, **({"ylim": _range(shown)} if shown.size else {}))
+            axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
+        for axes in list(grid.flat)[len(operators) :]:
+            axes.set_visible(False)
+        lines: list[tuple[str, dict[str, Any]]] = [
+            (f"{backend}, {dtype}", {"color": terms.colours.get(backend, OTHER_COLOUR), "linestyle": DASHES[dtype]})
+            for backend, dtype in dict.fromkeys((c.backend, c.dtype) for c in curves)
+        ]
+        lines.append(("roundoff: eps / h", DOTTED))
+        if any(c.order is not None for c in curves):
+            lines.append(("truncation: slope 2", DASHED))
+        figure.supxlabel("step h", fontsize=9)
+        figure.supylabel("relative error of the central difference", fontsize=9)
+        handles = [Line2D([], [], label=text, **style) for text, style in lines]
+        figure.legend(handles=handles, loc="outside upper center", ncols=4 if width > 1 else 2, frameon=False)
+    return figure
+
+
+PICTURES: dict[str, Callable[[Sequence[Check], Terms], Figure | None]] = {
+    "agreement": agreement,
+    "differences": differences,
+}
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG on white."""
+    data = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(data, format="png", dpi=160, facecolor="white")
+    return data.getvalue()
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as an SVG element for a page: transparent, with lines and texts in the page's colour."""
+    data = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(
+            data, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    text = data.getvalue()
+    return text[text.index("<svg") :].replace(INK, "currentColor")

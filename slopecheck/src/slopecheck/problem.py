@@ -1,0 +1,177 @@
+"""A function at a point, with NumPy arrays: outputs, vector-Jacobian products and second derivatives."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slopecheck import exact
+from slopecheck.frameworks import Framework, as_tuple
+
+Arrays = list[np.ndarray]
+
+
+class CallFailed(Exception):
+    """A function, a derivative or a calculator returned a wrong type or shape, as the message describes."""
+
+
+@dataclass
+class Arguments:
+    """Arguments of a function and of its derivatives, arrays of the framework; None is left out."""
+
+    inputs: list[Any]
+    cotangents: list[Any]
+    directions: list[Any]
+
+
+@dataclass
+class Problem:
+    """A function at a point, with its floating inputs as NumPy arrays of float64."""
+
+    framework: Framework
+    inputs: Sequence[Any]
+    rng: np.random.Generator
+    wanted: list[int] = field(default_factory=list)
+    x: Arrays = field(default_factory=list)
+    given: dict[int, np.ndarray] = field(default_factory=dict)  # all array inputs in their original dtype
+
+    def __post_init__(self) -> None:
+        for i, value in enumerate(self.inputs):
+            if self.framework.takes(value):
+                array = self.given[i] = self.framework.to_host(value)
+                if array.dtype.kind == "f":
+                    self.wanted.append(i)
+                    self.x.append(array.astype(np.float64))
+
+    def as_given(self) -> list[Any]:
+        """Return the original inputs, with copies of arrays, because a call may modify them."""
+        return [self.framework.from_host(self.given[i], v) if i in self.given else v for i, v in enumerate(self.inputs)]
+
+    def native(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        """Return the inputs with the floating ones replaced by `arrays`."""
+        found = self.as_given()
+        for i, array in zip(self.wanted, arrays, strict=True):
+            found[i] = self.framework.from_host(array, self.inputs[i])
+        return found
+
+    def host(self, value: Any, what: str) -> np.ndarray:
+        """Return the values of an array; raise `CallFailed` unless it is an array of the framework."""
+        if not self.framework.takes(value):
+            raise CallFailed(f"{what} is a {type(value).__name__}; expected an array of {self.framework.name}")
+        return self.framework.to_host(value)
+
+    def arguments(self, arrays: Arrays, weights: Arrays, directions: Sequence[np.ndarray | None]) -> "Arguments":
+        """Return native arguments of the derivatives; empty weights, and directions that are None, are left out."""
+        like = self.inputs[self.wanted[0]]
+        return Arguments(
+            self.native(arrays),
+            [self.framework.from_host(w, like) if w.size else None for w in weights],
+            [
+                None if u is None else self.framework.from_host(u, self.inputs[i])
+                for i, u in zip(self.wanted, directions, strict=True)
+            ],
+        )
+
+    def raw(self, order: int, a: "Arguments") -> list[Any]:
+        """Return native results of an order: outputs, gradients, or gradients of sum <direction, gradient>.
+
+        The last are those with respect to the inputs and then to the cotangents.
+        """
+        if order == 0:
+            return list(as_tuple(self.framework.outputs(a.inputs)))
+        if order == 1:
+            return list(self.framework.vjp(a.inputs, self.wanted, a.cotangents))
+        of_inputs, of_cotangents = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
+        return [*of_inputs, *of_cotangents]
+
+    def results(self, order: int, a: "Arguments") -> Arrays:
+        """Return the results of an order as NumPy arrays; CallFailed if one has another shape than it must have."""
+        if order == 0:
+            return self.returned(a.inputs)
+        if order == 1:
+            return self._gradients(self.raw(1, a), self.x, "gradient")
+        of_inputs, of_cotangents = self.second(a)
+        return of_inputs + of_cotangents
+
+    def returned(self, inputs: Sequence[Any]) -> Arrays:
+        """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
+        found = [self.host(y, f"output {k}") for k, y in enumerate(as_tuple(self.framework.outputs(inputs)))]
+        return [y if y.dtype.kind == "f" else np.zeros(0) for y in found]
+
+    def outputs(self, arrays: Sequence[np.ndarray]) -> Arrays:
+        """Return the floating outputs at a point."""
+        return self.returned(self.native(arrays))
+
+    def _gradients(self, found: Sequence[Any], expected: Arrays, what: str) -> Arrays:
+        if len(found) != len(expected):
+            raise CallFailed(f"{len(found)} {what}s were returned; expected {len(expected)}")
+        arrays = []
+        for k, (value, like) in enumerate(zip(found, expected, strict=True)):
+            array = np.zeros_like(like) if value is None else self.host(value, f"{what} {k}")
+            if array.shape != like.shape:
+                raise CallFailed(f"{what} {k} has shape {array.shape}; expected {like.shape}")
+            arrays.append(array)
+        return arrays
+
+    def gradients(self, arrays: Arrays, weights: Arrays) -> Arrays:
+        """Return the vector-Jacobian product at a point, with weights of the outputs (empty: none)."""
+        return self.results(1, self.arguments(arrays, weights, [None] * len(arrays)))
+
+    def second(self, a: "Arguments") -> tuple[Arrays, Arrays]:
+        """Return the gradients of sum <direction, gradient> with respect to inputs and cotangents."""
+        found = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
+        of_x = self._gradients(found[0], self.x, "second derivative")
+        given = [(g, w) for g, w in zip(found[1], a.cotangents, strict=True) if w is not None]
+        expected = [self.framework.to_host(w) for _, w in given]
+        return of_x, self._gradients([g for g, _ in given], expected, "derivative in cotangent")
+
+    def alone(self, k: int, a: "Arguments") -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the gradient in floating input `k`, and its second derivative if it has a direction, asked for alone.
+
+        The other inputs are constants then.
+        """
+        wanted, like = [self.wanted[k]], [self.x[k]]
+        (first,) = self._gradients(self.framework.vjp(a.inputs, wanted, a.cotangents), like, "gradient")
+        if a.directions[k] is None:
+            return first, None
+        found, _ = self.framework.vjp2(a.inputs, wanted, a.cotangents, [a.directions[k]])
+        (second,) = self._gradients(found, like, "second derivative")
+        return first, second
+
+    def nudged(self, arrays: Arrays, relative: float) -> Arrays:
+        """Return arrays with random relative perturbations of a given size."""
+        return [x * (1 + relative * self.rng.choice([-1.0, 1.0], x.shape)) for x in arrays]
+
+    def direction(self, array: np.ndarray, gradient: np.ndarray | None = None) -> np.ndarray:
+        """Return a random direction whose elements have the magnitude of the array's.
+
+        With a `gradient`, the direction has its signs, so that the contributions of all elements add up.
+        """
+        typical = magnitude(array)
+        size = np.maximum(abs(array), typical if math.isfinite(typical) else 1.0)
+        found = size * self.rng.uniform(0.5, 1.0, array.shape) * self.rng.choice([-1.0, 1.0], array.shape)
+        return found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
+
+    def weights(self, outputs: Arrays) -> Arrays:
+        """Return random cotangents."""
+        return [self.rng.uniform(0.5, 1.0, y.shape) * self.rng.choice([-1.0, 1.0], y.shape) for y in outputs]
+
+
+def magnitude(array: np.ndarray) -> float:
+    """Return the root of the mean square, 1 for zeros; squares neither overflow nor underflow."""
+    largest = float(abs(array).max(initial=0.0))
+    if not (largest > 0 and math.isfinite(largest)):
+        return largest or 1.0
+    return largest * float(np.sqrt(np.mean((array / largest) ** 2)))
+
+
+def dot(left: Arrays, right: Arrays) -> tuple[float, float]:
+    """Return sum <a, b> and the sum of |terms| (`exact.dot`); CallFailed if shapes differ from those at first."""
+    if [a.shape for a in left] != [b.shape for b in right]:
+        raise CallFailed(
+            f"shapes {', '.join(str(b.shape) for b in right)} were returned; expected "
+            f"{', '.join(str(a.shape) for a in left)}, as by the first call"
+        )
+    return exact.dot(left, right)

@@ -1,0 +1,55 @@
+"""Progress of a run: a line for each finished part."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from slopecheck.record import Check
+from slopecheck.terms import Terms
+from slopecheck.units import Unit, counted
+
+
+def result(checks: Iterable[Check]) -> str:
+    """Return a text with the numbers of checks that passed, failed, are inconclusive, and were not offered."""
+    checks = list(checks)
+    passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
+    others = {
+        "inconclusive": sum(c.inconclusive for c in checks),
+        "not offered": counted(c for c in checks if not c.offered),
+    }
+    return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in others.items() if n)
+
+
+def verdict(checks: Iterable[Check], terms: Terms) -> str:
+    """Return a text that tells values and derivatives from properties; "" if no check was made."""
+    made, texts = [c for c in checks if c.offered], []
+    for name, wanted in (("values and derivatives", False), ("properties", True)):
+        group = [c for c in made if (c.kind in terms.properties) == wanted]
+        failed = [c for c in group if c.failed]
+        kinds = dict.fromkeys(terms.properties.get(c.kind, c.kind) for c in failed)
+        if group:
+            texts.append(f"{name}: " + (f"{len(failed)} failed ({', '.join(kinds)})" if failed else "passed"))
+    return "; ".join(texts)
+
+
+def follow(
+    units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], part_of: Callable[[Unit], str]
+) -> Iterator[tuple[Unit, list[Check], str]]:
+    """Yield units and their checks as they come, and a line if the unit finishes a part (else "").
+
+    `part_of` names the part of the run that a unit belongs to. Its time is the time spent waiting for its units.
+    """
+    left = Counter(map(part_of, units))
+    checks: dict[str, list[Check]] = {part: [] for part in left}
+    seconds = dict.fromkeys(left, 0.0)
+    before = time.perf_counter()
+    for unit, made in results:
+        part = part_of(unit)
+        now = time.perf_counter()
+        seconds[part], before = seconds[part] + now - before, now
+        checks[part] += made
+        left[part] -= 1
+        line = ""
+        if left[part] == 0 and checks[part]:
+            line = f"{part}: {result(checks[part])}, {seconds[part]:.1f} s"
+        yield unit, made, line

@@ -1,0 +1,75 @@
+"""Fixtures for the tests of other projects: pytest loads this module wherever slopecheck is installed.
+
+A run of pytest that uses none of the fixtures imports no checks. A failure prints what is wrong, without a traceback.
+With ``--verify-report DIR`` every result is kept, as a page and as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from slopecheck.result import Result
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--verify-report``."""
+    group = parser.getgroup("slopecheck")
+    group.addoption(
+        "--verify-report", metavar="DIR", help="Keep what the fixtures verify_... find as pages and JSON in DIR."
+    )
+
+
+def _kept(request: pytest.FixtureRequest, result: Result) -> None:
+    """Write a result as a page and as JSON, named as the test, if that is asked for."""
+    folder = request.config.getoption("--verify-report")
+    if folder is None:
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    name, number = re.sub(r"[^\w.-]+", "-", request.node.nodeid).strip("-"), 1
+    path = Path(folder, f"{name}.html")
+    while path.exists():
+        number += 1
+        path = Path(folder, f"{name}-{number}.html")
+    for file in (path, path.with_suffix(".json")):
+        result.save(file)
+
+
+def checked(request: pytest.FixtureRequest, check: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Return the result of a check; let the test fail with its words alone where something is wrong.
+
+    `check` raises an AssertionError with the attribute `result` where it is.
+    """
+    wrong = ""
+    try:
+        result = check(*args, **kwargs)
+    except AssertionError as error:
+        if not hasattr(error, "result"):
+            raise
+        result, wrong = error.result, str(error)
+    _kept(request, result)
+    if wrong:  # told here, where no exception is handled that pytest would show as well
+        pytest.fail(wrong, pytrace=False)
+    return result
+
+
+@pytest.fixture
+def verify_derivatives(request: pytest.FixtureRequest) -> Callable[..., Result]:
+    """``verify_derivatives(function, inputs, framework="torch")``: `slopecheck.check_derivatives`."""
+    from slopecheck.derivatives import check_derivatives
+
+    return partial(checked, request, check_derivatives)
+
+
+@pytest.fixture
+def verify_calculator(request: pytest.FixtureRequest) -> Callable[..., Result]:
+    """``verify_calculator(factory, structures)``: `slopecheck.check_calculator`."""
+    from slopecheck.calculators import check_calculator
+
+    return partial(checked, request, check_calculator)

@@ -1,0 +1,71 @@
+"""Record of one check, from which tables, plots and reports are made."""
+
+import dataclasses
+import hashlib
+
+import numpy as np
+
+# The attributes of a check, which are the columns of the table of checks in a report.json.
+COLUMNS = {
+    "operator": "operator, or the name of a function or calculator",
+    "backend": "`gpu-host`, `judge`, the name of a user's function, or the framework that differentiates",
+    "dtype": "`float32`, `float64` or `real128`",
+    "kind": "what was compared with what: of a run by the first table above",
+    "case": "the input, such as `regular`, `shared rows`, `airfoil`, `athena case03`; the order of derivatives of a "
+    "function; the structure of a calculator",
+    "field": "output or derivative compared; for differences, the input differentiated",
+    "error": "in the unit of the tolerance; null where it is not finite. A check passes where error <= tolerance. Of "
+    "kind `not offered`, the number of checks that were not made",
+    "tolerance": "what the error may be",
+    "order": "slope of a curve of differences; null where it has rounding errors only, and for other checks",
+    "seconds": "of the backend's call, of all calls of a curve",
+    "curve": "pairs of a step and the error of differences there; of `bessel`, of x and the error",
+    "digest": "16 hexadecimal digits, of the bits of a field (`accuracy`); null elsewhere",
+    "note": "why it failed, or what the error is relative to",
+    "trace": "traceback of the exception that the note tells",
+    "inconclusive": "whether double precision cannot decide, as the note says; neither passed nor failed",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One comparison of one field of one operator in one backend; `COLUMNS` says what each attribute is."""
+
+    operator: str
+    backend: str
+    dtype: str
+    kind: str
+    case: str
+    field: str
+    error: float
+    tolerance: float
+    order: float | None = None
+    seconds: float = 0.0
+    curve: tuple[tuple[float, float], ...] = ()
+    digest: str | None = None
+    note: str = ""
+    trace: str = ""
+    inconclusive: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether error <= tolerance; NaN never passes."""
+        return bool(self.error <= self.tolerance) and self.offered and not self.inconclusive
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not pass; what was not offered, or is inconclusive, has neither passed nor failed."""
+        return not self.passed and self.offered and not self.inconclusive
+
+    @property
+    def offered(self) -> bool:
+        """Whether the check was made; for kind ``not offered``, `error` is the number of checks that were not made."""
+        return self.kind != "not offered"
+
+
+def digest(array: np.ndarray) -> str:
+    """First 64 bits of the SHA-256 of dtype, shape and bits; all NaN are treated as equal."""
+    canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    state.update(np.ascontiguousarray(canonical).tobytes())
+    return state.hexdigest()[:16]

@@ -1,0 +1,175 @@
+"""Reports: ``report.json`` and its reader, pages from templates, and files that are written as a whole."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from slopecheck.record import COLUMNS, Check
+from slopecheck.summary import number
+from slopecheck.units import counted
+
+SCHEMA_VERSION = 3
+NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that are None in a report if they are not finite
+# Keys of a report.json of this version, of a run or of a `Result`; `COLUMNS` describes the checks.
+KEYS = {
+    "schema_version": f"{SCHEMA_VERSION}: another number where a key has gone or means something else",
+    "date": "when it was written, in UTC: `2026-11-24T16:00:00Z`",
+    "command": "command line that runs it again; of a `Result`, what was checked",
+    "seconds": "that the run took; null where that is not known",
+    "seed": "of every number that was drawn",
+    "verdict": "`passed` where a check passed, none failed, and none that was planned is missing; else `failed`",
+    "counts": "numbers of checks: `planned`, `passed`, `failed`, `inconclusive`, `not_offered`; `skipped`: of what was "
+    "left out",
+    "environment": "versions and processor; of `trigraph verify`, what `trigraph info` shows",
+    "structures": "of a run: what `--structure` named, one sentence each",
+    "skips": "what was left out, a list: `what` and the `reason`",
+    "checks": "table of checks by columns: names to lists of equal length",
+}
+
+
+class ReportError(ValueError):
+    """A file that is not a report, or is a report of another version."""
+
+
+def _tabulated(checks: Sequence[Check]) -> dict[str, list[Any]]:
+    """Return checks as columns, one for each attribute. Numbers that are not finite, which JSON lacks, become None."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(part) for part in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return {name: [plain(getattr(c, name)) for c in checks] for name in COLUMNS}
+
+
+def assemble(
+    checks: Sequence[Check],
+    skips: Sequence[tuple[str, str]],
+    seed: int,
+    command: str,
+    environment: Mapping[str, Any],
+    planned: int,
+    structures: Sequence[str] = (),
+    seconds: float | None = None,
+) -> dict[str, Any]:
+    """Assemble a report.
+
+    `skips` are pairs: what did not run, and why; `command` is the command line, to run it again; `environment` has
+    what results depend on; `planned` is the number of checks that were planned, those of kind ``empty`` aside;
+    `structures` are descriptions of the user's; `seconds` is the time that the run took.
+    """
+    passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": command,
+        "seconds": seconds,
+        "seed": seed,
+        "verdict": "passed" if passed and not failed and counted(checks) == planned else "failed",
+        "counts": {
+            "planned": planned,
+            "passed": passed,
+            "failed": failed,
+            "inconclusive": sum(c.inconclusive for c in checks),
+            "not_offered": counted(c for c in checks if not c.offered),
+            "skipped": len(skips),
+        },
+        "environment": environment,
+        "structures": list(structures),
+        "skips": [{"what": what, "reason": reason} for what, reason in skips],
+        "checks": _tabulated(checks),
+    }
+
+
+def encoded(report: Mapping[str, Any]) -> bytes:
+    """Return a report as JSON."""
+    return json.dumps(report, allow_nan=False, separators=(",", ":")).encode()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a ``report.json``; `ReportError` if it cannot be read, or is not JSON or a report of this version."""
+    if not path.is_file():  # reading a pipe might wait forever
+        raise ReportError(f"{path} is no file")
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not text or JSON; the last: nested too deeply
+        raise ReportError(f"{path}: {error}") from error
+    version = report.get("schema_version") if isinstance(report, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ReportError(f"{path} is no report of checks with schema_version {SCHEMA_VERSION}")
+    try:
+        for name in ("command", "seconds"):
+            _check(name, report[name], (str,) if name == "command" else (int, float, type(None)))
+        if not math.isfinite(report["seconds"] or 0):
+            raise ValueError(f"its seconds: {report['seconds']}; expected a finite number")
+        checks_of(report)
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise ReportError(f"{path} is no report of checks: {str(error)[:300]}") from error
+    return dict(report)
+
+
+def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
+    """Return a value of a report; TypeError, which names it, if it has none of the types."""
+    if not isinstance(value, types) or isinstance(value, bool):
+        expected = " or ".join("null" if t is type(None) else t.__name__ for t in types)
+        raise TypeError(f"its {name}: {json.dumps(value)[:100]}; expected {expected}")
+    return value
+
+
+def checks_of(report: Mapping[str, Any]) -> list[Check]:
+    """Return the checks of a report; an error that was not finite comes back as NaN.
+
+    TypeError, ValueError, LookupError or OverflowError if it has other columns, or one a value of another type.
+    """
+
+    def restored(name: str, value: float | None) -> float:
+        value = _check(name, value, (int, float, type(None)))
+        return math.nan if value is None else float(value)
+
+    columns, checks = _check("checks", report["checks"], (dict,)), []
+    columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports have no such column
+    for row in zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True):
+        values = dict(zip(COLUMNS, row, strict=True))
+        for name, value in values.items():
+            if name in NUMBERS:
+                values[name] = restored(name, value)
+            elif name == "inconclusive":
+                if not isinstance(value, bool):
+                    raise TypeError(f"its inconclusive: {json.dumps(value)[:100]}; expected bool")
+            elif name == "order":
+                values[name] = _check(name, value, (int, float, type(None)))
+            elif name == "curve":
+                values[name] = tuple((restored(name, step), restored(name, error)) for step, error in value)
+            else:
+                _check(name, value, (str, type(None)) if name == "digest" else (str,))
+        checks.append(Check(**values))
+    return checks
+
+
+def page(package: str, template: str, **values: Any) -> str:
+    """Return a page of HTML from one of the templates of a package."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader(package), undefined=StrictUndefined, **options)
+    environment.filters["number"] = number
+    return environment.get_template(template).render(**values)
+
+
+def replace_files(folder: Path, files: Mapping[str, bytes], names: Iterable[str] = ()) -> None:
+    """Write files into a folder, which is created if necessary; remove those of `names` that are not among them.
+
+    OSError if there is no space or no permission; earlier files are then unchanged.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as beside:
+        for name, content in files.items():
+            Path(beside, name).write_bytes(content)
+        for name in files:
+            Path(beside, name).replace(folder / name)
+    for name in set(names) - set(files):
+        (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,191 @@
+"""Sequential execution of checks, in this process or in another that may hang or crash, with a progress bar."""
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from slopecheck.isolated import Child, Ended
+from slopecheck.outcome import message_of, observe
+from slopecheck.record import Check
+from slopecheck.units import spoil_new_memory
+
+PATIENCE = 2.0  # seconds until the progress bar appears
+STARTING = 60.0  # time limit in seconds for the imports of a process
+CALL = "call"  # kind of a step; if it fails, the steps up to the next of this kind are skipped
+Message = int | list[Check]  # the number of a step that starts, or its checks
+
+
+class Plan(ABC):
+    """A sequence of steps, each with a label and a kind of check."""
+
+    name: str
+    steps: list[tuple[str, str]]
+
+    @abstractmethod
+    def make(self, number: int) -> Iterable[Check]:
+        """Run the checks of a step."""
+
+    @abstractmethod
+    def lost(self, number: int, text: str) -> Check:
+        """Return a failed check for a step that raised."""
+
+
+P = TypeVar("P", bound=Plan)
+
+
+def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()) -> dict[str, str]:
+    """Return the skipped kinds of check and the reasons.
+
+    TypeError if `skip` is no mapping; ValueError if a kind is not of `kinds` or has no reason, or a timeout is not
+    positive.
+    """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"{who}: timeout is {timeout!r}; expected seconds above 0, or None")
+    if not isinstance(skip or {}, Mapping):
+        raise TypeError(f"{who}: skip is a {type(skip).__name__}; expected a mapping of kinds to reasons")
+    skip = dict(skip or {})
+    if unknown := set(skip) - set(kinds):
+        raise ValueError(f"{who}: skip names {', '.join(sorted(unknown))}; expected {', '.join(kinds)}")
+    for kind, why in skip.items():
+        if not (isinstance(why, str) and why.strip()):
+            raise ValueError(f"{who}: skip of {kind!r} is {why!r}; expected a reason")
+    return skip
+
+
+def left_out_by(skips: Sequence[str]) -> dict[str, str]:
+    """Return kinds of check and reasons, of words ``KIND=WHY``; ValueError if one has another form."""
+    left_out = {}
+    for skip in skips:
+        kind, _, why = skip.partition("=")
+        if not (kind and why.strip()):
+            raise ValueError(f"--skip {skip!r}; expected KIND=WHY")
+        left_out[kind] = why
+    return left_out
+
+
+def _next(plan: Plan, number: int, lost: bool) -> int:
+    """Return the next step; after a failed call step, the next call step."""
+    number += 1
+    while lost and number < len(plan.steps) and plan.steps[number][1] != CALL:
+        number += 1
+    return number
+
+
+def _made(plan: Plan, number: int) -> Iterator[Message]:
+    """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
+    while number < len(plan.steps):
+        yield number
+        found: list[Check] = []
+
+        def collect(found: list[Check] = found, number: int = number) -> Mapping[str, Any]:
+            found.extend(plan.make(number))
+            return {}
+
+        problem = observe(collect).problem
+        if problem:
+            found.append(plan.lost(number, problem.removeprefix("CallFailed: ")))
+        yield found
+        number = _next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
+
+
+def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, forked: bool) -> None:
+    """Run the checks in a child process, and send each as it completes."""
+    if forked and "torch" in sys.modules:  # its thread pool did not survive the fork
+        sys.modules["torch"].set_num_threads(1)
+    spoil_new_memory()
+    plan = make(forked)
+    connection.send(number)
+    for message in _made(plan, number):
+        connection.send(message)
+    connection.send(None)
+
+
+def _apart(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str) -> Iterator[Message]:
+    """Run the checks in a child process; if it hangs or crashes, a new one continues after the failed step."""
+    number = 0
+    while number < len(plan.steps):
+        child, begun = Child(_serve, (make, number, method == "fork"), method), False
+        child.give(STARTING + seconds)
+        try:
+            for message in iter(child.receive, None):
+                begun, number = True, message if isinstance(message, int) else number
+                child.give(seconds)
+                yield message
+            return
+        except Ended as error:
+            yield [plan.lost(number, str(error))]
+            if not begun:  # another process would fail, too
+                return
+            number = _next(plan, number, plan.steps[number][1] == CALL)
+        finally:
+            child.kill()
+
+
+def _method(make: Callable[[bool], Plan], fresh: bool) -> str:
+    """Return the start method: fork, unless a library does not survive it, or `fresh` and picklable.
+
+    ValueError if no process can be started.
+    """
+    torch = sys.modules.get("torch")
+    broken = ["JAX does not survive a fork"] * ("jax" in sys.modules)
+    broken += ["CUDA does not survive a fork"] * bool(torch and torch.cuda.is_available())
+    broken += ["libraries of macOS do not survive a fork"] * (sys.platform == "darwin")
+    broken += ["this system has no fork"] * (not hasattr(os, "fork"))
+    if not (broken or fresh):
+        return "fork"
+    try:
+        pickle.dumps(make)
+    except Exception as error:  # any error of user code
+        if not broken:
+            return "fork"
+        raise ValueError(
+            f"timeout: {broken[0]}, and the function or inputs cannot be pickled: {message_of(error)}"
+        ) from error
+    return "spawn"
+
+
+@contextlib.contextmanager
+def _shown(name: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yield a function that updates the progress bar, which a terminal shows for long runs."""
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("", total=total)
+    timer = threading.Timer(PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda number, kind: bar.update(task, completed=number, description=escape(f"{name}: {kind}"))
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def run(
+    make: Callable[[bool], P], timeout: float | None, fresh: bool = False, checks: list[Check] | None = None
+) -> tuple[P, list[Check]]:
+    """Run the checks of a plan; return both. If there is a list of `checks`, they are added to it as they come.
+
+    `make` returns the plan; its argument is whether the process is a fork. `timeout` is a limit in seconds for each
+    step in another process; None runs all steps in this one. `fresh`: the other process needs nothing except `make`.
+    """
+    method = "" if timeout is None else _method(make, fresh)
+    plan, checks = make(method == "fork"), [] if checks is None else checks
+    messages = _made(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
+    with _shown(plan.name, len(plan.steps)) as show:
+        for message in messages:
+            if isinstance(message, int):
+                show(message, " ".join(filter(None, plan.steps[message])))
+            else:
+                checks += message
+    return plan, checks

@@ -1,0 +1,126 @@
+"""Jumps of functions of one variable: differences that do not fall as a scan is refined."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from slopecheck.tolerances import KEEPS, MARGIN
+
+Function = Callable[[float], np.ndarray]  # maps a point to values (num_channels,)
+
+ORDER = 4  # order of the differences that detect jumps; for smooth functions, they fall with the fourth power
+SPAN = 16  # intervals of a window; the next window consists of `ORDER` of them
+LEVELS = 9  # nested windows, each a quarter of the previous one; the width of the last is 4e-6 of the first
+# The standard deviation of fourth differences of independent errors of deviation 1 is sqrt(1 + 16 + 36 + 16 + 1).
+SPREAD = 70.0**0.5
+LAST_BITS = 2.0**-53
+BESIDE = 2.0**-12  # spacing of the points beside a jump that show rounding, over the first window
+NEIGHBOURS = slice(3, 9)  # stencils on each side with which a stencil of a scan is compared
+STANDS_OUT = 4.0
+SMOOTH = 4.0  # least ratio of the change of a channel in the last window to its change beside the jump
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A jump: its place, and the change of each channel (NaN where values are).
+
+    `jumps` marks the channels that jump; the changes of others are smooth, or rounding.
+    """
+
+    at: float
+    change: np.ndarray
+    jumps: np.ndarray
+
+
+def allowed(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return a bound on the effect of rounding on fourth differences of each channel, shape (num_channels,).
+
+    `values` (num_points, num_channels) belong to equally spaced points; `noise` (num_channels,) is the standard
+    deviation of their rounding errors. The last bits of values and points are added.
+    """
+    slope = np.median(abs(np.diff(values, axis=0)), axis=0) / abs(points[1] - points[0])
+    last_bits = LAST_BITS * (abs(values).max(axis=0) + slope * abs(points).max())
+    return np.maximum(MARGIN * SPREAD * (noise + last_bits), np.finfo(float).tiny)
+
+
+def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: float | None = None) -> Jump | None:
+    """Search for a jump in a window, or only at its `centre`, by nested windows.
+
+    Each window is the part of the previous one with the largest fourth differences. A jump does not fall over the last
+    windows, and exceeds rounding as given by `noise` and as seen beside it (with points in float32, values form steps).
+    """
+    largest: list[float] = []
+    wide = high - low
+    for _ in range(LEVELS):
+        points = low + (high - low) * np.arange(SPAN + 1) / SPAN
+        values = np.array([f(float(t)) for t in points])
+        wrong = ~np.isfinite(values).all(axis=1)
+        if wrong.any():
+            return Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))
+        fourth = (abs(np.diff(values, ORDER, axis=0)) / allowed(points, values, noise)).max(axis=1)
+        start = int(np.argmax(fourth)) if centre is None else (SPAN - ORDER) // 2
+        largest.append(float(fourth[max(0, start - 1) : start + 2].max()))
+        if not largest[-1] > 1:
+            return None
+        low, high = points[start], points[start + ORDER]
+        change = values[start + ORDER] - values[start]
+    beside = _beside(f, (low + high) / 2, BESIDE * wide)
+    stands = (abs(np.diff(values, ORDER, axis=0)).max(axis=0) > STANDS_OUT * beside).any()
+    if not (stands and largest[-1] > KEEPS**2 * largest[-3]):
+        return None
+    if centre is not None:  # the largest change from the centre, to include an isolated value
+        middle = values[start + ORDER // 2]
+        sides = values[[start, start + ORDER]] - middle
+        change = np.where(abs(sides[0]) > abs(sides[1]), sides[0], sides[1])
+    smooth = ORDER * np.sort(abs(np.diff(values, axis=0)), axis=0)[-2]  # the largest one may contain the jump
+    jumps = abs(change) > SMOOTH * smooth + allowed(points, values, noise)
+    jumps[int(np.argmax(abs(change) / allowed(points, values, noise)))] |= not jumps.any()
+    return Jump(float((low + high) / 2), change, jumps)
+
+
+def _beside(f: Function, at: float, spacing: float) -> np.ndarray:
+    """Return the largest fourth differences of values on both sides of a place."""
+    sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
+    return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
+
+
+def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
+    """Return the first points of outlying stencils of fourth differences, the largest outlier first.
+
+    If the last values are all equal, as beyond a cutoff, the start of this range is always included.
+    """
+    fourth = np.empty(len(points) - ORDER)
+    for i in range(len(fourth)):  # separate bounds, because values may differ by many powers of ten
+        part = slice(i, i + ORDER + 1)
+        most = allowed(points[part], values[part], noise)
+        fourth[i] = max(1.0, float((abs(np.diff(values[part], ORDER, axis=0)) / most).max()))
+    scores = np.zeros(len(fourth))
+    for i, own in enumerate(fourth):
+        around = fourth[max(0, i - 2) : i + 3]
+        if own > 1 and own >= around.max():
+            sides = fourth[i + 1 :][NEIGHBOURS], fourth[:i][::-1][NEIGHBOURS]
+            scores[i] = own / min((float(np.median(side)) for side in sides if side.size), default=1.0)
+    found = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > STANDS_OUT]
+    differs = np.flatnonzero((values != values[-1]).any(axis=1))
+    if differs.size and differs[-1] < len(values) - ORDER:
+        found.insert(0, max(0, int(differs[-1]) - ORDER // 2 + 1))
+    apart: list[int] = []
+    for i in found:
+        if all(abs(i - j) > ORDER for j in apart):
+            apart.append(i)
+    return apart
+
+
+def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
+    """Return the jumps of a function in a scan of equally spaced points, refining at most `most` places."""
+    values = np.array([f(float(t)) for t in points])
+    wrong = ~np.isfinite(values).all(axis=1)
+    if wrong.any():
+        return [Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))]
+    found = []
+    for i in places(points, values, noise)[:most]:
+        low, high = points[max(0, i - 1)], points[min(len(points) - 1, i + ORDER + 1)]
+        if jump := refine(f, float(low), float(high), noise):
+            found.append(jump)
+    return sorted(found, key=lambda jump: jump.at)

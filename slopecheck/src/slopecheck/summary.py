@@ -1,0 +1,78 @@
+"""Summary of checks: a row for each operator, backend and dtype."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slopecheck.record import Check
+from slopecheck.terms import Terms
+from slopecheck.units import counted
+
+
+@dataclass(frozen=True)
+class Row:
+    """All checks of one operator in one backend and dtype."""
+
+    operator: str
+    backend: str
+    dtype: str
+    # Error in eps * scale of the accuracy check closest to its tolerance; None if there is none.
+    error: float | None
+    tolerance: float | None
+    order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash if there are none
+    others: str  # checks of every other kind as passed/all, a dash if there are none, and how many were not offered
+    seconds: float
+    passed: bool | None  # whether no check failed; None if none was made
+
+
+def ratio(check: Check) -> float:
+    """Error in units of its tolerance: at most 1 if the check passes; infinity for NaN."""
+    if check.passed:
+        return check.error / check.tolerance if check.tolerance > 0 else 0.0
+    return check.error / check.tolerance if check.tolerance > 0 and math.isfinite(check.error) else math.inf
+
+
+def worst(checks: Sequence[Check]) -> Check | None:
+    """Return the check whose error is the largest multiple of its tolerance."""
+    return max(checks, key=ratio, default=None)
+
+
+def _order(checks: Sequence[Check]) -> str:
+    if not checks:
+        return "-"
+    if not all(c.passed for c in checks):
+        return "failed"
+    slopes = [c.order for c in checks if c.order is not None]
+    return f"{max(slopes, key=lambda slope: abs(slope - 2)):.2f}" if slopes else "exact"
+
+
+def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
+    """Rows in the order in which operators, backends and dtypes first appear."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault((check.operator, check.backend, check.dtype), []).append(check)
+    appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
+    rows = []
+    for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
+        group = [c for c in groups[key] if c.offered]
+        accuracy = worst([c for c in group if c.kind == "accuracy"])
+        others = [c for c in group if c.kind not in ("accuracy", *terms.curves)]
+        made = f"{sum(c.passed for c in others)}/{len(others)}" if others else "-"
+        absent = counted(c for c in groups[key] if not c.offered)
+        rows.append(
+            Row(
+                *key,
+                error=accuracy.error if accuracy else None,
+                tolerance=accuracy.tolerance if accuracy else None,
+                order=_order([c for c in group if c.kind in terms.curves]),
+                others=f"{made} ({absent} not offered)" if absent else made,
+                seconds=sum(c.seconds for c in group),
+                passed=all(c.passed for c in group) if group else None,
+            )
+        )
+    return rows
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Short text of a number, a dash for None."""
+    return "-" if value is None else f"{value:.{digits}g}"

@@ -1,0 +1,45 @@
+"""What a program built on these checks says of its own, in tables, pages, pictures and comparisons."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slopecheck.environment import collect
+
+# Kinds of check that ask for more than right values and derivatives, and what for.
+PROPERTIES = {
+    "nan": "NaN locality",
+    "repeat": "repeated calls",
+    "threads": "numbers of threads",
+    "layout": "memory layout",
+    "form": "dtypes and shapes",
+    "unchanged": "unchanged arguments",
+    "alone": "single requests",
+}
+# Things that results depend on, by their place in a report.
+INFLUENCES = {
+    "seed": ("seed",),
+    "slopecheck": ("environment", "slopecheck", "version"),
+    "NumPy": ("environment", "packages", "numpy"),
+}
+
+
+def _no_remarks(cases: Sequence[str], operator: str) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Names and texts of a program; the defaults are those of functions and calculators."""
+
+    environment: Callable[[], Mapping[str, Any]] = collect  # makes a report's environment
+    kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
+    properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
+    curves: Collection[str] = ("differences",)  # kinds of check that observe an order
+    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)
+    commit: Sequence[str] = ()  # place of the commit in a report
+    # Of operators that are orders of derivatives of one definition: its name.
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # about failed cases of an operator
+    colours: Mapping[str, str] = field(default_factory=dict)  # of the curves of each backend
+    legend: str = ""  # below the table of a run

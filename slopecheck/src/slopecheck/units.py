@@ -1,0 +1,118 @@
+"""Units of a run and their tasks; every task states the number of its checks before it makes them.
+
+This number reveals checks that are lost because a function under test ended the process: a run with fewer checks than
+planned has failed.
+"""
+
+import ctypes
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from slopecheck.outcome import LEFT_OUT, NotOffered, message_of, trace_of
+from slopecheck.record import Check
+
+
+@dataclass(frozen=True)
+class Task:
+    """Checks to be made: their subject, their number (without kind ``empty``), and the function that makes them."""
+
+    operator: str
+    backend: str
+    dtype: str
+    count: int
+    make: Callable[[], list[Check]]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of the run."""
+
+    label: str
+    weight: float  # its share of the time
+    # The number of its checks, without kind ``empty``, since only their making shows which elements have no terms.
+    planned: Callable[[], int]
+    execute: Callable[[], list[Check]]  # makes the checks; an exception becomes a failed check of kind ``complete``
+    group: str = ""  # consecutive units of one group share a case and the judge's results for it
+
+
+def counted(checks: Iterable[Check]) -> int:
+    """Return the number of checks that plans count, including those not offered."""
+    return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
+
+
+def missing(operator: str, backend: str, dtype: str, case: str, number: float, note: str) -> Check:
+    """Return the failed check that stands for `number` checks that were planned but not made."""
+    return Check(operator, backend, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
+
+
+def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
+    """Return the check that stands for `number` checks that a user's function does not offer."""
+    return Check(
+        task.operator,
+        task.backend,
+        task.dtype,
+        "not offered",
+        label,
+        ", ".join(fields),
+        number,
+        tolerance=0.0,
+        note=note,
+    )
+
+
+def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
+    """Replace the checks of auxiliary outputs that the function did not return by one with their number."""
+    offered = [c for c in checks if c.field not in absent]
+    fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
+    note = "auxiliary outputs that the function leaves out"
+    return [*offered, _not_offered(label, task, counted(checks) - counted(offered), fields, note)] if fields else checks
+
+
+def _run(label: str, task: Task) -> list[Check]:
+    try:
+        LEFT_OUT.clear()
+        checks = _without(label, task, task.make(), LEFT_OUT)
+        checks = [replace(c, trace=trace_of(c.note)) if c.failed else c for c in checks]
+    except KeyboardInterrupt:
+        raise
+    except NotOffered as error:
+        return [_not_offered(label, task, task.count, (), str(error))]
+    except BaseException as error:  # after any exception, the checks are missing
+        return [missing(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
+    made = counted(checks)
+    if made == task.count:
+        return checks
+    note = f"{made} checks were made; {task.count} were planned"
+    return [*checks, missing(task.operator, task.backend, task.dtype, label, abs(made - task.count), note)]
+
+
+def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
+    """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
+
+    def execute() -> list[Check]:
+        return [check for task in tasks() for check in _run(label, task)]
+
+    return Unit(label, weight, partial(_planned, tasks), execute, label.partition(":")[0])
+
+
+def _planned(tasks: Callable[[], Sequence[Task]]) -> int:
+    return sum(task.count for task in tasks())
+
+
+def spoil_new_memory() -> None:
+    """Let glibc fill new memory of this process, so that reads of uninitialised memory show.
+
+    New memory is often zero, which hides such errors. Every byte becomes 0x7f, and every float close to the largest.
+    """
+    with suppress(OSError, AttributeError, TypeError):  # another C library, or system
+        ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; new memory gets the complement
+
+
+def execute(units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Check]]]:
+    """Execute units one after the other, and yield each with its checks."""
+    spoil_new_memory()
+    for unit in units:
+        yield unit, unit.execute()

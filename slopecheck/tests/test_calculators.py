@@ -1,0 +1,440 @@
+"""check_calculator: calculators of ASE as they are, and mistakes that the named checks must find."""
+
+import functools
+import re
+import time
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.calculators.morse import MorsePotential
+from click.testing import CliRunner
+
+from slopecheck import CalculatorError, check_calculator
+from slopecheck.calculators import KINDS
+from slopecheck.cli import main
+from slopecheck.report import read
+from slopecheck.scans import refine, scan
+
+CRYSTAL = bulk("Cu", cubic=True)
+CLUSTER = Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
+
+
+def only(*kinds):
+    """Leave out all other kinds of check."""
+    return {kind: "another test" for kind in KINDS if kind not in kinds}
+
+
+def run(factory, *structures, kinds=tuple(KINDS)):
+    return check_calculator(factory, structures or [CRYSTAL], skip=only(*kinds), raises=False)
+
+
+def failed(result):
+    return {check.kind for check in result.failures}
+
+
+# ---- calculators of ASE --------------------------------------------------------------------------------------------
+
+
+def lennard_jones(**options):
+    return lambda: LennardJones(sigma=2.27, epsilon=0.1, rc=5.0, **options)
+
+
+def test_emt():
+    """It cuts off where its functions have not quite vanished; a function of its own cannot be pickled."""
+    right = {"jacobian", "renumbering", "wrapping", "repetition", "far atoms", "company", "history", "drift"}
+    result = run(EMT, kinds=set(KINDS) - right)  # of which test_mistakes asks, too
+    assert failed(result) == {"cutoff", "scale"}
+    (jump,) = [c for c in result.failures if c.kind == "cutoff"]
+    assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)
+    assert [c.field for c in result.checks if not c.offered] == ["pickle"]
+    curves = [c for c in result.checks if c.curve]
+    assert len(curves) == 3
+    assert all(c.order == pytest.approx(2, abs=0.1) for c in curves)
+
+
+def test_lennard_jones():
+    kinds = ("forces", "net force", "line", "cutoff", "scale")
+    assert not failed(run(lennard_jones(smooth=True), CLUSTER, kinds=kinds))
+    result = run(lennard_jones(smooth=False), CLUSTER, kinds=kinds)
+    assert failed(result) == {"cutoff", "scale"}
+    notes = [c.note for c in result.failures]
+    assert re.match(r"a kink: forces jump by 0\.00\d+ eV/Å, energy does not, at 5\.000000 Å$", notes[0])
+    assert "a kink" in notes[1]
+    assert "(two atoms 5.00000 Å apart)" in notes[1]
+
+
+def test_morse():
+    assert not failed(run(lambda: MorsePotential(epsilon=0.5, r0=2.55), CLUSTER))
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+class Wrong(Calculator):
+    """EMT with a mistake: what `change` makes of its results."""
+
+    implemented_properties = ("energy", "free_energy", "forces", "stress")
+
+    def __init__(self, change=None, inner=EMT):
+        super().__init__()
+        self.change, self.inner, self.calls = change, inner(), 0
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        self.calls += 1
+        names = ["energy", "forces"] + ["stress"] * bool(self.atoms.pbc.all())
+        self.results = {name: self.inner.get_property(name, self.atoms) for name in names}
+        if self.change:
+            self.change(self, self.atoms, self.results)
+        self.results["free_energy"] = self.results["energy"]
+
+
+def scaled_forces(self, atoms, results):
+    results["forces"] = 1.00001 * results["forces"]
+
+
+def sign_of_a_shear(self, atoms, results):
+    results["stress"] = results["stress"] * [1, 1, 1, 1, -1, 1]
+
+
+def last(self, atoms, results):
+    """Begin with the result of the last call, and do not quite converge."""
+    energy = results["energy"]
+    results["energy"] += 1e-6 * (energy - getattr(self, "before", energy))
+    self.before = energy
+
+
+def first(self, atoms, results):
+    """Keep what was made for the first structure."""
+    self.kept = getattr(self, "kept", results["energy"])
+    results["energy"] += 1e-6 * self.kept
+
+
+def by_positions(self, atoms, results):
+    """Know results by where atoms are, whatever the cell."""
+    results |= vars(self).setdefault("known", {}).setdefault(atoms.positions.tobytes(), dict(results))
+
+
+def noise(self, atoms, results):
+    results["energy"] += 1e-14 * np.random.default_rng().standard_normal()
+
+
+def order(self, atoms, results):
+    if len(atoms) > 1:
+        d = atoms.get_distance(0, 1, mic=True, vector=True)
+        results["energy"] += 1e-3 * d @ d
+        results["forces"] = results["forces"].copy()
+        results["forces"][:2] += [2e-3 * d, -2e-3 * d]
+
+
+def images(self, atoms, results):
+    other = atoms.copy()
+    other.pbc = False
+    results |= {name: EMT().get_property(name, other) for name in ("energy", "forces")}
+
+
+def curl(self, atoms, results):
+    around = atoms.positions - atoms.positions.mean(axis=0)
+    results["forces"] = results["forces"] + 1e-5 * around @ [[0, 1, 0], [-1, 0, 0], [0, 0, 0]]
+
+
+def field(self, atoms, results):
+    results["energy"] += 1e-3 * atoms.positions[:, 0].sum()
+    results["forces"] = results["forces"] - [1e-3, 0, 0]
+
+
+def anisotropic(self, atoms, results):
+    x = atoms.positions - atoms.positions.mean(axis=0)
+    results["energy"] += 0.5e-3 * (x[:, 0] ** 2).sum()
+    results["forces"] = results["forces"] - 1e-3 * x * [1, 0, 0]
+
+
+def handed(self, atoms, results):
+    if len(atoms) > 3:
+        a, b, c = atoms.get_distances(0, [1, 2, 3], mic=True, vector=True)
+        results["energy"] += 1e-6 * np.cross(a, b) @ c
+
+
+def per_atom(self, atoms, results):
+    results["energy"] /= len(atoms)
+    results["forces"] = results["forces"] / len(atoms)
+
+
+def fails_alone(self, atoms, results):
+    if len(atoms) == 1:
+        raise IndexError("list of neighbours is empty")
+
+
+def sideways(self, atoms, results):
+    if len(atoms) == 2:
+        results["forces"] = results["forces"] + [[1e-9, 0, 0], [-1e-9, 0, 0]]
+
+
+def long_range(self, atoms, results):
+    results["energy"] += sum(1 / d for d in atoms.get_all_distances()[np.triu_indices(len(atoms), 1)])
+
+
+def friction(self, atoms, results):
+    results["forces"] = 0.9 * results["forces"]
+
+
+def of_angle(self, atoms, results):
+    """Add the angle of three atoms, whose gradient has another sign on the other side of a line."""
+    if len(atoms) == 3:
+        u, v = atoms.get_distances(0, [1, 2], vector=True)
+        normal = np.cross(u, v)
+        results["energy"] += 1e-3 * np.arctan2(np.linalg.norm(normal), u @ v)
+        results["forces"] = results["forces"] + 1e-3 * np.sign(normal) * [0, 0, 1]
+
+
+def single(self, atoms, results):
+    """Compute in float32, as far as positions and results are concerned."""
+    other = atoms.copy()
+    other.positions = atoms.positions.astype(np.float32)
+    results |= {name: np.float32(self.inner.get_property(name, other)) for name in results}
+
+
+def knows_its_copies(self, atoms, results):
+    results["energy"] += 1e-12 * (vars(self).setdefault("first", id(self)) != id(self))
+
+
+class Skin(Wrong):
+    """A pair energy exp(-r) within 4 Å, whose neighbours are sought anew when an atom has moved by all of the skin."""
+
+    share = 1.0
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        Calculator.calculate(self, atoms, properties, system_changes)
+        x = self.atoms.positions
+        if len(x) != len(getattr(self, "at", ())) or np.linalg.norm(x - self.at, axis=1).max() > self.share * 0.7:
+            self.at, self.near = x.copy(), self.atoms.get_all_distances() < 4.7
+        r = self.atoms.get_all_distances()
+        energy = (np.exp(-r) * (r < 4) * self.near)[np.triu_indices(len(x), 1)].sum()
+        self.results = {"energy": energy, "free_energy": energy}
+
+
+def test_neighbours_that_are_kept_too_long():
+    """With half of the skin it is right."""
+    found = run(Skin, CLUSTER, kinds=("cutoff", "history"))
+    (note,) = [c.note for c in found.failures if c.kind == "history"]
+    assert re.match(r"energy differs by 0\.02\d? eV where each of two atoms moves by 0\.51 Å into reach$", note), note
+    Skin.share = 0.5
+    assert "history" not in failed(run(Skin, CLUSTER, kinds=("cutoff", "history")))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "atoms", "words"),
+    [
+        (scaled_forces, "forces", CRYSTAL, "differences give"),
+        (sign_of_a_shear, "stress", CRYSTAL, "volume * stress xz"),
+        (last, "history", CRYSTAL, "energy differs"),
+        (first, "history", CRYSTAL, "energy differs"),
+        (by_positions, "history", CRYSTAL, "energy differs"),
+        (noise, "repeat", CRYSTAL, "energy differ from one to the next"),
+        (order, "renumbering", CRYSTAL, "energy differs"),
+        (images, "wrapping", CRYSTAL, "energy differs"),
+        (images, "repetition", CRYSTAL, "energy differs"),
+        (curl, "jacobian", CLUSTER, "the forces have no energy"),
+        (curl, "net torque", CLUSTER, "torque is"),
+        (field, "net force", CRYSTAL, "sum of forces is 0.004"),
+        (field, "translation", CLUSTER, "energy differs"),
+        (anisotropic, "rotation", CLUSTER, "energy differs"),
+        (handed, "reflection", CLUSTER, "energy differs"),
+        (per_atom, "company", CLUSTER, "energy differs"),
+        (of_angle, "line", CLUSTER, "a kink: forces jump by 0.001 eV/Å, energy does not, at 180°"),
+        (fails_alone, "lone atom", CRYSTAL, "IndexError: list of neighbours is empty"),
+        (sideways, "two atoms", CRYSTAL, "forces differ"),
+        (friction, "two atoms", CRYSTAL, "differences of the energy give"),
+        (long_range, "far atoms", CLUSTER, "energy differs"),
+        (friction, "drift", CRYSTAL, "half the time step divides the error by"),
+    ],
+)
+def test_mistakes(mistake, kind, atoms, words):
+    result = run(lambda: Wrong(mistake), atoms, kinds=(kind,))
+    assert failed(result) == {kind}
+    assert any(words in c.note for c in result.failures), str(result)
+    assert not failures_without_a_mistake(kind, atoms is CRYSTAL)
+
+
+# What a calculator may read of atoms beside elements, positions and cell.
+READ = {
+    "initial charges": (lambda a: a.set_initial_charges(0.1 * np.arange(1, 6)), lambda a: a.get_initial_charges()),
+    "magnetic moments": (
+        lambda a: a.set_initial_magnetic_moments([1.0] * 5),
+        lambda a: a.get_initial_magnetic_moments(),
+    ),
+    "tags": (lambda a: a.set_tags(2), lambda a: a.get_tags()),
+    "a charge": (lambda a: a.info.update(charge=1), lambda a: np.array([a.info.get("charge", 0)])),
+    "an array": (lambda a: a.set_array("spin", np.ones(5)), lambda a: a.arrays.get("spin", np.zeros(1))),
+    "an object": (lambda a: a.info.update(f=lambda: 1), lambda a: np.array([a.info["f"]() if "f" in a.info else 0])),
+    "a displaced cell": (lambda a: a.set_celldisp([1.0, 0, 0]), lambda a: a.get_celldisp()),
+}
+
+
+def jump(self, atoms, results):
+    if len(atoms) == 2:
+        results["energy"] += 1e-3 * (atoms.get_distance(0, 1) > 3)
+
+
+REDUCED = {"lone atom": field, "cutoff": jump, "line": of_angle, "far atoms": long_range, "company": per_atom}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "mistake"),
+    [(what, *mistake) for what in READ for mistake in (("forces", scaled_forces), ("two atoms", sideways))]
+    + [(what, *mistake) for what in ("initial charges", "a charge") for mistake in REDUCED.items()],
+)
+def test_mistakes_where_something_else_is_read(what, kind, mistake):
+    """Of two structures that differ in that alone, the second; the first has the right results of the same geometry."""
+    give, read = READ[what]
+    other = CLUSTER.copy()
+    give(other)
+
+    def where_it_is(self, atoms, results):
+        if read(atoms).any():
+            mistake(self, atoms, results)
+
+    skip, inner = only(kind), lennard_jones(smooth=True)
+    make = functools.partial(Wrong, where_it_is, inner)
+    result = check_calculator(make, [CLUSTER, other], names=["without", "with"], skip=skip, raises=False)
+    assert {(c.kind, c.case) for c in result.failures} == {(kind, "with")}, str(result)
+
+
+@functools.cache
+def failures_without_a_mistake(kind, crystal):
+    return failed(run(Wrong, CRYSTAL if crystal else CLUSTER, kinds=(kind,)))
+
+
+def test_copies():
+    """Of EMT none can be pickled."""
+    for kind in ("copy", "pickle"):
+        assert failed(run(lambda: Wrong(knows_its_copies, lennard_jones()), kinds=(kind,))) == {kind}
+        assert not failed(run(lambda: Wrong(None, lennard_jones()), kinds=(kind,)))
+
+
+def test_float32():
+    """Comparisons allow for the rounding that the calculator shows; differences say that they cannot tell."""
+    result = run(lambda: Wrong(single), CLUSTER, kinds=set(KINDS) - {"lone atom", "cutoff", "scale"})
+    assert not failed(result)
+    assert {c.kind for c in result.inconclusive} == {"forces"}
+
+
+def test_scans():
+    """Jumps are told from kinks and from what is smooth; a value that stands alone is a jump."""
+    points, noise = np.linspace(0.5, 2.0, 60), np.full(1, 1e-15)
+    assert not scan(lambda x: np.array([x**-12]), points, noise, 4)
+    assert not scan(lambda x: np.array([x**-6 + abs(x - 1.234)]), points, noise, 4)
+    (jump,) = scan(lambda x: np.array([x**-6 + 1e-4 * (x > 1.234)]), points, noise, 4)
+    assert jump.at == pytest.approx(1.234, abs=1e-6)
+    assert jump.change == pytest.approx(1e-4, rel=1e-2)
+    (jump,) = scan(lambda x: np.array([np.nan if x > 1 else x]), points, noise, 4)
+    assert np.isnan(jump.change).all()
+    assert refine(lambda x: np.array([float(x == 0)]), -1, 1, noise, 0.0).at == 0
+    assert refine(lambda x: np.array([abs(x)]), -1, 1, noise, 0.0) is None
+
+
+# ---- what is around --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_offered():
+    class NoStress(Wrong):
+        implemented_properties = ("energy", "forces")
+
+    def drop(self, atoms, results):
+        results.pop("stress", None)
+
+    result = run(lambda: NoStress(drop), kinds=("forces", "stress"))
+    assert result.passed
+    assert [(c.kind, c.field) for c in result.checks if not c.offered] == [("not offered", "stress")]
+    assert "the calculator has no stress" in str(result)
+
+
+def test_the_error_tells():
+    with pytest.raises(
+        CalculatorError, match=r"(?s)checks failed\n  forces \(structure Cu4, .*-force \[\d, [xyz]\]"
+    ) as e:
+        check_calculator(lambda: Wrong(scaled_forces), [CRYSTAL], skip=only("forces"))
+    assert isinstance(e.value, AssertionError)
+    assert failed(e.value.result) == {"forces"}
+
+
+def test_a_calculator_that_hangs():
+    """Of one of two structures: the other is checked; what is lost is the kind of check that met it."""
+
+    def hangs(self, atoms, results):
+        if atoms.pbc.any() or len(atoms) == 1:
+            time.sleep(1000)
+
+    skip = only("net force", "lone atom")
+    found = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=2, raises=False)
+    assert [(c.kind, c.case, c.note) for c in found.checks] == [
+        ("call", "Cu4", "it takes longer than 2 s"),
+        ("net force", "Cu5", ""),
+        ("lone atom", "Cu5", "it takes longer than 2 s"),
+    ]
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="factory is a EMT; expected a callable"):
+        check_calculator(EMT(), [CRYSTAL])
+    with pytest.raises(TypeError, match=r"structures is not a sequence of ase\.Atoms"):
+        check_calculator(EMT, CRYSTAL)
+    with pytest.raises(ValueError, match="skip names forge; expected forces"):
+        check_calculator(EMT, [CRYSTAL], skip={"forge": "why"})
+    assert "expected an ASE calculator" in str(run(lambda: 3, kinds=("net force",)))
+
+
+def test_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    CRYSTAL.write("cu.xyz", format="extxyz")
+    (tmp_path / "mine_to_check.py").write_text(
+        "from ase.calculators.emt import EMT\n\n\ndef wrong():\n    raise OSError('no model')\n"
+    )
+    skips = [word for kind, why in only("forces").items() for word in ("--skip", f"{kind}={why}")]
+    given = ["calculator", "--structure", "cu.xyz", *skips]
+    done = CliRunner().invoke(main, [*given, "mine_to_check:EMT", "--report", "page"])
+    assert done.exit_code == 0, done.output
+    assert "3 checks passed, 0 failed" in done.output
+    assert "cu.xyz" in done.output
+    assert (tmp_path / "page" / "report.html").exists()
+    assert read(tmp_path / "page" / "report.json")["counts"]["passed"] == 3
+    done = CliRunner().invoke(main, [*given, "mine_to_check:wrong"])
+    assert done.exit_code == 1
+    assert "OSError: no model" in done.output
+    for words, text in [
+        (["calculator", "mine_to_check:EMT"], "Missing option '--structure'"),
+        ([*given, "mine_to_check:other"], "cannot be loaded"),
+        ([*given, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
+    ]:
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 2, done.output
+        assert text in done.output
+
+
+def test_an_interrupted_command_shows_what_it_knows(tmp_path, monkeypatch):
+    """The calculator sends the interrupt in the third of three kinds of check, from the process of its own."""
+    monkeypatch.chdir(tmp_path)
+    CRYSTAL.write("cu.xyz", format="extxyz")
+    (tmp_path / "interrupting.py").write_text(
+        "import os, signal, time\nfrom ase.calculators.emt import EMT\n\n\nclass Interrupts(EMT):\n"
+        "    def calculate(self, atoms, *more):\n        super().calculate(atoms, *more)\n"
+        "        if len(atoms) == 1:\n"
+        "            time.sleep(2)  # the command has then received what the kinds before have found\n"
+        "            os.kill(os.getppid(), signal.SIGINT)\n            time.sleep(60)\n"
+    )
+    skips = [
+        word for kind, why in only("forces", "net force", "lone atom").items() for word in ("--skip", f"{kind}={why}")
+    ]
+    words = ["calculator", "--structure", "cu.xyz", *skips, "interrupting:Interrupts", "--report", "page"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 130
+    lines = done.stdout.splitlines()
+    assert sum(line.lstrip(" │").startswith(("forces ", "net force ")) for line in lines) == 4, done.stdout
+    assert lines[-1] == "4 checks passed, 0 failed, then interrupted"
+    assert done.stderr.strip() == "Ended by SIGINT"
+    assert not list((tmp_path / "page").iterdir())

@@ -1,0 +1,93 @@
+"""Right functions of torch pass whatever the seed; mistakes that people have made are found by the check they name.
+
+Those are in `field/`.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from field import FIELD, TEXTBOOK  # noqa: E402
+
+from slopecheck import check_derivatives  # noqa: E402
+
+SMALL, LARGE = 1e-8, 1e8
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn(*shape):
+    """Return what makes one input of a shape from a seed."""
+    return lambda seed: (normal(seed, *shape),)
+
+
+def network(activation):
+    return lambda x, w, v: activation(activation(x @ w) @ v)
+
+
+def layers(seed):
+    return normal(seed, 3, 4), normal(seed + 1000, 4, 5), normal(seed + 2000, 5, 2)
+
+
+# Names, functions, and what makes their inputs from a seed.
+RIGHT = {
+    "silu network": (network(torch.nn.functional.silu), layers),
+    "relu network": (network(torch.relu), layers),
+    "softmax": (lambda x: x.softmax(-1), drawn(3, 4)),
+    "masked softmax": (lambda x: x.masked_fill(torch.eye(3, dtype=torch.bool), -torch.inf).softmax(-1), drawn(3, 3)),
+    "norm": (lambda x: x.norm(dim=-1), drawn(3, 3)),
+    "norm of layers": (lambda x: torch.nn.functional.layer_norm(x, (4,)), drawn(3, 4)),
+    "norm of a batch": (lambda x: (x - x.mean(0)) / ((x - x.mean(0)).square().mean(0) + 1e-5).sqrt(), drawn(5, 2)),
+    "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), lambda s: (normal(s, 2, 3), normal(s + 1, 3, 2))),
+    "large": (lambda x: torch.exp(SMALL * x), lambda s: (LARGE * normal(s, 4),)),
+    "small": (lambda x: torch.exp(LARGE * x), lambda s: (SMALL * normal(s, 4),)),
+    "large results": (lambda x: LARGE * torch.exp(x), drawn(4)),
+    "waves": (lambda x: torch.sin(100 * x), drawn(4)),
+    "steep": (lambda x: torch.exp(20 * x), drawn(4)),
+    "near zero": (lambda x: torch.log1p(x), lambda s: (1e-9 * normal(s, 4).abs(),)),
+    "linear": (lambda x: 3 * x.sum(0), drawn(3, 2)),
+    "quadratic": (lambda x: (x * x.flip(0)).sum(), drawn(5)),
+    "cumsum": (lambda x: x.sin().cumsum(0), drawn(6)),
+    "sort": (lambda x: x.sort()[0] ** 2, drawn(6)),
+    "steps": (lambda x: x.floor() * x, drawn(6)),
+    "solve": (lambda a, b: torch.linalg.solve(a, b), lambda s: (normal(s, 3, 3), normal(s + 1, 3))),
+    "eigenvalues": (lambda a: torch.linalg.eigvalsh(a + a.T), drawn(3, 3)),
+    "maximum": (lambda x: x.amax(0), drawn(4, 2)),
+    "integers beside": (lambda x, i: x[i].sin(), lambda s: (normal(s, 3, 2), torch.tensor([0, 2, 2]))),
+    "tuple": (lambda x: (x.sin(), x.argmax(), x.sum()), drawn(4)),
+    "scalars": (lambda a, b: a.sin() * b.exp(), lambda s: (normal(s), normal(s + 1))),
+    "empty beside": (lambda x, e: x.sin().sum() + e.sum(), lambda s: (normal(s, 3), normal(s, 0, 2))),
+    "float32 given": (lambda x: x.tanh(), lambda s: (normal(s, 3, 2).float(),)),
+    "unused input": (lambda x, y: x.sin(), lambda s: (normal(s, 3), normal(s + 1, 3))),
+    "zeros": (lambda x: (x**2 + x).sum(0), lambda s: (torch.zeros(2, 3, dtype=torch.float64),)),
+    "cholesky": (lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(3, dtype=x.dtype)), drawn(3, 3)),
+    "sizes apart": (lambda x: x.square().sum(-1).sqrt(), lambda s: (normal(s, 2, 3) * torch.tensor([1e-6, 1.0, 1e6]),)),
+}
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_no_false_alarm(seeds):
+    for name, (function, inputs) in RIGHT.items():
+        for seed in range(seeds):
+            result = check_derivatives(function, inputs(seed), framework="torch", seed=seed, raises=False)
+            assert result.passed, f"{name}, seed {seed}\n{result}"
+
+
+# Mistakes
+
+
+ENTRIES = [pytest.param(entry, id=entry.name) for entry in (*TEXTBOOK, *FIELD)]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_named_check_fails(entry):
+    result = check_derivatives(entry.faulty, entry.inputs(), framework="torch", raises=False)
+    orders = [check.case for check in result.failures if check.kind == entry.check]
+    assert any(case in ("", str(entry.order)) for case in orders), str(result)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_repaired_function_passes(entry):
+    check_derivatives(entry.repaired, entry.inputs(), framework="torch")

@@ -1,0 +1,226 @@
+"""The report: JSON that comes back, its pictures and summary, and the comparison with an earlier one."""
+
+import json
+import math
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from slopecheck import plots
+from slopecheck.compare import compare
+from slopecheck.environment import collect
+from slopecheck.record import COLUMNS, Check
+from slopecheck.report import KEYS, ReportError, assemble, checks_of, encoded, read
+from slopecheck.summary import ratio, summarise, worst
+from slopecheck.terms import Terms
+from slopecheck.units import counted
+
+STEPS = tuple(2.0**-k for k in range(6, 37, 3))
+
+
+def made_up_checks():
+    """Return a small run in which everything passes."""
+    rng = np.random.default_rng(0)
+    checks = []
+    derivatives = {"gno_kernel_fwd": ["kernel"], "gno_kernel_bwd": ["coords", "params"]}
+    for order, (name, results) in enumerate(derivatives.items()):
+        for field in results:
+            for backend in ("fortran", "pyref"):
+                for dtype in ("float32", "float64"):
+                    made = Check(
+                        name, backend, dtype, "accuracy", "regular", field, 8 * rng.random(), 8.0, seconds=0.001
+                    )
+                    bits = f"{rng.integers(2**62):016x}"
+                    checks += [replace(made, digest=bits), replace(made, kind="repeat", error=0.0, tolerance=0.0)]
+                curve = tuple((h, 2e-16 * (0.1 + rng.random()) / h) for h in STEPS)
+                differences = Check(name, backend, "float64", "differences", "regular", field, 1e-14, 1e-7, curve=curve)
+                checks += [differences] * order
+            curve = tuple((h, h**2 + 1e-31 / h) for h in STEPS)
+            judge = Check(name, "judge", "real128", "differences", "regular", field, 1e-21, 5e-20, 2.01, curve=curve)
+            checks += [judge] * order
+    return checks
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return collect()
+
+
+def assembled(checks, environment, seed=0):
+    return assemble(checks, [("backend gpu", "CuPy is not installed")], seed, "a command", environment, counted(checks))
+
+
+def test_report_comes_back(tmp_path, environment):
+    checks = made_up_checks()
+    report = assembled(checks, environment)
+    (tmp_path / "report.json").write_bytes(encoded(report))
+    again = read(tmp_path / "report.json")
+    assert again == report
+    assert checks_of(again) == checks
+    assert list(again) == list(KEYS)
+    assert list(again["checks"]) == list(COLUMNS) == [f.name for f in fields(Check)]
+    assert set(again["counts"]) | {"what", "reason"} == set(re.findall("`([a-z_]+)`", KEYS["counts"] + KEYS["skips"]))
+    assert KEYS["schema_version"].startswith(f"{again['schema_version']}: ")
+    assert report["verdict"] == "passed"
+    counts = {
+        "planned": len(checks),
+        "passed": len(checks),
+        "failed": 0,
+        "inconclusive": 0,
+        "not_offered": 0,
+        "skipped": 1,
+    }
+    assert report["counts"] == counts
+
+
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_what_is_not_finite_is_null_and_failed(environment, error):
+    checks = made_up_checks()
+    checks[0] = replace(checks[0], error=error, note="NaN")
+    checks[-1] = replace(checks[-1], error=error, order=error, curve=((0.5, error), (0.25, 1e-3)))
+    raw = json.loads(json.dumps(assembled(checks, environment), allow_nan=False))
+    assert raw["verdict"] == "failed"
+    assert raw["counts"]["failed"] == 2
+    assert raw["checks"]["error"][0] is None
+    assert raw["checks"]["curve"][-1] == [[0.5, None], [0.25, 1e-3]]
+    assert raw["checks"]["order"][-1] is None
+    restored = checks_of(raw)
+    assert not restored[0].passed
+    assert math.isnan(restored[-1].curve[0][1])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("checks", "error"), [], "shorter"),
+        (("checks",), [], "its checks: []; expected dict"),
+        (("checks", "kind"), "a", 'its kind: "a"; expected list'),
+        (("checks", "error", 5), "5.0", 'its error: "5.0"; expected int or float or null'),
+        (("checks", "error", 5), True, "its error: true; expected"),
+        pytest.param(("checks", "error", 5), 10**400, "int too large", id="large"),
+        (("checks", "kind", 5), ["accuracy"], 'its kind: ["accuracy"]; expected str'),
+        *((("checks", name, 5), None, f"its {name}: null; expected str") for name in ("operator", "backend", "dtype")),
+        *((("checks", name, 5), {}, f"its {name}: {{}}; expected str") for name in ("case", "field", "note", "trace")),
+        (("checks", "digest", 5), ["a"], 'its digest: ["a"]; expected str or null'),
+        (("checks", "order", 5), "2", 'its order: "2"; expected int or float or null'),
+        (("checks", "curve", 5), [[1.0]], "not enough values"),
+        (("checks", "curve", 5), [["a", "b"]], 'its curve: "a"; expected'),
+        (("command",), [], "its command: []; expected str"),
+        (("seconds",), "long", 'its seconds: "long"; expected'),
+        (("seconds",), math.inf, "its seconds: inf; expected a finite number"),
+        (("schema_version",), 1, "with schema_version 3"),
+    ],
+)
+def test_other_reports_are_refused(environment, tmp_path, place, value, says):
+    report = target = json.loads(json.dumps(assembled(made_up_checks(), environment)))
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    with pytest.raises(ReportError, match="is no report of checks") as caught:
+        read(tmp_path / "report.json")
+    assert says in str(caught.value)
+
+
+def test_what_is_missing_or_not_offered_is_no_success(environment):
+    checks = made_up_checks()
+    assert assembled([], environment)["verdict"] == "failed"
+    assert assemble(checks, [], 0, "a command", environment, len(checks) + 1)["verdict"] == "failed"
+    absent = Check("gno_kernel_fwd", "f", "float64", "not offered", "gno_kernel, wide, float64: f", "", 7, 0.0)
+    report = assembled([*checks, absent], environment)
+    assert (report["verdict"], report["counts"]["not_offered"]) == ("passed", 7)
+    assert report["counts"]["passed"] == len(checks)
+    assert assembled([absent], environment)["verdict"] == "failed"
+    assert not checks_of(report)[-1].passed
+    assert not checks_of(report)[-1].failed
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "Expecting value"),
+        ('{"schema_version": 2}', "is no report of checks with schema_version 3"),
+        ('{"schema_version": 3}', "'command'"),
+        ("[" * 200_000, "recursion"),
+        ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
+    ],
+)
+def test_other_files_are_refused_in_a_sentence(tmp_path, text, says):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match=r"other\.json") as caught:
+        read(path)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_pictures_of_odd_values():
+    check = Check("gno_kernel_bwd", "my:function", "float64", "differences", "c", "coords", math.inf, 1e-7)
+    curves = [((0.5, 0.0), (0.25, math.nan)), ((0.5, 0.0),), ((0.5, 1e-3), (0.25, math.inf))]
+    assert plots.png(plots.differences([replace(check, curve=c) for c in curves], Terms())).startswith(b"\x89PNG")
+    wrong = [
+        replace(check, kind="accuracy", backend=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]
+    ]
+    assert plots.svg(plots.agreement(wrong, Terms())).count("NaN") == 1
+
+
+def test_summary_shows_the_worst():
+    check = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "c", "coords", 1.0, 8.0)
+    checks = [
+        check,
+        replace(check, error=10.0, tolerance=100.0),
+        replace(check, kind="differences", error=1e-9, tolerance=1e-7, order=1.97),
+        replace(check, kind="differences", error=1e-9, tolerance=1e-7, order=2.01),
+        replace(check, kind="golden"),
+        replace(check, kind="repeat", error=1.0, tolerance=0.0),
+    ]
+    (row,) = summarise(checks, Terms())
+    assert (row.error, row.tolerance, row.order, row.others, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
+    nan = replace(check, error=math.nan)
+    assert worst([check, nan]) is nan
+    assert ratio(replace(check, error=0.0, tolerance=0.0)) == 0.0
+    assert ratio(checks[-1]) == math.inf
+
+
+def test_comparison(environment):
+    before = [c for c in made_up_checks() if c.kind == "accuracy"]
+    digests = [i for i, c in enumerate(before) if c.digest]
+    after = list(before)
+    after[digests[0]] = replace(before[digests[0]], digest="0" * 16)
+    after[1] = replace(before[1], error=before[1].error * 2.1)
+    after[2] = replace(before[2], error=before[2].error * 1.9)
+    after[3] = replace(before[3], error=math.nan)
+    gone = after.pop()
+    after.append(replace(gone, operator="gno_message_fwd"))
+    found = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after, Terms())
+    assert found.influences == [("seed", "0", "1")]
+    assert found.changed_bits == [(before[0], after[0])]
+    assert found.same_bits == len(before) - 2
+    assert found.changed_accuracy == [(before[1], after[1]), (before[3], after[3])]
+    assert list(found.gone) == [(gone.operator, gone.backend, gone.dtype)]
+    assert list(found.new) == [("gno_message_fwd", gone.backend, gone.dtype)]
+
+
+def test_comparison_keeps_checks_of_the_same_name_apart(environment):
+    check = made_up_checks()[0]
+    before, after = [check, check], [check, replace(check, digest="0" * 16)]
+    found = compare(assembled(before, environment), before, assembled(after, environment), after, Terms())
+    assert (found.same_bits, len(found.changed_bits)) == (1, 1)
+    assert not found.new
+    assert not found.gone
+
+
+def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
+    checks = made_up_checks()
+    earlier = assembled(checks, environment)
+    now = [c for c in checks if c.operator == "gno_kernel_bwd" and c.backend == "pyref" and c.dtype == "float64"]
+    now, lost = now[1:], now[0]
+    report = assembled(now, environment)
+    assert sum(compare(earlier, checks, report, now, Terms()).gone.values()) == len(checks) - len(now)
+    asked = ({"gno_kernel_bwd"}, {"pyref"}, {"float64"})
+    comparison = compare(earlier, checks, report, now, Terms(), asked)
+    assert comparison.gone == {(lost.operator, lost.backend, lost.dtype): 1}
+    assert comparison.new == {}

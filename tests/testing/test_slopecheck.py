@@ -1,0 +1,80 @@
+"""Operators and models of torch pass the checks of slopecheck for any function and calculator, whatever the seed."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from slopecheck import check_calculator, check_derivatives
+from slopecheck.calculators import KINDS
+
+torch = pytest.importorskip("torch")
+
+from ase.build import bulk, molecule  # noqa: E402
+
+import trigraph.ase  # noqa: E402
+import trigraph.torch  # noqa: E402
+from trigraph import CSC  # noqa: E402
+from trigraph.torch.nn import DimeNetPlusPlus  # noqa: E402
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def attention(x, weights):
+    graph = CSC.from_coo(np.array([0, 1, 2, 2, 1]), np.array([1, 0, 0, 1, 1]), 3, 3)
+    return trigraph.torch.mha_gat_n2n(x, x, weights, graph, num_heads=2).output_embedding
+
+
+@functools.cache
+def dimenet():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
+        for parameter in model.parameters():  # the last layer is zero at first
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return model.requires_grad_(False)
+
+
+def energy(positions):
+    return dimenet()(torch.tensor([1, 6, 8]), positions).sum()
+
+
+def forces(positions):
+    return -torch.autograd.grad(energy(positions), positions, create_graph=True)[0]
+
+
+def atoms(seed):
+    start = torch.tensor([[0.0, 0, 0], [1.1, 0, 0], [0.2, 1.2, 0]], dtype=torch.float64)
+    return (start + 0.1 * normal(seed, 3, 3),)
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_derivatives(seeds):
+    """Forces are a first derivative already, and an operator has no third."""
+    for seed in range(seeds):
+        check_derivatives(attention, (normal(seed, 3, 4), normal(seed + 1, 8)), framework="torch", seed=seed)
+        for function, order in ((energy, 2), (forces, 1)) if seeds > 1 else ():  # which are slow
+            check_derivatives(function, atoms(seed), framework="torch", order=order, seed=seed)
+
+
+def calculator():
+    torch.manual_seed(1)
+    model = DimeNetPlusPlus(
+        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
+    )
+    return trigraph.ase.Calculator(model.double())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("structure", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
+def test_calculator(structure):
+    result = check_calculator(calculator, [structure])
+    assert {c.kind for c in result.checks} >= set(KINDS) - {"stress", "net torque", "wrapping", "repetition"}
+
+
+def test_calculator_in_short():
+    kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
+    others = {kind: "in the slow test" for kind in KINDS if kind not in kinds}
+    check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=others)

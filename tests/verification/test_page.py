@@ -1,0 +1,85 @@
+"""The page and the pictures of a run: they need nothing else, and replace those of an earlier run as a whole."""
+
+import errno
+import math
+import pathlib
+import re
+from dataclasses import replace
+
+import pytest
+
+from slopecheck.compare import compare
+from slopecheck.record import Check
+from slopecheck.report import assemble
+from slopecheck.units import counted
+from trigraph.environment import collect
+from trigraph.verification.report import write
+from trigraph.verification.terms import TERMS
+
+
+def made_up_checks():
+    """Return a small run in which everything passes."""
+    accuracy = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 2.0, 8.0)
+    curve = tuple((2.0**-k, 2e-16 * 2.0**k) for k in range(6, 37, 3))
+    differences = replace(accuracy, kind="differences", error=1e-14, tolerance=1e-7, curve=curve)
+    return [accuracy, replace(accuracy, backend="fortran", digest="0" * 16), differences]
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return collect()
+
+
+def assembled(checks, environment):
+    return assemble(checks, [], 0, "trigraph verify", environment, counted(checks))
+
+
+def test_pictures_without_data_are_removed(tmp_path, environment):
+    checks = made_up_checks()
+    write(tmp_path, assembled(checks, environment), checks)
+    files = {"report.json", "report.html", "agreement.png"}
+    assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
+    others = checks[:2]  # no picture is left over of what there is not any more
+    write(tmp_path, assembled(others, environment), others)
+    assert {p.name for p in tmp_path.iterdir()} == files
+
+
+def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing_else(tmp_path, environment):
+    checks = made_up_checks()
+    bad = replace(checks[0], error=math.nan, note="KeyError: '<script>x</script> &'", trace="Traceback:\nKeyError: 'x'")
+    absent = replace(bad, backend="f", kind="not offered", error=7, note="why")
+    checks[:1] = [bad, replace(bad, case="wide"), absent]
+    report = assemble(checks, [("backend gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
+    earlier = assembled(checks[1:], environment)
+    write(tmp_path, report, checks, compare(earlier, checks[1:], report, checks, TERMS))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    places = ('class="verdict failed"', "2 failed, 7 not offered", "<svg", "Failures", "&lt;script&gt;x&lt;/script&gt;",
+              ": 2 checks (", "Traceback:", "7 checks of", "compared with what", "Structure w: 5",
+              "Not run: backend gpu",
+              "Changes since", "<details", "Every operator,", "report.json")  # fmt: skip
+    found = [text.index(place) for place in places]
+    assert found == sorted(found)
+    assert text.count("KeyError") == 2  # what is wrong, and its traceback
+    assert text.count("<svg") == 2
+    assert not re.search(r"\b(?:src|srcset)=|href=\"[^#]", text)
+    assert not re.search(r"@import|url\((?!#)", text)
+
+
+def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
+    checks = made_up_checks()[:2]  # which make one picture
+    write(tmp_path, assembled(checks, environment), checks)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    other = [replace(c, error=c.error / 2) for c in checks]
+    good = pathlib.Path.write_bytes
+    for fails_at in range(len(before)):
+        calls = iter(range(100))
+
+        def full(path, content, calls=calls, fails_at=fails_at):
+            if next(calls) == fails_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return good(path, content)
+
+        monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            write(tmp_path, assembled(other, environment), other)
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

@@ -1,0 +1,108 @@
+"""Names and texts of the verification, which tables, pages, pictures and comparisons of `slopecheck` show."""
+
+from collections.abc import Sequence
+
+from slopecheck.terms import PROPERTIES, Terms
+from trigraph.backends import BACKENDS
+from trigraph.environment import collect
+from trigraph.table import OPERATORS
+from trigraph.verification.kinds import CASE_KINDS, kind_of
+
+# Kinds of check, and what they compare.
+KINDS = {
+    "accuracy": "a backend against the real128 judge, elementwise",
+    "differences": "central finite differences of one order against the next",
+    "golden": "a backend against vectors computed by other programs",
+    "adjoint": "<bwd(g), v> against <g, jvp(v)> from bwd2's grad_ field",
+    "symmetry": "second derivatives in exchanged directions",
+    "permutation": "edges renumbered: equal up to rounding",
+    "threads": "equal bits whatever the number of threads",
+    "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
+    "repeat": "equal bits when called again",
+    "batch": "nodes and edges in a batch with others, unconnected: equal bits (of pyref and of a user's function: "
+    "values against the judge's of the case alone)",
+    "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
+    "element rounded once",
+    "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",
+    "out": "arrays of the caller's are written in full: equal bits, wherever they lie",
+    "nan": "NaN and infinity in some elements of an argument reach exactly what depends on them",
+    "forces": "forces by the chain of operators against differences of the energy in positions",
+    "force training": "gradients of a loss of forces in the parameters against differences",
+    "invariance": "energy and forces of atoms rotated, mirrored, translated and renumbered",
+    "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy's",
+    "empty": "no edges, no nodes, isolated nodes: zeros",
+    "complete": "checks that were planned and not made: only there when it fails",
+    "not offered": "checks not made since the function under test offers no such thing; neither passed nor failed",
+}
+
+
+# Conventions that cases with integers test, for operators with a kink.
+CONVENTIONS = {
+    "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
+    "gno_message": "values before relu are exactly 0 here; convention: relu'(0) = 0",
+    "mha_gat_n2n": "scores are exactly 0 here; convention: the derivative of the negative side",
+    "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
+}
+COMMIT = ("environment", "trigraph", "commit")
+
+# Things that bits depend on, by their place in a report.
+INFLUENCES = {
+    "seed": ("seed",),
+    "trigraph": ("environment", "trigraph", "version"),
+    "commit": COMMIT,
+    "NumPy": ("environment", "packages", "numpy"),
+    "Fortran compiler": ("environment", "build", "fortran_version"),
+    "C++ compiler": ("environment", "build", "cpp_version"),
+    "instruction set": ("environment", "cpu", "level"),
+    "device": ("environment", "device", "name"),
+    "CuPy": ("environment", "packages", "cupy"),
+}
+
+LEGEND = """\
+error and tolerance: in units of eps × scale, at the element where error/tolerance is largest
+order: of convergence of central differences; exact if they have rounding errors only
+other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/all
+"""
+
+
+def remark(case: str, operator: str) -> str:
+    """Return a remark about a special case; "" for others."""
+    name = case.partition(",")[0]
+    if name == "integers" and operator in OPERATORS:
+        return CONVENTIONS.get(OPERATORS[operator].definition.name, kind_of(name).remark)
+    if name.startswith("hub of "):
+        return f"sums of {name.removeprefix('hub of ')} terms at one place"
+    return kind_of(name).remark
+
+
+def remarks(cases: Sequence[str], operator: str) -> list[str]:
+    """Return remarks about the failed cases of an operator; none if ordinary cases fail, too."""
+    names = dict.fromkeys(case.partition(",")[0] for case in cases)
+    if any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names):
+        return []
+    texts = {name: remark(name, operator) for name in names}
+    return [f"{name}: {text}" for name, text in texts.items() if text]
+
+
+TERMS = Terms(
+    environment=collect,
+    kinds=KINDS,
+    properties={
+        **PROPERTIES,
+        "levels": "instruction sets",
+        "batch": "batches",
+        "permutation": "order of edges",
+        "out": "the caller's arrays",
+        "empty": "nothing to sum",
+    },
+    curves=("differences", "forces", "force training"),
+    influences=INFLUENCES,
+    commit=COMMIT,
+    definitions={name: op.definition.name for name, op in OPERATORS.items()},
+    remarks=remarks,
+    # Okabe and Ito's colours, which are distinguishable with all kinds of colour vision.
+    colours=dict(
+        zip((*BACKENDS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#8a919c"), strict=True)
+    ),
+    legend=LEGEND,
+)
