@@ -22,7 +22,7 @@ help:
 	@echo "make docs      the documentation as a site, in docs/_build/html"
 	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
-	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
+	@echo "make wheel     wheels in dist/, self-contained, for glibc 2.28 on        make develop  editable install in $(VENV)"
 	@echo "make sdist     source distribution of the last commit in dist/    make try-release   install both in bare Debian systems"
 	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"
 	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
@@ -51,7 +51,7 @@ docs: $(VENV)/installed-tests
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy -p trigraph
+	$(BIN)/python -m mypy -p trigraph -p slopecheck
 
 bench: $(VENV)/installed
 	$(BIN)/trigraph bench --out benchmark-report
@@ -69,12 +69,16 @@ $(VENV)/created: tools/setup
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
+$(VENV)/slopecheck: $(VENV)/created slopecheck/pyproject.toml $(shell find slopecheck/src -type f -not -path '*/__pycache__/*')
+	$(BIN)/python -m pip install --quiet ./slopecheck
+	touch $@
+
 # Built without isolation in a fixed directory: with it, pip would compile everything anew each time.
 $(VENV)/build-tools: $(VENV)/created pyproject.toml
 	$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2"
 	touch $@
 
-$(VENV)/installed: $(VENV)/build-tools $(SOURCES)
+$(VENV)/installed: $(VENV)/build-tools $(VENV)/slopecheck $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) $(CHECKED) .
 	touch $@
 
@@ -95,6 +99,7 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel $(WHEEL) -w $(BUILD)-repair .
 	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH="$(CURDIR)/$(OLDER)/bundle" $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps -w dist ./slopecheck
 
 sdist: $(VENV)/build-tools
 	$(BIN)/python -m pip install --quiet build
@@ -112,7 +117,7 @@ qualify-kit:
 
 # Editors look for stubs beside the sources.
 develop: $(VENV)/build-tools
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD)-develop $(CHECKED) -e '.[test]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD)-develop $(CHECKED) -e ./slopecheck -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
 	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
 	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh

@@ -31,9 +31,13 @@ os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 
 def requirements(needed: list[str]) -> list[str]:
     """Return what the package needs to run, and those needed of what its tests need."""
-    project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
+    project, checks = (nox.project.load_toml(ROOT / p / "pyproject.toml")["project"] for p in (".", "slopecheck"))
     tests = (r for extra in ("testing", "test") for r in project["optional-dependencies"][extra])
-    return [*project["dependencies"], *(r for r in tests if re.match(r"[\w-]+", r)[0] in needed)]
+    return [
+        *project["dependencies"],
+        *checks["dependencies"],
+        *(r for r in tests if re.match(r"[\w-]+", r)[0] in needed),
+    ]
 
 
 def oldest_of(requirement: str) -> str:
@@ -46,7 +50,7 @@ def install(session: nox.Session, needs: list[str]) -> None:
     tag = f"cp{session.python.replace('.', '')}"
     session.run("make", "wheel", f"PYTHON=python{session.python}", f"VENV=.nox/wheel-{session.python}", external=True)
     (wheel,) = ROOT.glob(f"dist/trigraph-*-{tag}-*manylinux_2_28*.whl")
-    session.install(wheel, *needs)
+    session.install(wheel, str(ROOT / "slopecheck"), *needs)
     session.run("python", "-m", "pip", "check")
     session.run("python", "-m", "pip", "list")
     session.chdir(session.create_tmp())

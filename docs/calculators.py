@@ -16,8 +16,9 @@ from ase.calculators.morse import MorsePotential
 from ase.calculators.tersoff import Tersoff, TersoffParameters
 
 import trigraph.ase
+from slopecheck import Result, check_calculator
 from slopecheck.plots import differences, png
-from trigraph.testing import Result, check_calculator
+from slopecheck.terms import Terms
 from trigraph.torch.nn import DimeNetPlusPlus
 
 LENNARD_JONES = partial(LennardJones, sigma=2.27, epsilon=0.1, rc=5.0)
@@ -69,7 +70,7 @@ def write() -> None:
         result = check_calculator(factory, structures, raises=False)
         curves += [replace(c, operator=name, backend="forces and stress") for c in result.checks if c.curve]
         lines.append(row(name, result))
-    figure = differences(curves)
+    figure = differences(curves, Terms())
     assert figure is not None
     Path("calculators.png").write_bytes(png(figure))
     Path("calculators-found.md").write_text("\n".join(lines) + "\n")

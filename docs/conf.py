@@ -14,7 +14,7 @@ import trigraph
 from trigraph.table import OPERATORS
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
+sys.path += [str(HERE), str(HERE.parent / "slopecheck" / "tests")]
 import records  # noqa: E402
 from tables import example, filled  # noqa: E402
 

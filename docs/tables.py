@@ -18,7 +18,9 @@ from tempfile import TemporaryDirectory
 import records
 
 from slopecheck.calculators import KINDS as CALCULATOR_KINDS
-from slopecheck.record import COLUMNS, KINDS
+from slopecheck.record import COLUMNS
+from slopecheck.report import KEYS
+from slopecheck.tolerances import TABLE as OF_FUNCTIONS
 from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
 from trigraph.table import (
     DEFINITIONS,
@@ -32,8 +34,8 @@ from trigraph.table import (
     result_type,
 )
 from trigraph.verification.kinds import CASE_KINDS
-from trigraph.verification.report import KEYS
-from trigraph.verification.tolerances import TABLE, TESTING
+from trigraph.verification.terms import KINDS
+from trigraph.verification.tolerances import TABLE
 
 DROP_IN = "trigraph.compat.pylibcugraphops"
 DROP_IN_MODULES = ("", ".pytorch", ".pytorch.operators", ".operators", ".dimenet")
@@ -113,7 +115,7 @@ def _symbols() -> str:
 
 
 def _tolerances() -> str:
-    rows = ((t.kind, t.unit, t.value, t.reason) for t in (*TABLE, *TESTING))
+    rows = ((t.kind, t.unit, t.value, t.reason) for t in (*TABLE, *OF_FUNCTIONS))
     return _table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
 
 
@@ -209,7 +211,7 @@ def _pylibcugraphops() -> str:
 
 def _mistakes(name: str) -> str:
     """Return what the checks of ours and of torch say of functions with mistakes, by running them."""
-    field = import_module("trigraph.verification.field")
+    field = import_module("field")  # of the tests of slopecheck, where conf.py looks, too
     header = ("", "what is wrong", "`check_derivatives` fails in", "`gradcheck`", "`gradgradcheck`")
     return _table(header, field.rows(getattr(field, name)))
 

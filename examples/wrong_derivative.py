@@ -2,7 +2,7 @@
 
 import torch
 
-from trigraph.testing import DerivativeError, check_derivatives
+from slopecheck import DerivativeError, check_derivatives
 
 
 def energy(positions, detach=True):

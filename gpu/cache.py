@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -185,13 +186,11 @@ def compile(
             cache.compiled(*pair)
 
     with ThreadPoolExecutor(_threads()) as pool:
-        done: Iterable[Any] = as_completed([pool.submit(work, pair) for pair in absent])
-        if progress:
-            from rich.progress import track
-
-            done = track(done, "Compiling kernels", total=len(absent))
-        for future in done:
+        for number, future in enumerate(as_completed([pool.submit(work, pair) for pair in absent]), 1):
             future.result()
+            if progress and sys.stderr.isatty():
+                end = "\n" if number == len(absent) else ""
+                print(f"\rCompiling kernels: {number} of {len(absent)}", end=end, file=sys.stderr, flush=True)
     return len(absent)
 
 

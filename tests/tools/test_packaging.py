@@ -13,6 +13,7 @@ import programs
 import pytest
 import yaml
 
+import slopecheck
 import trigraph
 
 ROOT = Path(__file__).parents[2]
@@ -49,13 +50,26 @@ def checkout(tmp_path_factory):
 def test_imports_are_light(tmp_path):
     """Of the package, then of its command line, which draws and reads reports only where it has to."""
     drawing = ("rich", "matplotlib", "jinja2")
-    slow = ("scipy", "importlib.metadata", "click", *drawing, "ase", "matscipy")
+    slow = ("scipy", "importlib.metadata", "click", "slopecheck", *drawing, "ase", "matscipy")
     slow += tuple(f"trigraph.{n}" for n in ("benchmarks", "compat", "gpu", "pyref", "results", "verification"))
     code = f"""import sys, trigraph
 assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.modules.keys()
 import trigraph.cli
 assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
     run(sys.executable, "-c", code, cwd=tmp_path)
+
+
+def test_without_the_extra_verify(tmp_path):
+    """Operators work; the command line and what checks operators say in a sentence how to get it."""
+    absent = dict.fromkeys(("click", "rich", "slopecheck", "matplotlib", "jinja2"))
+    blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
+    run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
+    command = blocked + "runpy.run_module('trigraph', run_name='__main__')"
+    found = programs.run(sys.executable, "-c", command, status=1, cwd=tmp_path)
+    assert found.stderr == "python -m trigraph: the command line needs click: pip install 'trigraph[verify]'\n"
+    found = programs.run(sys.executable, "-c", blocked + "trigraph.verify", status=1, cwd=tmp_path)
+    expected = "ImportError: trigraph.verification needs slopecheck: pip install 'trigraph[verify]'"
+    assert found.stderr.splitlines()[-1] == expected
 
 
 def numbers(pattern, text):
@@ -81,7 +95,7 @@ def test_a_release_is_told_alike_everywhere():
         assert f"Python {pythons[0]} to {pythons[-1]}" in (ROOT / page).read_text()
 
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
-    assert recipe["context"]["version"] == version
+    assert recipe["context"]["version"] == version == slopecheck.__version__
     assert 'dynamic = ["version"]' in text  # that of meson.build
     for table, section in (("dependencies", "run"), ("requires", "host")):
         needed = re.findall(r'"([^"]+)"', re.search(rf"^{table} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1])

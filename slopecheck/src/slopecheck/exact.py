@@ -10,8 +10,8 @@ SPLITTER = 2.0**27 + 1  # parts a float64 into two halves of 26 bits each (G. W.
 
 def difference(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a - b without rounding, as a rounded array and what it lacks (D. E. Knuth's two-sum; 0 of infinities)."""
-    rounded = a - b
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = a - b
         part = rounded - a
         return rounded, np.where(np.isfinite(rounded), (a - (rounded - part)) - (b + part), 0.0)
 

@@ -1,7 +1,6 @@
 """Conversion of existing models to trigraph's operators: `convert` changes the classes of supported layers in place."""
 
 import inspect
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -70,17 +69,10 @@ class Conversion:
             self._undo.pop()[2]()
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title="trigraph.torch.convert")
-        for column in ("layer", "original", "new class, or why not converted"):
-            table.add_column(column, overflow="fold")  # long names continue on the next line
-        for layer in self.replaced + self.left:
-            table.add_row(layer.path or "(the model)", layer.original, layer.note)
-        text = io.StringIO()
-        Console(file=text, width=160).print(table)
-        return text.getvalue()
+        rows = [("layer", "original", "new class, or why not converted")]
+        rows += [(layer.path or "(the model)", layer.original, layer.note) for layer in self.replaced + self.left]
+        first, second = (max(len(row[k]) for row in rows) for k in range(2))
+        return "\n".join(f"{path:{first}}  {original:{second}}  {note}" for path, original, note in rows)
 
 
 class _Unfit(Exception):

@@ -1,0 +1,91 @@
+"""The command `slopecheck function`, and that the package imports nothing of the one it is developed with."""
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import slopecheck
+from slopecheck.cli import main
+
+MODULE = """
+import numpy as np
+
+def cube(x):
+    return x**3
+
+def vjp(x, g):
+    return (3 * x[0] ** 2 * g[0],)
+
+def vjp2(x, g, u):
+    return (6 * x[0] * g[0] * u[0],), (3 * x[0] ** 2 * u[0],)
+
+def wrong(x, g):
+    return (3.0001 * x[0] ** 2 * g[0],)
+
+def at():
+    return (np.linspace(1.0, 2.0, 4),)
+
+def nowhere():
+    raise OSError("no inputs")
+"""
+FUNCTION = ("function", "functions_to_check:cube", "functions_to_check:at")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "functions_to_check.py").write_text(MODULE)
+    return lambda *words: CliRunner().invoke(main, words)
+
+
+def test_a_function(command, tmp_path):
+    """Both orders pass; the first of a wrong one fails, and the comparison of their reports tells it."""
+    right = ("--vjp", "functions_to_check:vjp", "--vjp2", "functions_to_check:vjp2", "--report", "right")
+    done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
+    assert done.exit_code == 0, done.output
+    assert "functions_to_check:cube" in done.output
+    assert "skipped: an example" in done.output
+    assert {p.name for p in (tmp_path / "right").iterdir()} == {"report.html", "report.json"}
+    wrong = ("--vjp", "functions_to_check:wrong", "--order", "1")
+    done = command(*FUNCTION, *wrong, "--against", "right/report.json")
+    assert done.exit_code == 1, done.output
+    assert "failed: element [" in done.output
+    assert "Changes since" in done.output
+    assert "gone checks of numpy, float64: cube" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((*FUNCTION, "--vjp", "functions_to_check:vjp"), "order is 2 and vjp is not a pair"),
+        (FUNCTION, "vjp is a NoneType; expected a function"),
+        ((*FUNCTION, "--order", "3"), "is not in the range 1<=x<=2"),
+        ((*FUNCTION, "--skip", "nan"), "expected KIND=WHY"),
+        ((*FUNCTION, "--timeout", "nan"), "nan is not a finite number"),
+        ((*FUNCTION[:2], "functions_to_check:nowhere"), "cannot be made: OSError: no inputs"),
+        (("function", "functions_to_check:none", FUNCTION[2]), "function 'functions_to_check:none' cannot be loaded"),
+        ((*FUNCTION, "--against", "functions_to_check.py"), "functions_to_check.py: Expecting value"),
+    ],
+)
+def test_wrong_options(command, words, text):
+    done = command(*words)
+    assert done.exit_code == 2, done.output
+    assert text in " ".join(done.output.replace("│", " ").split())
+
+
+def test_imports(tmp_path):
+    """Neither trigraph nor a framework; and the command line without what draws."""
+    modules = [m.name for m in pkgutil.iter_modules(slopecheck.__path__)]
+    code = f"""import sys
+for name in ("trigraph", "torch", "jax", "ase", "scipy"):
+    sys.modules[name] = None
+import slopecheck.cli
+assert not {{"numpy", "rich", "matplotlib", "jinja2"}} & set(sys.modules), sys.modules.keys()
+for name in {modules}:
+    __import__(f"slopecheck.{{name}}")
+assert all(hasattr(slopecheck, name) for name in slopecheck.__all__)"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
