@@ -43,13 +43,12 @@ CONVENTIONS = {
     "mha_gat_n2n": "scores are exactly 0 here; convention: the derivative of the negative side",
     "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
 }
-COMMIT = ("environment", "trigraph", "commit")
 
 # Things that bits depend on, by their place in a report.
 INFLUENCES = {
     "seed": ("seed",),
     "trigraph": ("environment", "trigraph", "version"),
-    "commit": COMMIT,
+    "commit": ("environment", "trigraph", "commit"),
     "NumPy": ("environment", "packages", "numpy"),
     "Fortran compiler": ("environment", "build", "fortran_version"),
     "C++ compiler": ("environment", "build", "cpp_version"),
@@ -97,7 +96,6 @@ TERMS = Terms(
     },
     curves=("differences", "forces", "force training"),
     influences=INFLUENCES,
-    commit=COMMIT,
     definitions={name: op.definition.name for name, op in OPERATORS.items()},
     remarks=remarks,
     # Okabe and Ito's colours, which are distinguishable with all kinds of colour vision.

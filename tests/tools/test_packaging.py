@@ -159,7 +159,7 @@ def test_an_archive_is_refused(tmp_path):
 def test_the_wheel_has_every_level(checkout, tmp_path):
     """It runs where nothing else of ours is, and so does the level that a build from source leaves out."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
-    (wheel,) = (checkout / "dist").glob("*.whl")
+    wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
     with zipfile.ZipFile(wheel) as archive:  # the licences of the libraries in it are told
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
         (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
@@ -168,6 +168,7 @@ def test_the_wheel_has_every_level(checkout, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel)
     assert str(tmp_path / "venv") in run(python, "-c", SMOKE, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", checks)
     if platform.machine() == "x86_64":
         run(python, "-m", "trigraph", "verify", "--backend", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
 

@@ -75,7 +75,7 @@ def compare(
     digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
     return Comparison(
         date=_at(earlier, ("date",)),
-        commit=_at(earlier, terms.commit) if terms.commit else "",
+        commit=_at(earlier, terms.influences["commit"]) if "commit" in terms.influences else "",
         influences=[
             (name, _at(earlier, place), _at(report, place))
             for name, place in terms.influences.items()

@@ -113,7 +113,7 @@ def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
 
     None if there is no curve.
     """
-    curves = [c for c in checks if c.curve and c.kind != "bessel"]
+    curves = [c for c in checks if c.curve and c.kind in terms.curves]
     if not curves:
         return None
     operators = list(dict.fromkeys(c.operator for c in curves))

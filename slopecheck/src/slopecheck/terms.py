@@ -35,9 +35,8 @@ class Terms:
     environment: Callable[[], Mapping[str, Any]] = collect  # makes a report's environment
     kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
     properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
-    curves: Collection[str] = ("differences",)  # kinds of check that observe an order
-    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)
-    commit: Sequence[str] = ()  # place of the commit in a report
+    curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that observe an order
+    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # "commit" may be among them
     # Of operators that are orders of derivatives of one definition: its name.
     definitions: Mapping[str, str] = field(default_factory=dict)
     remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # about failed cases of an operator
