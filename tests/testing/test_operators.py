@@ -162,6 +162,7 @@ def test_fixtures(pytester):
     before_summary = text.partition("short test summary info")[0]
     assert before_summary.count("  differences (order 1, input 0): element") == 1
     assert "trigraph/testing" not in text
+    assert "slopecheck/" not in text
     pages = sorted(p.name for p in (pytester.path / "pages").iterdir())
     assert pages == [
         f"test_fixtures.py-test_{n}.{kind}"
