@@ -40,8 +40,8 @@ def arguments(spec, setting, **keywords):
 
 def outputs(spec, result):
     """Return the differentiable fields."""
-    found = (result,) if isinstance(result, torch.Tensor) else result
-    return tuple(found[: len(spec.outputs)])
+    fields = (result,) if isinstance(result, torch.Tensor) else result
+    return tuple(fields[: len(spec.outputs)])
 
 
 def function_of_inputs(spec, values, names):
@@ -64,10 +64,10 @@ ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
     """Bit for bit, whatever the backend."""
     values, names = arguments(spec, setting)
-    given = tensors(values)
+    on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
     expected = fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
-    result = getattr(tt, spec.name)(**given, **backend)
+    result = getattr(tt, spec.name)(**on_torch, **backend)
     got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name].detach().numpy(), array)
@@ -76,19 +76,19 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
     rng = np.random.default_rng(1)
     grads = {f"grad_{a.name}": rng.standard_normal(expected[a.name].shape) for a in spec.outputs}
     values = {n: value for n, value in values.items() if n not in spec.requests}
-    inputs = [given[n] for n in names]
+    inputs = [on_torch[n] for n in names]
     cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
     first = torch.autograd.grad(outputs(spec, result), inputs, cotangents, create_graph=True)
-    known = FUNCTIONS[bwd.name](**grads, **values, **backend)
+    in_numpy = FUNCTIONS[bwd.name](**grads, **values, **backend)
     for name, gradient in zip(names, first, strict=True):
-        np.testing.assert_array_equal(gradient.detach().numpy(), getattr(known, name))
+        np.testing.assert_array_equal(gradient.detach().numpy(), getattr(in_numpy, name))
     ggs = {f"gg_{n}": rng.standard_normal(values[n].shape) for n in names}
     second = torch.autograd.grad(
         first, [*cotangents, *inputs], [torch.from_numpy(g) for g in ggs.values()], allow_unused=True
     )
-    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **backend)
+    in_numpy = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **backend)
     for name, gradient in zip([*grads, *names], second, strict=True):
-        np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(known, name))
+        np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(in_numpy, name))
 
 
 @pytest.mark.parametrize(("spec", "setting"), CASES)
@@ -109,17 +109,17 @@ def test_operators_pass_torchs_checks(spec, monkeypatch):
     for order in ("fwd", "bwd", "bwd2"):
         op = OPERATORS_OF_TORCH[f"{spec.name}_{order}"]
 
-        def run(arrays, others, op=op, true=op.run):
+        def compute(arrays, keywords, op=op, true=op.compute):
             leaves = [a if a is None else a.detach().requires_grad_(a.requires_grad) for a in arrays]
-            calls.setdefault(op.op.name, op.flattened(leaves, others, True))
-            return true(arrays, others)
+            calls.setdefault(op.op.name, op.flattened(leaves, keywords, True))
+            return true(arrays, keywords)
 
-        monkeypatch.setitem(vars(op), "run", run)
+        monkeypatch.setitem(vars(op), "compute", compute)
     values, names = arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
-    given = tensors(values)
+    on_torch = tensors(values)
     first = torch.autograd.grad(
-        sum(o.square().sum() for o in outputs(spec, getattr(tt, spec.name)(**given))),
-        [given[n] for n in names],
+        sum(o.square().sum() for o in outputs(spec, getattr(tt, spec.name)(**on_torch))),
+        [on_torch[n] for n in names],
         create_graph=True,
     )
     sum(g.square().sum() for g in first).backward()

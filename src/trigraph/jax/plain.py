@@ -97,14 +97,14 @@ def _harmonics(u: Any, degree: int) -> list[Any]:
     for _ in range(degree):
         re, im = plane[-1]
         plane.append((x * re - y * im, x * im + y * re))
-    found = []
+    harmonics = []
     for l in range(degree):  # noqa: E741
         rows = [q[l, 0]]
         for m in range(1, l + 1):
             size = math.sqrt(2 * math.factorial(l - m) / math.factorial(l + m))
             rows += [size * q[l, m] * part for part in plane[m]]
-        found.append(jnp.stack(rows, 1))
-    return found
+        harmonics.append(jnp.stack(rows, 1))
+    return harmonics
 
 
 def agg_edge_to_edge(v: Values, s: Values, a: Values) -> Values:

@@ -1,9 +1,9 @@
 """Every operator in torch's own operations, which differentiate to any order.
 
 Third and higher derivatives are those of these functions; `trigraph.torch` computes the first two with its operators.
-Each function takes the arrays of the operator by name, and its graphs and attributes in `others`. It returns a tuple of
-the outputs. The formulas and names are those of `trigraph.pyref`: rows are gathered, and summed by `scatter`. At a kink
-the derivatives are those of the side that the first two orders take.
+Each function takes the arrays of the operator by name, and its graphs and attributes in `keywords`. It returns a tuple
+of the outputs. The formulas and names are those of `trigraph.pyref`: rows are gathered, and summed by `scatter`. At a
+kink the derivatives are those of the side that the first two orders take.
 """
 
 import math
@@ -38,9 +38,9 @@ def repeated(offsets: Tensor, size: int) -> Tensor:
     return torch.repeat_interleave(rows, offsets.diff(), output_size=size)
 
 
-def gno_kernel(values: Values, others: Values) -> tuple[Tensor, ...]:
+def gno_kernel(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """Kernel = V relu(U dx + b_u) + b_v."""
-    coords, params, f = values["coords"], values["params"], others["f_in"] * others["f_out"]
+    coords, params, f = values["coords"], values["params"], keywords["f_in"] * keywords["f_out"]
     d = coords.shape[1]
     hidden = (len(params) - f) // (d + 1 + f)
     U, b_u, V, b_v = params.split([hidden * d, hidden, hidden * f, f])
@@ -48,25 +48,25 @@ def gno_kernel(values: Values, others: Values) -> tuple[Tensor, ...]:
     return (torch.where(z <= 0, 0.0, z) @ V.view(hidden, f) + b_v,)
 
 
-def _message(features: Tensor, kernel: Tensor, others: Values) -> tuple[Tensor, ...]:
+def _message(features: Tensor, kernel: Tensor, keywords: Values) -> tuple[Tensor, ...]:
     """message_i = sum over p into i of K_p h_src(p); `kernel` has a row for each position."""
-    part = parts(others["graph"])
+    part = parts(keywords["graph"])
     h = features.index_select(0, part["indices"])
-    products = torch.einsum("pfo,pf->po", kernel.unflatten(1, (others["f_in"], others["f_out"])), h)
-    return (scatter(repeated(part["offsets"], len(h)), products, others["graph"].num_dst_nodes),)
+    products = torch.einsum("pfo,pf->po", kernel.unflatten(1, (keywords["f_in"], keywords["f_out"])), h)
+    return (scatter(repeated(part["offsets"], len(h)), products, keywords["graph"].num_dst_nodes),)
 
 
-def gno_aggregate(values: Values, others: Values) -> tuple[Tensor, ...]:
+def gno_aggregate(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """message_i = sum over e into i of K_e h_src(e)."""
-    rows = parts(others["graph"])["edge_ids"]
-    return _message(values["features"], values["kernel"].index_select(0, rows), others)
+    rows = parts(keywords["graph"])["edge_ids"]
+    return _message(values["features"], values["kernel"].index_select(0, rows), keywords)
 
 
-def gno_message(values: Values, others: Values) -> tuple[Tensor, ...]:
+def gno_message(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """Kernel of every position, then its aggregation."""
-    rows = parts(others["graph"])["edge_ids"]
-    (kernel,) = gno_kernel({**values, "coords": values["coords"].index_select(0, rows)}, others)
-    return _message(values["features"], kernel, others)
+    rows = parts(keywords["graph"])["edge_ids"]
+    (kernel,) = gno_kernel({**values, "coords": values["coords"].index_select(0, rows)}, keywords)
+    return _message(values["features"], kernel, keywords)
 
 
 @torch.library.custom_op("trigraph::spherical_bessel", mutates_args=())
@@ -84,8 +84,8 @@ class _SphericalBessel(torch.autograd.Function):
 
     @staticmethod
     def forward(degree: int, x: Tensor) -> Tensor:
-        found: Tensor = _spherical_bessel(degree, x)
-        return found
+        value: Tensor = _spherical_bessel(degree, x)
+        return value
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -104,15 +104,15 @@ class _SphericalBessel(torch.autograd.Function):
         return _SphericalBessel.apply(degree, x), in_dims[1]
 
 
-def radial_basis(values: Values, others: Values) -> tuple[Tensor, ...]:
+def radial_basis(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """rbf_k = env sin(freq_k x), sbf_lk = env N_lk j_l(z_lk x)."""
     dist, freq = values["dist"].flatten(), values["freq"]
     inside = ~(dist >= 1)[:, None]
     x = torch.where(inside, torch.where(dist <= 0, math.nan, dist)[:, None], 0.5)  # beyond the cutoff all is zero
-    q = others["envelope_exponent"] + 1
+    q = keywords["envelope_exponent"] + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
-    zeros = bessel_zeros(others["num_spherical"], len(freq))
+    zeros = bessel_zeros(keywords["num_spherical"], len(freq))
     columns = [torch.where(inside, env * torch.sin(x * freq), 0.0)]
     for degree, row in enumerate(zeros):
         norm = math.sqrt(2) / np.abs(spherical_jn(degree + 1, row))
@@ -136,10 +136,10 @@ def triplets(graph: Any, exclude: str | None) -> tuple[Tensor, Tensor]:
     return e[kept], f[kept]
 
 
-def agg_edge_to_edge(values: Values, others: Values) -> tuple[Tensor, ...]:
+def agg_edge_to_edge(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """out_c(e) = sum over f of embedding_c(f) q_c."""
-    graph, S, R = others["graph"], others["num_spherical"], others["num_radial"]
-    e, f = triplets(graph, others["exclude"])
+    graph, S, R = keywords["graph"], keywords["num_spherical"], keywords["num_radial"]
+    e, f = triplets(graph, keywords["exclude"])
     vec, weights = values["vec"], values["weights"]
     # Vectors are divided by powers of two, so that no square overflows or vanishes. The gradient of torch.ldexp itself
     # is zero where the exponent is negative.
@@ -168,24 +168,24 @@ def act(raw: Tensor, activation: str, slope: float) -> Tensor:
     return {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "linear": lambda t: t}[activation](raw)
 
 
-def mha_gat_n2n(values: Values, others: Values) -> tuple[Tensor, ...]:
+def mha_gat_n2n(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """out_i = sum post x_j, with post the softmax of act(raw) over the in-edges of i."""
-    graph, heads, weights = others["graph"], others["num_heads"], values["attention_weights"]
+    graph, heads, weights = keywords["graph"], keywords["num_heads"], values["attention_weights"]
     part = parts(graph)
     i = repeated(part["offsets"], len(part["indices"]))
     rows = {"src_embedding": part["indices"], "dst_embedding": i, "edge_embedding": part["edge_ids"]}
-    given = {n: index for n, index in rows.items() if values[n] is not None}
+    present = {n: index for n, index in rows.items() if values[n] is not None}
     # Half-precision numbers are computed with in the dtype of the weights.
-    x = [values[n].to(weights.dtype).unflatten(1, (heads, -1)) for n in given]
+    x = [values[n].to(weights.dtype).unflatten(1, (heads, -1)) for n in present]
     a = weights.view(len(x), heads, -1)
-    raw = sum((ak * xk).sum(2).index_select(0, index) for ak, xk, index in zip(a, x, given.values(), strict=True))
-    pre = act(raw, others["activation"], others["negative_slope"])
+    raw = sum((ak * xk).sum(2).index_select(0, index) for ak, xk, index in zip(a, x, present.values(), strict=True))
+    pre = act(raw, keywords["activation"], keywords["negative_slope"])
     n, fixed = graph.num_dst_nodes, pre.detach()
     peak = fixed.new_zeros(n, heads).scatter_reduce(0, i[:, None].expand_as(pre), fixed, "amax", include_self=False)
     powers = torch.exp(pre - peak[i])
     post = powers / scatter(i, powers, n)[i]
     out = scatter(i, post[:, :, None] * x[0].index_select(0, part["indices"]), n)
-    out = out.flatten(1) if others["concat_heads"] else out.sum(1) / heads
+    out = out.flatten(1) if keywords["concat_heads"] else out.sum(1) / heads
     return (out.to(values["src_embedding"].dtype),)
 
 
@@ -199,9 +199,9 @@ def extrema(messages: Tensor, i: Tensor, n: int, reduction: str) -> Tensor:
     return place.new_full(most.shape, count).scatter_reduce(0, each, place, "amin")
 
 
-def agg_weighted_n2n(values: Values, others: Values) -> tuple[Tensor, ...]:
+def agg_weighted_n2n(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """out_i = sum, mean, min or max of w_e x_j."""
-    graph, op, x, weight = others["graph"], others["op"], values["embedding"], values["edge_weight"]
+    graph, op, x, weight = keywords["graph"], keywords["op"], values["embedding"], values["edge_weight"]
     part, n = parts(graph), graph.num_dst_nodes
     i = repeated(part["offsets"], len(part["indices"]))
     messages = x.index_select(0, part["indices"])
@@ -213,48 +213,48 @@ def agg_weighted_n2n(values: Values, others: Values) -> tuple[Tensor, ...]:
     out = scatter(i, messages, n)
     if op == "mean":
         counts = part["offsets"].diff().to(x.dtype)[:, None]
-        degree = counts if w is None or others["mean_by"] == "count" else scatter(i, w, n)
+        degree = counts if w is None or keywords["mean_by"] == "count" else scatter(i, w, n)
         out = torch.where(counts > 0, out / torch.where(counts > 0, degree, 1.0), 0.0)
     return (out,)
 
 
-def basis_embedding_radial(values: Values, others: Values) -> tuple[Tensor, ...]:
+def basis_embedding_radial(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """rad_W1[e,i] = sum_r rad_basis[e,r] weight[i,r]."""
     return (values["rad_basis"] @ values["weight"].T,)
 
 
-def basis_embedding_spherical(values: Values, others: Values) -> tuple[Tensor, ...]:
+def basis_embedding_spherical(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """Rows of rad_basis @ weight, whose memory is reshaped to (interm, num_spherical)."""
     _, num_spherical, interm = values["weight"].shape
     return ((values["rad_basis"] @ values["weight"].flatten(1)).unflatten(1, (interm, num_spherical)),)
 
 
-def basis_embedding_triplets(values: Values, others: Values) -> tuple[Tensor, ...]:
+def basis_embedding_triplets(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """rad_W1[t,i] = sum_s A_t[i,s] sph_basis[t,s], A_t = basis_embedding_spherical of the triplet's edge."""
-    (A,) = basis_embedding_spherical(values, others)
-    A_t = A.index_select(0, parts(others["triplets"])["index"])
+    (A,) = basis_embedding_spherical(values, keywords)
+    A_t = A.index_select(0, parts(keywords["triplets"])["index"])
     return (torch.einsum("tis,ts->ti", A_t, values["sph_basis"]),)
 
 
-def interaction_bilinear(values: Values, others: Values) -> tuple[Tensor, ...]:
+def interaction_bilinear(values: Values, keywords: Values) -> tuple[Tensor, ...]:
     """B_e[s,c] = sum sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], over atoms; m_ca = weight vec(P)."""
-    atoms, idx_in = others["atoms"], others["idx_in"]
-    edge = parts(others["triplets"])["index"]
+    atoms, idx_in = keywords["atoms"], keywords["idx_in"]
+    edge = parts(keywords["triplets"])["index"]
     m_t = values["m"] if idx_in is None else values["m"].index_select(0, parts(idx_in)["index"])
-    B = scatter(edge, values["sph"][:, :, None] * m_t[:, None], others["triplets"].num_segments)
+    B = scatter(edge, values["sph"][:, :, None] * m_t[:, None], keywords["triplets"].num_segments)
     P = torch.einsum("eis,esc->eic", values["rad_W1"], B)
     P = P if atoms is None else scatter(parts(atoms)["index"], P, atoms.num_segments)
     return (P.flatten(1) @ values["weight"].T,)
 
 
 def second(
-    names: Sequence[str], outputs: Sequence[str], values: Values, others: Values, forward: Callable[..., Any]
+    names: Sequence[str], outputs: Sequence[str], values: Values, keywords: Values, forward: Callable[..., Any]
 ) -> tuple[dict[str, Tensor], Callable[..., tuple[Tensor, ...]]]:
     """Return the arrays that bwd2 depends on, by name, and bwd2 as a function of them, in the same order.
 
     Its results are the gradients of `outputs`, then of the inputs `names`.
     """
-    given = {
+    primals = {
         **{f"gg_{n}": torch.zeros_like(values[n]) if values[f"gg_{n}"] is None else values[f"gg_{n}"] for n in names},
         **{f"grad_{n}": values[f"grad_{n}"] for n in outputs},
         **{n: values[n] for n in names},
@@ -264,8 +264,8 @@ def second(
         along, x = arrays[: len(names)], arrays[len(names) + len(outputs) :]
 
         def computed(*inputs: Tensor) -> tuple[Tensor, ...]:
-            found: tuple[Tensor, ...] = forward({**values, **dict(zip(names, inputs, strict=True))}, others)
-            return found
+            results: tuple[Tensor, ...] = forward({**values, **dict(zip(names, inputs, strict=True))}, keywords)
+            return results
 
         def bwd(grads: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return tuple(torch.func.vjp(computed, *inputs)[1](grads))
@@ -273,7 +273,7 @@ def second(
         by_grads, by_inputs = torch.func.vjp(bwd, arrays[len(names) : len(names) + len(outputs)], x)[1](along)
         return (*by_grads, *by_inputs)
 
-    return given, function
+    return primals, function
 
 
 PLAIN: dict[str, Callable[[Values, Values], tuple[Tensor, ...]]] = {
