@@ -23,14 +23,14 @@ def refused(call, text, elsewhere=None):
     try:
         call()
     except (TypeError, ValueError, RuntimeError, OSError) as error:
-        found = f"{type(error).__name__}: {error}"
-        assert expected in found, found
+        raised = f"{type(error).__name__}: {error}"
+        assert expected in raised, raised
     else:
         raise AssertionError(f"expected {expected}")
 
 
-def sums(mine=MINE, part=PART, op="sum"):
-    return distributed.agg_weighted_n2n_fwd(mine, None, part, op).output_embedding
+def sums(features=MINE, part=PART, op="sum"):
+    return distributed.agg_weighted_n2n_fwd(features, None, part, op).output_embedding
 
 
 def gradients(dist, wrt, part):
@@ -110,17 +110,17 @@ def no_blocks():
     """Sources without destinations, and inputs without outputs, have gradients of zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
-    found = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
-    assert (part.collect(found.src_embedding, "num_src_nodes") == 0).all()
-    assert found.attention_weights.shape == (4,)
-    assert (found.attention_weights == 0).all()
+    grads = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
+    assert (part.collect(grads.src_embedding, "num_src_nodes") == 0).all()
+    assert grads.attention_weights.shape == (4,)
+    assert (grads.attention_weights == 0).all()
     nobody = np.zeros(0, np.int64)
     part = distributed.partition(Segments(nobody, 0), COMM, idx_in=Segments(nobody, 3))
     m = part.take(np.ones((3, 2)), "num_inputs")
     empty = [np.ones(shape) for shape in ((0, 5), (0, 3, 2), (0, 2))]
-    found = distributed.interaction_bilinear_bwd(*empty, m, np.ones((5, 6)), part)
-    assert (found.weight == 0).all()
-    assert (found.m == 0).all()
+    grads = distributed.interaction_bilinear_bwd(*empty, m, np.ones((5, 6)), part)
+    assert (grads.weight == 0).all()
+    assert (grads.m == 0).all()
 
 
 def reverse_edges():
@@ -134,15 +134,15 @@ def reverse_edges():
 
     for reverse in ([-1, -1], [1, 0]):
         part = pieces(reverse)
-        mine = [part.take(a, "num_edges") for a in arrays[:3]]
-        found = distributed.agg_edge_to_edge_fwd(*mine, arrays[3], part, 2, 1, "edge")
-        assert (part.collect(found, "num_edges") == 0).all() == (reverse[0] == 1)
+        own = [part.take(a, "num_edges") for a in arrays[:3]]
+        out = distributed.agg_edge_to_edge_fwd(*own, arrays[3], part, 2, 1, "edge")
+        assert (part.collect(out, "num_edges") == 0).all() == (reverse[0] == 1)
     refused(lambda: pieces([0, 77]), "reverse_edge")
     refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
 
     def triplets(edge, num_nodes=2, atoms=None, **more):
-        given = [(np.array(edge if LAST else [0]),)]
-        return distributed.partition_pieces(Segments, given, COMM, num_nodes, atoms=atoms, **more)
+        own_pieces = [(np.array(edge if LAST else [0]),)]
+        return distributed.partition_pieces(Segments, own_pieces, COMM, num_nodes, atoms=atoms, **more)
 
     refused(lambda: triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
     refused(lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "expected 0 <= edge < num_edges")

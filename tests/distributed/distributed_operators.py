@@ -75,35 +75,35 @@ class Comparison:
 
     def check(self, op):
         """Compare an operator, then each of its fields alone."""
-        given = self.case.arguments(op)
-        known = [a.name for a in op.arguments if a.given_back]
-        if known:
-            self.compare(op, given)
+        arguments = self.case.arguments(op)
+        given_back = [a.name for a in op.arguments if a.given_back]
+        if given_back:
+            self.compare(op, arguments)
             fwd = OPERATORS[f"{op.definition.name}_fwd"]
             result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
-            given |= {n: getattr(result, n) for n in known}
-        self.compare(op, given)
+            arguments |= {n: getattr(result, n) for n in given_back}
+        self.compare(op, arguments)
         for field in self.case.returned(op) if op.selective else ():
-            self.compare(op, given | {"wrt": field.name})
+            self.compare(op, arguments | {"wrt": field.name})
 
-    def mine(self, op, given):
+    def own_arguments(self, op, arguments):
         """Return the arguments of this rank."""
-        arrays = {a.name: entity_of(a) for a in op.arguments if given[a.name] is not None}
-        local = {n: self.part.take(given[n], *rows) if rows else given[n] for n, rows in arrays.items()}
-        mine = given | {n: self.on_device(array) for n, array in local.items()}
-        return mine | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
+        arrays = {a.name: entity_of(a) for a in op.arguments if arguments[a.name] is not None}
+        local = {n: self.part.take(arguments[n], *rows) if rows else arguments[n] for n, rows in arrays.items()}
+        own = arguments | {n: self.on_device(array) for n, array in local.items()}
+        return own | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
 
-    def compare(self, op, given):
+    def compare(self, op, arguments):
         """Compare a call with one of one process."""
         expected = fields_of(
-            op, getattr(trigraph, op.name)(**given, **({"backend": self.backend} if self.backend else {}))
+            op, getattr(trigraph, op.name)(**arguments, **({"backend": self.backend} if self.backend else {}))
         )
-        found = fields_of(op, getattr(distributed, op.name)(**self.mine(op, given)))
-        assert found.keys() == expected.keys(), op.name
+        results = fields_of(op, getattr(distributed, op.name)(**self.own_arguments(op, arguments)))
+        assert results.keys() == expected.keys(), op.name
         for field in op.fields:
-            if field.name in found:
+            if field.name in results:
                 where = op.name, field.name, self.case.name
-                self.compare_field(field, found[field.name], expected[field.name], where)
+                self.compare_field(field, results[field.name], expected[field.name], where)
 
     def compare_field(self, field, local, whole, where):
         rows = entity_of(field)
@@ -162,5 +162,5 @@ def on_a_device():
             variant = next(v for v in variants(op.definition, ()) if v.kind.differenced)
             case = build(op.definition, variant, "float32", 0)
             comparison = Comparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
-            given = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
-            comparison.compare(op, given)
+            arguments = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
+            comparison.compare(op, arguments)

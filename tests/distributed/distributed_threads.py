@@ -31,15 +31,15 @@ def as_started():
 
 def of_machines():
     """All ranks may use all processors, each has its own, neighbours have one in common; there is only one."""
-    found, rank = [], COMM.rank
+    told, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
-        for mine in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
+        for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
             patch.setattr(processors, "_shares", [])
-            patch.setattr(processors, "_listeners", [found.append])
-            patch.setattr(processors, "available_processors", lambda mine=mine: set(mine))
+            patch.setattr(processors, "_listeners", [told.append])
+            patch.setattr(processors, "available_processors", lambda cpus=cpus: set(cpus))
             divide()
     with_neighbours = 1 + (rank > 0) + (rank < COMM.size - 1)
-    assert found == [8 // COMM.size, 4, 7 // with_neighbours, 1], found
+    assert told == [8 // COMM.size, 4, 7 // with_neighbours, 1], told
 
 
 def of_torch():
@@ -61,6 +61,6 @@ def of_torch():
             divide()
             return torch.get_num_threads()
 
-    found = after(4), after(5), after(4, "OMP_NUM_THREADS"), after(4, "MKL_NUM_THREADS")
+    threads = after(4), after(5), after(4, "OMP_NUM_THREADS"), after(4, "MKL_NUM_THREADS")
     torch.set_num_threads(1)
-    assert found == (3, 5, 4, 4), found
+    assert threads == (3, 5, 4, 4), threads

@@ -26,8 +26,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
 CLOSE = 1e-9
 
 
-def close(found, expected):
-    error = (found - expected).abs().max() / expected.abs().max()
+def close(got, expected):
+    error = (got - expected).abs().max() / expected.abs().max()
     assert error <= CLOSE, error
 
 
@@ -53,8 +53,8 @@ def step_of_dimenet(comm):
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).double()
-    mine = torch.tensor(neighbors.into.owned["num_dst_nodes"])
-    energy, forces = model.energy_forces(z[mine], pos[mine], neighbors, create_graph=True)
+    own_atoms = torch.tensor(neighbors.into.owned["num_dst_nodes"])
+    energy, forces = model.energy_forces(z[own_atoms], pos[own_atoms], neighbors, create_graph=True)
     rows = neighbors.into.rows("num_dst_nodes")
     loss = energy**2 + divided.total(forces.square().sum(1), rows)
     loss.backward()
@@ -62,7 +62,7 @@ def step_of_dimenet(comm):
     all_forces = whole(neighbors.into, forces, "num_dst_nodes")
     assert not all_forces[-1].any()
     assert not torch.signbit(all_forces[-1]).any()
-    found = [energy, all_forces, *(p.grad.clone() for p in parameters)]
+    results = [energy, all_forces, *(p.grad.clone() for p in parameters)]
     reference = DimeNetPlusPlus(*sizes, cutoff=4.0).double()
     reference.load_state_dict(model.state_dict())
     cell = torch.from_numpy(np.array(atoms.cell)).double()
@@ -73,7 +73,7 @@ def step_of_dimenet(comm):
     for own, other in zip(parameters, reference.parameters(), strict=True):
         close(own.grad, other.grad)
     torch.optim.Adam(parameters, 1e-3).step()
-    return digest(*found, *parameters)
+    return digest(*results, *parameters)
 
 
 def dimenet():

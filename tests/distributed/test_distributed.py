@@ -35,9 +35,13 @@ def ranks(number, script, *arguments, timeout=500, threads="1"):
     """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
-        given = {"OMP_NUM_THREADS": threads, "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
-        given |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
-        environment = {n: v for n, v in (os.environ | given).items() if v is not None}
+        variables = {
+            "OMP_NUM_THREADS": threads,
+            "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+            "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+        }
+        variables |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
+        environment = {n: v for n, v in (os.environ | variables).items() if v is not None}
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
 
 

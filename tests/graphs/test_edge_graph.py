@@ -26,7 +26,7 @@ def loop_reverse(src, dst, shifts):
 
 
 def loop_triplets(src, dst, exclude, reverse):
-    found = []
+    pairs = []
     into = [[f for f in range(len(src)) if dst[f] == j] for j in range(max([*src, *dst], default=-1) + 1)]
     for e in range(len(src)):
         for f in into[src[e]]:
@@ -34,8 +34,8 @@ def loop_triplets(src, dst, exclude, reverse):
                 continue
             if exclude == "edge" and f == reverse[e]:
                 continue
-            found.append((e, f))
-    return found
+            pairs.append((e, f))
+    return pairs
 
 
 def check(graph, src, dst, num_nodes, reverse):

@@ -17,7 +17,7 @@ GOOD = {
     EdgeGraph: {**EDGES, "num_nodes": 3},
     Segments: {"index": ints(0, 2, 1), "num_segments": 3},
 }
-NAMES = [(build, name) for build, given in GOOD.items() for name in given]
+NAMES = [(build, name) for build, arguments in GOOD.items() for name in arguments]
 ARRAYS = [(build, name) for build, name in NAMES if isinstance(GOOD[build][name], np.ndarray)]
 COUNTS = [pair for pair in NAMES if pair not in ARRAYS]
 # The array whose dtype the others have.

@@ -53,13 +53,13 @@ EACH = pytest.mark.parametrize("name", OBJECTS)
 
 
 def arguments_of(name, dtype=np.int64):
-    kind, given = OBJECTS[name]
-    return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in given]
+    kind, arguments = OBJECTS[name]
+    return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments]
 
 
 def build(name, dtype=np.int64):
-    kind, given = arguments_of(name, dtype)
-    return kind(*given)
+    kind, arguments = arguments_of(name, dtype)
+    return kind(*arguments)
 
 
 def assert_nobody_can_write(array):
@@ -79,24 +79,24 @@ def assert_same_object(got, expected):
     assert type(got) is type(expected)
     assert repr(got) == repr(expected)
     for name in expected.__slots__:
-        mine, value = getattr(got, name), getattr(expected, name)
+        actual, value = getattr(got, name), getattr(expected, name)
         if isinstance(value, np.ndarray):
-            assert mine.dtype == value.dtype
-            assert np.array_equal(mine, value), name
-            assert_nobody_can_write(mine)
+            assert actual.dtype == value.dtype
+            assert np.array_equal(actual, value), name
+            assert_nobody_can_write(actual)
         else:
-            assert mine == value
+            assert actual == value
     if isinstance(expected, CSC):
-        for mine, value in zip(got.prepare(), expected.prepare(), strict=True):
-            assert np.array_equal(mine, value)
-            assert_nobody_can_write(mine)
+        for actual, value in zip(got.prepare(), expected.prepare(), strict=True):
+            assert np.array_equal(actual, value)
+            assert_nobody_can_write(actual)
 
 
 @EACH
 def test_the_callers_arrays_are_copied(name):
-    kind, given = arguments_of(name)
-    graph = kind(*given)
-    for array in (a for a in given if isinstance(a, np.ndarray)):
+    kind, arguments = arguments_of(name)
+    graph = kind(*arguments)
+    for array in (a for a in arguments if isinstance(a, np.ndarray)):
         array[...] = 99
     assert_same_object(graph, build(name))
 

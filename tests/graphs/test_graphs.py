@@ -175,8 +175,8 @@ def test_operators_give_the_same_in_the_new_order(dtype, backend):
         return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
     expected, got = results(graph, x, g), results(other, x[order], g[order])
-    for right, mine in zip(expected[:2], got[:2], strict=True):  # by node
-        np.testing.assert_array_equal(mine, right[order])
+    for right, reordered in zip(expected[:2], got[:2], strict=True):  # by node
+        np.testing.assert_array_equal(reordered, right[order])
     np.testing.assert_array_equal(got[2], expected[2])  # by row of edge_weight
 
 
@@ -207,7 +207,7 @@ def test_what_is_in_order_is_not_sorted(monkeypatch, index):
     assert np.array_equal(graph.offsets, other.offsets)
     assert np.array_equal(graph.edge_ids, np.arange(6))
     for name in ("destinations", "src_offsets", "src_positions"):
-        found = getattr(graph.prepare(), name)
-        assert found.dtype == index
-        assert np.array_equal(found, getattr(expected, name)) or name == "src_positions"
+        array = getattr(graph.prepare(), name)
+        assert array.dtype == index
+        assert np.array_equal(array, getattr(expected, name)) or name == "src_positions"
     assert np.array_equal(graph.prepare().src_positions, np.arange(6))

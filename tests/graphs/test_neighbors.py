@@ -62,12 +62,12 @@ def loop_neighbors(atoms, cutoff):
     """(src, dst, shift) of every pair closer than the cutoff, from all images that could be."""
     n, cell, p = len(atoms), np.array(atoms.cell), atoms.positions
     cells = np.array(list(itertools.product(*(range(-8, 9) if c else [0] for c in atoms.pbc))))
-    found = []
+    pairs = []
     for j, i in itertools.product(range(n), repeat=2):
         d = np.linalg.norm(p[j] - p[i] + cells @ cell, axis=1)
         near = cells[d < cutoff]
-        found += [(j, i, *s) for s in near.tolist() if i != j or any(s)]
-    return sorted(found)
+        pairs += [(j, i, *s) for s in near.tolist() if i != j or any(s)]
+    return sorted(pairs)
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -130,15 +130,15 @@ def test_atoms_far_away_without_a_cell(away, backend):
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
     # A cell that is not periodic is not read, whatever it holds.
-    found = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
+    edges = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
     assert src.size > (26 if away < 1e15 else 20)
-    np.testing.assert_array_equal(found.graph.src, src)
-    np.testing.assert_array_equal(found.graph.dst, dst)
-    np.testing.assert_array_equal(found.vec, positions[src] - positions[dst])
-    assert not found.offset.any()
-    assert not found.shifts.any()
+    np.testing.assert_array_equal(edges.graph.src, src)
+    np.testing.assert_array_equal(edges.graph.dst, dst)
+    np.testing.assert_array_equal(edges.vec, positions[src] - positions[dst])
+    assert not edges.offset.any()
+    assert not edges.shifts.any()
 
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
@@ -155,11 +155,11 @@ def test_few_atoms_in_a_large_cell(length, pbc, backend):
 def test_lengths_in_any_unit(unit, backend):
     atoms = ethanol_crystal()
     for pbc in (True, False):
-        known = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
-        found = EdgeGraph.from_positions(atoms.positions * unit, 3.6 * unit, np.array(atoms.cell) * unit, pbc)
-        np.testing.assert_array_equal(found.graph.src, known.graph.src)
-        np.testing.assert_array_equal(found.graph.dst, known.graph.dst)
-        np.testing.assert_array_equal(found.shifts, known.shifts)
+        plain = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
+        scaled = EdgeGraph.from_positions(atoms.positions * unit, 3.6 * unit, np.array(atoms.cell) * unit, pbc)
+        np.testing.assert_array_equal(scaled.graph.src, plain.graph.src)
+        np.testing.assert_array_equal(scaled.graph.dst, plain.graph.dst)
+        np.testing.assert_array_equal(scaled.shifts, plain.shifts)
 
 
 def test_atoms_far_above_a_slab(backend):

@@ -113,8 +113,8 @@ class Memory:
     def used(self):
         if self.device != state.device:
             raise Misuse(f"an array on device {self.device} is used while device {state.device} is current")
-        known = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
-        if self.stream.ptr != state.stream.ptr and self.time > known:
+        latest = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
+        if self.stream.ptr != state.stream.ptr and self.time > latest:
             raise Misuse("an array is used that another stream may still write")
 
 
@@ -207,9 +207,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __getitem__(self, key):
-        found = self.array[_plain(key)]
-        shares = isinstance(found, np.ndarray) and found.base is not None and np.shares_memory(found, self.array)
-        return ndarray(found, self.memory) if shares else ndarray(np.asarray(found))
+        part = self.array[_plain(key)]
+        shares = isinstance(part, np.ndarray) and part.base is not None and np.shares_memory(part, self.array)
+        return ndarray(part, self.memory) if shares else ndarray(np.asarray(part))
 
     def __setitem__(self, key, value):
         self.memory.used()

@@ -21,9 +21,9 @@ def running(pid):
         return False
 
 
-def wait_until(there, seconds=60):
+def wait_until(condition, seconds=60):
     """Wait for a condition; a test fails where it does not come."""
     deadline = time.monotonic() + seconds
-    while not there():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

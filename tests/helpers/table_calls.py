@@ -36,9 +36,9 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None,
     rng, spec = np.random.default_rng(seed), op.definition
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in spec.symbols}
     graph = GRAPHS[spec.graph](chosen, index, rng) if graph is None else graph
-    found = graph if isinstance(graph, dict) else {"graph": graph}
+    graphs = graph if isinstance(graph, dict) else {"graph": graph}
     setting = {a.name: a.choices[-1] for a in op.attributes if a.choices} | (setting or {})
-    case = cases.assemble(spec, found, chosen, setting, np.dtype(dtype).name, rng, data=data)
+    case = cases.assemble(spec, graphs, chosen, setting, np.dtype(dtype).name, rng, data=data)
     values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in case.arguments(op).items()}
     if any(a.given_back for a in op.arguments):
         fwd = OPERATORS[f"{spec.name}_fwd"]

@@ -44,22 +44,22 @@ def with_numbers(array, sizes, free=()):
 def without_whole(op, array, shape, axis, sizes):
     """Return a pattern of the text that no whole number fits the symbol that an axis is solved for."""
     symbol = bound_by(op, array, axis)
-    known = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
+    other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {listed(array.dims)}"
-    end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(known) + ", ".join(known)
+    end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
 
 
 def bound_by(op, array, axis):
     """Symbol that this axis of a good call defines, rather than has to agree with; None if there is none."""
-    known = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
-    known |= {f"has_{n}" for n in op.definition.optional}
+    bound = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
+    bound |= {f"has_{n}" for n in op.definition.optional}
     for a in op.definition.inputs:
         for k, dim in enumerate(a.dims):
-            free = names_in(dim) - known
+            free = names_in(dim) - bound
             if (a.name, k) == (array.name, axis):
                 return next(iter(free), None)
-            known |= free
+            bound |= free
     return None
 
 
@@ -84,10 +84,10 @@ def kind_of(op, array):
 
 def one_of_each(items, kind, name):
     """Return parameters of a test: the first item of each kind."""
-    found = {}
+    params = {}
     for item in items:
-        found.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
-    return list(found.values())
+        params.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
+    return list(params.values())
 
 
 def _label(op, array):

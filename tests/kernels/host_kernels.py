@@ -34,7 +34,7 @@ def require_compiler():
     require(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
 
 
-def turn():
+def rotating_subset():
     """Return a number that says what `make test` takes of what `make test-all` takes all of.
 
     It is another one for another commit; outside of a repository, on another day.

@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import require, turn
+from host_kernels import require, rotating_subset
 
 from trigraph.gpu import budgets as gpu_budgets
 from trigraph.gpu import cache
@@ -24,8 +24,8 @@ SMALL = Usage(registers=20, stack=0, spill_stores=0, spill_loads=0, barriers=1, 
 
 @pytest.fixture(scope="module")
 def nvrtc():
-    found = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
-    require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
+    installed = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
+    require(installed, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,10 @@ def test_kernels_keep_to_their_budgets(compiled, family, architecture):
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("family", INSTANCES)
 def test_one_instance_of_every_kernel(family):
-    by_kernel, architecture = {}, ARCHITECTURES[turn() % len(ARCHITECTURES)]
+    by_kernel, architecture = {}, ARCHITECTURES[rotating_subset() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:
         by_kernel.setdefault(name.split("<")[0], []).append(name)
-    names = [instances[turn() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
+    names = [instances[rotating_subset() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
     measured = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
     assert compare(family, architecture, measured, gpu_budgets.read_budgets()) == []
 
@@ -70,8 +70,8 @@ def test_budgets_are_of_the_instances():
 def test_budgets_are_of_what_is_launched():
     from cuda.core import ProgramOptions
 
-    given = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_budgets.OPTIONS).as_bytes("nvrtc")}
-    assert given == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
+    options = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_budgets.OPTIONS).as_bytes("nvrtc")}
+    assert options == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 
 @pytest.mark.usefixtures("nvrtc")

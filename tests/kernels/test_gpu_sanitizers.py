@@ -12,15 +12,17 @@ import sys
 
 import pytest
 import sanitizers
-from host_kernels import turn
+from host_kernels import rotating_subset
 
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = FAMILIES[turn() % 5], ("race", "asan")[turn() // 5 % 2]
+QUICK_FAMILY, QUICK_VARIANT = FAMILIES[rotating_subset() % 5], ("race", "asan")[rotating_subset() // 5 % 2]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]
-QUICK_BARRIERS = random.Random(turn()).sample([barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2)
+QUICK_BARRIERS = random.Random(rotating_subset()).sample(
+    [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2
+)
 
 
 def in_turn(values, variant, quick=((QUICK_FAMILY,),)):
@@ -48,11 +50,11 @@ def test_asan(family):
 
 @pytest.mark.parametrize(("family", "file", "number"), in_turn(BARRIERS, "race", QUICK_BARRIERS))
 def test_no_barrier_is_superfluous(family, file, number):
-    found = None
+    report = None
     for variant in ("race", "fast"):
-        if found is None:
-            found = sanitizers.left_out(family, sanitizers.build(family, variant), (file, number))
-    assert found is not None
+        if report is None:
+            report = sanitizers.left_out(family, sanitizers.build(family, variant), (file, number))
+    assert report is not None
 
 
 if __name__ == "__main__":

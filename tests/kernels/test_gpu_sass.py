@@ -45,16 +45,16 @@ def disassembler():
         files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    found = [str(file.locate()) for file in files if file.name == "nvdisasm"]
-    require(found, "nvidia-cuda-nvdisasm")
-    return found[0]
+    paths = [str(file.locate()) for file in files if file.name == "nvdisasm"]
+    require(paths, "nvidia-cuda-nvdisasm")
+    return paths[0]
 
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory):
     """A function of a family: instance -> its lines, labels that end with a colon and instructions with a semicolon."""
-    found = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
-    require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
+    installed = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
+    require(installed, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
     from cuda.core import Program, ProgramOptions
 
     command, directory = disassembler(), tmp_path_factory.mktemp("sass")

@@ -27,13 +27,13 @@ def test_bits_of_gpu_host(cupy, name, device, sizes):
             graph.prepare()
     expected = fields(OPERATORS[name], FUNCTIONS[name](**values, backend="gpu-host"))
     with capturing():
-        found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
+        results = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
     assert cupy.cuda.Device().id == 0
     with cupy.cuda.Device(device):
         for field, array in expected.items():
-            assert (array is None) == (found[field] is None)
-            assert array is None or found[field].device.id == device
-            assert array is None or found[field].get().tobytes() == array.tobytes(), field
+            assert (array is None) == (results[field] is None)
+            assert array is None or results[field].device.id == device
+            assert array is None or results[field].get().tobytes() == array.tobytes(), field
 
 
 @pytest.mark.parametrize("graph", ["csc", "edges", "triplets"])
@@ -42,8 +42,8 @@ def test_graphs_of_another_device(cupy, graph):
     for value in values.values() if isinstance(values, dict) else (values,):
         function, arguments = value.__reduce__()
         with cupy.cuda.Device(1):
-            given = [moved(a) for a in arguments]
-        graph = function(*given)
+            on_device = [moved(a) for a in arguments]
+        graph = function(*on_device)
         assert graph.device == "cuda:1"
         assert graph.prepare() is not None
 
@@ -67,9 +67,9 @@ def test_an_index_array_is_warned_of():
     _, on_device = moved_call(op)
     expected = call(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
-        found = call(op, {**on_device, "triplets": on_device["triplets"].index})
+        results = call(op, {**on_device, "triplets": on_device["triplets"].index})
     assert [w.filename for w in caught] == [table_calls.__file__]
-    assert found["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
+    assert results["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
 
 def test_the_stand_in_is_strict(cupy):
@@ -107,8 +107,8 @@ def test_checks_of_the_same_arguments_are_remembered(monkeypatch, name):
     expected = call(op, on_device)
     with monkeypatch.context() as passed:
         passed.setattr(checks, "_check_arrays", None)
-        found = call(op, on_device)
-    assert all(a is None or a.get().tobytes() == expected[n].get().tobytes() for n, a in found.items())
+        results = call(op, on_device)
+    assert all(a is None or a.get().tobytes() == expected[n].get().tobytes() for n, a in results.items())
     first = next(a.name for a in op.arguments if on_device[a.name] is not None)
     with cupy_stand_in.Device(1):
         elsewhere = moved(values[first])
@@ -171,11 +171,11 @@ MOST = {
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize(("size", "edges"), [(0, 320_000), (1, 4_000_000)])
 def test_launches_of_a_call(size, edges):
-    given = calls(regular(edges // 16, 16))
+    arguments = calls(regular(edges // 16, 16))
     cupy_stand_in.state.dry = True
     for name, most in MOST.items():
         before = cupy_stand_in.state.launches
-        getattr(trigraph, name)(*given[name])
+        getattr(trigraph, name)(*arguments[name])
         assert cupy_stand_in.state.launches - before <= most[size], name
 
 

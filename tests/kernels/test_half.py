@@ -25,9 +25,9 @@ def stored(op, dtype, **more):
     back = [a.name for a in op.arguments if a.given_back]
     if back:
         fwd = OPERATORS[f"{op.definition.name}_fwd"]
-        given = values | dict.fromkeys(op.definition.requests, True)
-        found = FUNCTIONS[fwd.name](**{n: given[n] for n in fwd.parameters}, backend="gpu-host")
-        values |= {n: getattr(found, n) for n in back}
+        arguments = values | dict.fromkeys(op.definition.requests, True)
+        result = FUNCTIONS[fwd.name](**{n: arguments[n] for n in fwd.parameters}, backend="gpu-host")
+        values |= {n: getattr(result, n) for n in back}
     return values
 
 

@@ -84,19 +84,19 @@ CASES = {
 def test_program_agrees_with_the_formula(program, tmp_path, name):
     case = CASES[name]
     run(program, tmp_path, case)
-    found = np.fromfile(tmp_path / "results", np.float32)
+    numbers = np.fromfile(tmp_path / "results", np.float32)
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
-    given = {n: case[name].T.copy() for n, name in names.items()}
-    given |= {"graph": graph_of(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
+    values = {n: case[name].T.copy() for n, name in names.items()}
+    values |= {"graph": graph_of(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
     for op in map(OPERATORS.get, CALLS):
-        arguments, got = {n: given[n] for n in op.parameters}, {}
+        arguments, got = {n: values[n] for n in op.parameters}, {}
         sizes = bind_sizes(op, arguments, {a.name: arguments[a.name].shape for a in op.given(arguments)})
         for field in op.fields:
             shape = shape_of(field, sizes)
-            got[field.name], found = found[: math.prod(shape)].reshape(shape), found[math.prod(shape) :]
+            got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
         assert_right(op, arguments, got, chunked=True)
-        given.setdefault("kernel", got.get("kernel"))  # which the sums get
-    assert not len(found)
+        values.setdefault("kernel", got.get("kernel"))  # which the sums get
+    assert not len(numbers)
 
 
 def changed(name, place, value):

@@ -168,8 +168,8 @@ def test_definition(definition):
     reserved = {"graph", "wrt", "out", "backend"}  # an output is no parameter, but grad_<output> is
     assert not reserved & (set(names) - {a.name for a in definition.outputs + definition.auxiliary})
     assert set(definition.given_back) <= {a.name for a in definition.outputs + definition.auxiliary}
-    known = {a.name for a in definition.attributes} | set(definition.optional)
-    assert all(set(setting) <= known for setting in definition.settings)
+    allowed = {a.name for a in definition.attributes} | set(definition.optional)
+    assert all(set(setting) <= allowed for setting in definition.settings)
     assert len(definition.formulas) == len(definition.operations) == 3
     for a in definition.attributes:
         assert [bool(a.choices), a.real, a.name in SYMBOLS].count(True) == 1

@@ -199,8 +199,8 @@ def test_arrays_of_the_wrong_device(op, array):
     first, *later = op.binding_order
     if len(op.arguments) > 1:  # one device array is enough for gpu to be the default
         raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
-        name, here, there = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
-        text = f"{op.name}: {name} is on cuda:{here}; expected cuda:{there}, where {first.name} is"
+        name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
+        text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
         moved = device | {array.name: Elsewhere(good[array.name], 1)}
         raises(ValueError, text, FUNCTIONS[op.name], **moved)
     refused(op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu")
@@ -377,8 +377,8 @@ def test_the_sum_over_triplets_takes_the_basis_by_its_name():
     graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
     rest = {"vec": np.eye(2, 3), "embedding": np.ones((2, 1)), "weights": np.ones((3, 1)), "graph": graph}
     rest |= {"num_spherical": 1, "num_radial": 2, "exclude": None}
-    found = FUNCTIONS["agg_edge_to_edge_fwd"](**rest, sbf_rad=basis.sbf_rad)
-    np.testing.assert_allclose(found[::-1, 0], basis.sbf_rad.sum(axis=1) / np.sqrt(4 * np.pi), rtol=1e-14)
+    out = FUNCTIONS["agg_edge_to_edge_fwd"](**rest, sbf_rad=basis.sbf_rad)
+    np.testing.assert_allclose(out[::-1, 0], basis.sbf_rad.sum(axis=1) / np.sqrt(4 * np.pi), rtol=1e-14)
     with pytest.raises(TypeError, match=r"^agg_edge_to_edge_fwd: got an unexpected keyword argument 'rbf'; expected"):
         FUNCTIONS["agg_edge_to_edge_fwd"](**rest, rbf=basis.rbf)
 
@@ -393,11 +393,11 @@ def test_what_may_be_none_may_be_left_out(op):
         for left_out in [*([a] for a in free), *([free] if free else [])]:
             explicit = good | {a.name: None for a in left_out}
             expected = call(op, explicit)
-            given = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
-            assert_same_bits(call(op, given), expected)
+            rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
+            assert_same_bits(call(op, rest), expected)
             first = min(op.parameters.index(a.name) for a in left_out)  # those before it may come by position
-            head = [given.pop(n) for n in op.parameters[:first]]
-            assert_same_bits(fields(op, function(*head, **given)), expected)
+            head = [rest.pop(n) for n in op.parameters[:first]]
+            assert_same_bits(fields(op, function(*head, **rest)), expected)
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
@@ -407,8 +407,8 @@ def test_index_arrays_for_graph_objects(op, backend, index):
     expected = call(op, good, backend=backend)
     arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
     assert "triplets" in arrays
-    for given in (*({n: array} for n, array in arrays.items()), arrays):
-        assert_same_bits(call(op, good | given, backend=backend), expected)
+    for indices in (*({n: array} for n, array in arrays.items()), arrays):
+        assert_same_bits(call(op, good | indices, backend=backend), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
     text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
@@ -450,9 +450,9 @@ ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
 def changed(name, value, op):
     """Return values beside a right one: each differs from it in one thing that a check looks at."""
     if isinstance(value, np.ndarray):
-        found = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
-        found += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
-        return [*found, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
+        variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
+        variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
+        return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
     if name in graphs_of(op, draw(op)):
         return [draw(op, seed=2)[name], draw(op, index=np.int32)[name], draw(op, num_edges=9, num_triplets=7)[name]]
     if name == "wrt":
@@ -471,10 +471,10 @@ def test_a_call_is_judged_alike_whatever_was_called_before(op):
 
     def outcome(arguments):
         try:
-            found = fields(op, function(**arguments))
+            results = fields(op, function(**arguments))
         except (TypeError, ValueError) as error:
             return type(error), str(error)
-        return {n: None if a is None else (a.dtype, a.shape, a.tobytes()) for n, a in found.items()}
+        return {n: None if a is None else (a.dtype, a.shape, a.tobytes()) for n, a in results.items()}
 
     function(**good)
     for name in inspect.signature(function).parameters:

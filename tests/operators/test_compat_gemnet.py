@@ -35,8 +35,8 @@ def test_golden(name, backend):
     close(m_ca, z["out_m_ca"])
     close(basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], backend=backend), z["out_radial_only"])
     if "out_sph_W1_per_triplet" in z:
-        given = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
-        got = basis_embedding(*given, idx_sph_outer=z["in_idx_agg_outer"], backend=backend)
+        inputs = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
+        got = basis_embedding(*inputs, idx_sph_outer=z["in_idx_agg_outer"], backend=backend)
         close(got, z["out_sph_W1_per_triplet"])
 
 
@@ -101,9 +101,9 @@ ABSENT = [
 @pytest.mark.parametrize(("changes", "error", "text"), ABSENT)
 def test_what_is_given_must_fit(changes, error, text):
     case = Padded()
-    given = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists | case.atoms
+    arguments = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists | case.atoms
     with pytest.raises(error, match=text):
-        basis_embedding(**given | changes)
+        basis_embedding(**arguments | changes)
 
 
 BAD_BILINEAR = [
@@ -125,11 +125,11 @@ BAD_BILINEAR = [
 def test_bad_bilinear(changes, error, text):
     case = Padded()
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists)
-    given = {"weight": case.dense, "basis": basis, "m": case.m}
-    given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
-    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    arguments = {"weight": case.dense, "basis": basis, "m": case.m}
+    arguments |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
+    arguments |= {n: c(arguments[n]) if callable(c) else c for n, c in changes.items()}
     with pytest.raises(error, match=text) as caught:
-        interaction_bilinear(**given, backend="pyref")
+        interaction_bilinear(**arguments, backend="pyref")
     assert str(caught.value).startswith("interaction_bilinear")
 
 

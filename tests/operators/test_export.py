@@ -52,8 +52,8 @@ def call(library, op, case, arguments):
     order, values, sizes, dtype = order_of(op, SHIM_SETS["fast"]), checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else None
     name = f"trigraph_{op.name}_{TYPES[case.dtype]}" + (f"_{TYPES[str(index)]}" if op.graph else "")
-    given = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
-    passed = [ctypes.c_int(2), *(ctypes.c_int((sizes | given)[n]) for n in order.dims)]
+    presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
+    passed = [ctypes.c_int(2), *(ctypes.c_int((sizes | presence)[n]) for n in order.dims)]
     passed += [ctypes.c_double(values[n]) for n in order.numbers]
     arrays = []
     for n in order.graph:
@@ -67,17 +67,17 @@ def call(library, op, case, arguments):
     passed += [a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
     fields = {f.name: f for f in op.returned(values, sizes)}
     passed += [ctypes.c_int(n.removeprefix("want_") in fields) for n in order.wants]
-    found = {}
+    results = {}
     for f in op.fields:
         shape = trigraph.checks.shape_of(f, sizes) if f.name in fields else (1,)
-        found[f.name] = np.full(shape, -7, index if f.index else dtype)
-    passed += [a.ctypes.data_as(ctypes.c_void_p) for a in found.values()]
+        results[f.name] = np.full(shape, -7, index if f.index else dtype)
+    passed += [a.ctypes.data_as(ctypes.c_void_p) for a in results.values()]
     assert getattr(library, name)(*passed) == 0
     # A size that is negative, and no threads, are refused before anything is read.
     for place, wrong in [(0, 0), (0, -1), *((k + 1, -1) for k in range(len(order.dims)))]:
         changed = [*passed[:place], ctypes.c_int(wrong), *passed[place + 1 :]]
         assert getattr(library, name)(*changed) == export.REFUSED
-    return {n: found[n] for n in fields}
+    return {n: results[n] for n in fields}
 
 
 def calls(definition, case):
@@ -117,8 +117,8 @@ def test_header_and_lists_name_every_function(folder):
     # The Fortran function behind each C function of the header takes as many arguments as its prototype says.
     interface = "".join(p.read_text() for p in (folder / "src").glob("*_c.f90")).replace("&\n    & ", "")
     for name, arguments in re.findall(r"int (trigraph_\w+)\(([^;]*)\);", header):
-        (found,) = re.findall(rf"^function {name}\(([^)]*)\)", interface, re.MULTILINE)
-        assert arguments.count(",") == found.count(",")
+        (parameters,) = re.findall(rf"^function {name}\(([^)]*)\)", interface, re.MULTILINE)
+        assert arguments.count(",") == parameters.count(",")
 
 
 def test_constants_are_the_positions_of_choices(folder):
@@ -147,12 +147,12 @@ ARGUMENT = re.compile(
 
 def listed(readme, ending="_fast"):
     """Arguments of each procedure: name, marks, kind, shape, name and shape in the reference, or kind of a scalar."""
-    found = {}
+    lists = {}
     for part in re.split("^### ", readme, flags=re.MULTILINE)[1:]:
         if (name := part.split("`")[1]).endswith(ending):
             lines = [line for line in part.splitlines() if line.startswith("- ")]
-            found[name] = [ARGUMENT.match(line).groups() for line in lines]
-    return found
+            lists[name] = [ARGUMENT.match(line).groups() for line in lines]
+    return lists
 
 
 def caller(procedure, module, arguments):
@@ -168,11 +168,11 @@ def caller(procedure, module, arguments):
 @pytest.mark.usefixtures("library")
 def test_declarations_of_the_readme_compile(folder):
     """Arrays of the shapes that the README says, passed to every procedure of the fast path and of the reference."""
-    found = listed((folder / "README.md").read_text())
-    assert {name.removesuffix("_fast") for name in found} == set(OPERATORS)
+    lists = listed((folder / "README.md").read_text())
+    assert {name.removesuffix("_fast") for name in lists} == set(OPERATORS)
     kinds = {"integer": "integer(i64)", "real": "real(dp)"}
     program = []
-    for name, arguments in found.items():
+    for name, arguments in lists.items():
         op = OPERATORS[name.removesuffix("_fast")]
         fast, reference = [], []
         for argument, marks, kind, shape, other, other_shape, scalar in arguments:
@@ -187,7 +187,7 @@ def test_declarations_of_the_readme_compile(folder):
     (modules,) = {p.parent for p in (folder.parent / "build").rglob("trigraph_gno.mod")}
     run("gfortran", "-fsyntax-only", "-Werror", f"-I{modules}", source)
     # Results of one procedure are arguments of the next.
-    shapes = {(name, a[0].lower()): a[3] for name, arguments in found.items() for a in arguments}
+    shapes = {(name, a[0].lower()): a[3] for name, arguments in lists.items() for a in arguments}
     for before, result, after in (
         ("gno_kernel_fwd_fast", "kernel", "gno_aggregate_fwd_fast"),
         ("radial_basis_fwd_fast", "sbf_rad", "agg_edge_to_edge_fwd_fast"),

@@ -61,13 +61,13 @@ def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
     src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
     dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
     options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-    found = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
+    result = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
     with np.errstate(all="ignore"):
         pre = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
         post = np.concatenate([softmax(pre[:3]), softmax(pre[3:5]), softmax(pre[5:])])
-    close(found.softmax_scores, np.array([[pre], [post]]), dtype)
+    close(result.softmax_scores, np.array([[pre], [post]]), dtype)
     expected = [part @ values for part, values in zip(np.split(post, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)]
-    close(found.output_embedding[:, 1], np.array(expected), dtype, 4)
+    close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
     grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
     reached = np.array([np.isnan(post[[0, 3]]).any(), np.isnan(post[[1, 4, 5]]).any(), np.isnan(post[[2, 6]]).any()])
     np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
@@ -109,11 +109,11 @@ def test_tanh_is_within_two_epsilon(level, dtype):
     trigraph.set_cpu_level(level)
     try:
         options = {"activation": "tanh", "return_softmax_scores": True}
-        found = trigraph.mha_gat_n2n_fwd(src, np.zeros_like(src), np.array([1, 0, 0, 0], dtype), graph, 1, **options)
+        result = trigraph.mha_gat_n2n_fwd(src, np.zeros_like(src), np.array([1, 0, 0, 0], dtype), graph, 1, **options)
     finally:
         trigraph.set_cpu_level(before)
     expected = np.tanh(x.astype(np.longdouble))
-    error = abs(found.softmax_scores[0, 0] - expected)
+    error = abs(result.softmax_scores[0, 0] - expected)
     assert (error <= 2 * np.finfo(dtype).eps * abs(expected) + np.finfo(dtype).smallest_subnormal).all()
 
 
@@ -161,13 +161,13 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
     values, graph = star(messages, index)
     values = values.astype(dtype)
     for weights in (np.ones(graph.num_edges, dtype), None):
-        found = run("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
+        result = run("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
         expected = np.array([start + PICK[op](m) if m else -1 for start, m in starts])
-        assert found.output_extrema_location.dtype == index
-        assert found.node_degree is None
-        np.testing.assert_array_equal(found.output_extrema_location[:, 0], expected)
-        np.testing.assert_array_equal(found.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
+        assert result.output_extrema_location.dtype == index
+        assert result.node_degree is None
+        np.testing.assert_array_equal(result.output_extrema_location[:, 0], expected)
+        np.testing.assert_array_equal(result.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
         g = np.arange(1, len(messages) + 1, dtype=dtype)[:, None]
         grads = run("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
         chosen = expected >= 0
@@ -186,9 +186,9 @@ def test_ties_and_nan_far_apart(backend, op, first):
     messages = np.cos(np.arange(700.0)) * 0.5
     messages[[first, 699]] = sign * 2.0
     values, graph = star([messages, np.where(np.arange(700) >= first, NAN, messages)])
-    found = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
-    np.testing.assert_array_equal(found.output_extrema_location[:, 0], [first, 700 + first])
-    np.testing.assert_array_equal(found.output_embedding[:, 0], [sign * 2.0, NAN])
+    result = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
+    np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
+    np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
 
 
 @EACH_BACKEND
@@ -215,10 +215,10 @@ def test_weights_that_sum_to_zero(backend):
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
-    found = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
-    np.testing.assert_array_equal(found.node_degree, [0, 0, 0, 1.5])
-    np.testing.assert_array_equal(found.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
-    np.testing.assert_allclose(found.output_embedding[3], [5, 4], rtol=1e-15)
+    result = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
+    np.testing.assert_array_equal(result.node_degree, [0, 0, 0, 1.5])
+    np.testing.assert_array_equal(result.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
+    np.testing.assert_allclose(result.output_embedding[3], [5, 4], rtol=1e-15)
     g = np.ones((4, 2))
     grads = run("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(np.isfinite(grads.embedding[:, 0]), [False, False, True, True, True])
@@ -255,12 +255,12 @@ def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
     two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
-    found = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
-    found["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**two, **call)
-    for order, given in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", two)):
-        result = getattr(trigraph, f"agg_edge_to_edge_{order}")(grad_out=grad_out, **given, **call)
-        found |= {f"{order}.{name}": array for name, array in result._asdict().items()}
-    return found
+    arrays = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
+    arrays["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**two, **call)
+    for order, keywords in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", two)):
+        result = getattr(trigraph, f"agg_edge_to_edge_{order}")(grad_out=grad_out, **keywords, **call)
+        arrays |= {f"{order}.{name}": array for name, array in result._asdict().items()}
+    return arrays
 
 
 def lengths(dtype):
@@ -288,11 +288,11 @@ def test_only_directions_matter(backend, dtype):
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     here = all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # what is of size 1 / |vec| may overflow
-        there = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
+        rescaled = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
         expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in here.items()}
     for name, array in here.items():
         assert np.isfinite(array).all(), name
-        np.testing.assert_array_equal(there[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(rescaled[name], expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("exclude", [None, "node"])
@@ -307,16 +307,16 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
     clean = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
-    found = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
-    assert np.isnan(found["out"]).any()
+    results = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
+    assert np.isnan(results["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
         # The fast backends may sum in another order where something is not finite.
-        np.testing.assert_allclose(found[name], clean[name], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(results[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
-    found = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
-    assert np.isnan(found["bwd2.sbf_rad"][:, R:]).any()
-    np.testing.assert_allclose(found["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
+    results = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    assert np.isnan(results["bwd2.sbf_rad"][:, R:]).any()
+    np.testing.assert_allclose(results["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
 
 
 @EACH_BACKEND
@@ -333,12 +333,12 @@ def test_no_distance(backend, wrong):
     module = importlib.import_module(BACKENDS[backend][0])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         first = module.radial_basis_fwd(dist, freq, num_spherical=2)
-        found = {"rbf": first.rbf, "sbf_rad": first.sbf_rad}
+        arrays = {"rbf": first.rbf, "sbf_rad": first.sbf_rad}
         second = module.radial_basis_bwd(**grads, dist=dist, freq=freq, num_spherical=2)
-        found["dist"] = second.dist[:, None]
+        arrays["dist"] = second.dist[:, None]
         third = module.radial_basis_bwd2(np.ones(4), np.ones(3), **grads, dist=dist, freq=freq, num_spherical=2)
-        found |= {"grad_rbf": third.grad_rbf, "grad_sbf_rad": third.grad_sbf_rad, "second dist": third.dist[:, None]}
-    for name, array in found.items():
+        arrays |= {"grad_rbf": third.grad_rbf, "grad_sbf_rad": third.grad_sbf_rad, "second dist": third.dist[:, None]}
+    for name, array in arrays.items():
         assert np.isnan(array[1::2]).all(), name
         assert np.isfinite(array[::2]).all(), name
     assert np.isnan(second.freq).all()
@@ -362,6 +362,6 @@ def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
     right = trigraph.agg_edge_to_edge_fwd(
         **{n: a.astype(np.float64) for n, a in inputs.items()}, **call, backend="pyref"
     )
-    found = trigraph.agg_edge_to_edge_fwd(**inputs, **call, backend=backend)
+    out = trigraph.agg_edge_to_edge_fwd(**inputs, **call, backend=backend)
     sizes = np.abs(right[pair]).max()
-    assert np.abs(found[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes
+    assert np.abs(out[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes

@@ -21,8 +21,8 @@ STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
 
 def functions(module):
     """Wrapped functions of an extension module by name."""
-    found = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
-    return {n: f for n, f in found.items() if type(f).__name__ == "fortran"}
+    members = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
+    return {n: f for n, f in members.items() if type(f).__name__ == "fortran"}
 
 
 def types(function):

@@ -119,7 +119,7 @@ class Job(NamedTuple):
     name: str
     values: dict[str, Any]
     threads: int
-    given: bool
+    with_out: bool
 
 
 def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
@@ -150,18 +150,18 @@ class Call:
 
     def __init__(self, op: Any, sweep: Sweep, job: Job, dense: bool) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
-        self.name, self.values, _, self.given = job
+        self.name, self.values, _, self.with_out = job
         self.refused = self.complete = 0
-        found = call(op, self.values, backend=sweep.backend)
-        self.expected = {n: None if v is None else v.copy() for n, v in found.items()}
+        results = call(op, self.values, backend=sweep.backend)
+        self.expected = {n: None if v is None else v.copy() for n, v in results.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
     def step(self, budget: int) -> bool:
         """Call with so much left; return whether there was a result."""
-        where = f"{self.name}: {budget} bytes left, out {'' if self.given else 'not '}given"
+        where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
-        keywords = {"out": self.out} if self.given else {}
+        keywords = {"out": self.out} if self.with_out else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
         function = functools.partial(call, self.op, self.values, backend=self.sweep.backend, **keywords)
@@ -175,7 +175,7 @@ class Call:
         if self.op.name not in str(got):
             raise Wrong(f"{where}: {got!r} does not name the operator")
         if (
-            self.given
+            self.with_out
             and self.sweep.untouched
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
@@ -267,9 +267,9 @@ def test_a_result_or_memory_error(name: str, dense: bool) -> None:
         done = start(name, dense, left)
         for line in done.stdout.splitlines():
             operator = left.pop(0)
-            found, (r, c) = json.loads(line)
+            failures, (r, c) = json.loads(line)
             refused, complete = refused + r, complete + c
-            wrong |= {operator: found} if found else {}
+            wrong |= {operator: failures} if failures else {}
         if left:
             last = "\n".join(done.stderr.splitlines()[-40:])
             wrong[left.pop(0)] = f"the process ended with {done.returncode}:\n{last}"

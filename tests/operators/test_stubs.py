@@ -102,8 +102,8 @@ def test_the_stub_says_what_the_package_is():
     for name, node in assert_same_functions(tree, described({n: getattr(trigraph, n) for n in OPERATORS})).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
-        given = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
-        assert repr(defaults) == repr([default for default in given if default is not inspect.Parameter.empty])
+        real = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
+        assert repr(defaults) == repr([default for default in real if default is not inspect.Parameter.empty])
     tree = stub("results.pyi")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     expected = {result_type(n): op for n, op in OPERATORS.items() if not op.single}
@@ -120,7 +120,7 @@ def test_mypy_reads_the_stubs(tmp_path):
     (tmp_path / "bad.py").write_text(GOOD + "".join(f"{line}\n" for line in BAD))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
     done = run(*command, "good.py", "bad.py", cwd=tmp_path, status=1)
-    found = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    errors = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
     first = len(GOOD.splitlines()) + 1
     expected = [("bad", str(first + i), code) for i, code in enumerate(BAD.values())]
-    assert found == expected, done.stdout + done.stderr
+    assert errors == expected, done.stdout + done.stderr

@@ -74,8 +74,8 @@ def test_calls_from_several_threads_at_once(backend):
 def printed(script, **environment):
     """Words that a script prints in a process of its own: a hang fails, and threads of this process do not matter."""
     words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
-    given = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
-    return run(sys.executable, *words, env=given, timeout=TIMEOUT).stdout.split()
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    return run(sys.executable, *words, env=variables, timeout=TIMEOUT).stdout.split()
 
 
 RESULTS = textwrap.dedent("""
@@ -156,10 +156,10 @@ def test_torch_computes_in_forked_children(first):
             calls[FIRST]()
             print(len(os.listdir("/proc/self/task")) - started, torch.get_num_threads())
     """
-    found = printed(f"FIRST = {first!r}" + textwrap.dedent(script))
-    if found == ["old"]:
+    lines = printed(f"FIRST = {first!r}" + textwrap.dedent(script))
+    if lines == ["old"]:
         pytest.skip("torch has an OpenMP library older than GCC 9's")
-    assert found == ["0", "0", "2"] * 3
+    assert lines == ["0", "0", "2"] * 3
 
 
 def test_what_runs_first_in_a_forked_child_may_call_operators():
@@ -275,8 +275,8 @@ def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
     raises(ValueError, expected, trigraph.set_cpu_level, "v9")
     raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
-    found = run(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
-    assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in found.stderr
+    done = run(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
+    assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in done.stderr
 
 
 def of_any_size(op, seed):
@@ -303,8 +303,8 @@ def test_equal_bits_on_v3_and_v4(definition):
     """For more sizes than `trigraph verify` has."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
-            values, found = of_any_size(op, seed), []
+            values, results = of_any_size(op, seed), []
             for level in levels.EQUAL_BITS:
                 trigraph.set_cpu_level(level)
-                found.append(call(op, values))
-            assert_same_bits(*found)
+                results.append(call(op, values))
+            assert_same_bits(*results)

@@ -62,14 +62,16 @@ def test_only_what_agrees_with_the_baseline_is_timed():
         "failing": Job(bench_jobs.failing),
         "dying": Job(bench_jobs.dying),
     }
-    found = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
+    measurements = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
     timed = ["unavailable", "timed", "timed", "wrong", "failed", "failed"]
-    assert [m.status for m in found.values()] == timed
-    assert [n for n, m in found.items() if len(m.seconds) == 2] == ["baseline", "same"]
-    assert found["same"].error == 0
-    assert "ZeroDivisionError" in found["failing"].note
-    assert "status 3" in found["dying"].note
-    assert 63.5 <= found["same"].peak_bytes / 2**20 < 66  # the kernel counts pages in batches, a few dozen at a time
+    assert [m.status for m in measurements.values()] == timed
+    assert [n for n, m in measurements.items() if len(m.seconds) == 2] == ["baseline", "same"]
+    assert measurements["same"].error == 0
+    assert "ZeroDivisionError" in measurements["failing"].note
+    assert "status 3" in measurements["dying"].note
+    assert (
+        63.5 <= measurements["same"].peak_bytes / 2**20 < 66
+    )  # the kernel counts pages in batches, a few dozen at a time
     assert ballast.size
 
 
@@ -100,8 +102,8 @@ def test_workloads_are_honest(workload):
     assert not set(workload.peers) & set(BACKENDS)
     done = set()
     for step in workload.steps:  # a step is given what earlier ones return
-        assert set(step.given) <= {a.name for a in step.op.arguments}
-        assert set(step.given.values()) <= done
+        assert set(step.from_steps) <= {a.name for a in step.op.arguments}
+        assert set(step.from_steps.values()) <= done
         done |= {f"{step.operator}.{f.name}" for f in step.fields}
 
 
@@ -152,7 +154,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert case.graphs["atoms"] is None
     # What one step hands to another is drawn nowhere, and is no result.
     results = workload.call("pyref", tiny(workload), "float64")()
-    assert not {s for step in workload.steps for s in step.given.values()} & set(results)
+    assert not {s for step in workload.steps for s in step.from_steps.values()} & set(results)
 
 
 def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):

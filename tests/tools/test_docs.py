@@ -80,9 +80,9 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(["trigraph", *path.with_suffix("").parts]))
-    found = doctest.testmod(module)
-    assert found.attempted
-    assert not found.failed
+    outcome = doctest.testmod(module)
+    assert outcome.attempted
+    assert not outcome.failed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -147,11 +147,11 @@ SPEEDS_OF_DEVICE = {
 
 
 def test_speeds_are_those_of_the_records():
-    found = {(workload, peer): kept for workload, _, peer, kept, _ in records.rows()}
+    speeds = {(workload, peer): kept for workload, _, peer, kept, _ in records.rows()}
     text = " ".join(README.split())
     for words, line in SPEEDS.items():
         assert words in text
-        assert f"{found[line]:.2g}" == words.split()[0]
+        assert f"{speeds[line]:.2g}" == words.split()[0]
     stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]
     device = {(s, n.get("workload", n["name"]), n.get("contender")): n["ratio"] for s, n in lines if "ratio" in n}
@@ -184,11 +184,11 @@ HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
 def test_yaml(path):
     """It parses; jobs have steps, forms have fields, and targets of make that are named are there."""
     yaml = pytest.importorskip("yaml")
-    found = yaml.safe_load(path.read_text())
+    document = yaml.safe_load(path.read_text())
     if path.parent.name == "workflows":
-        assert all(step.keys() & {"uses", "run"} for job in found["jobs"].values() for step in job["steps"])
+        assert all(step.keys() & {"uses", "run"} for job in document["jobs"].values() for step in job["steps"])
         targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         assert set(re.findall(r"run: make ([\w-]+)", path.read_text())) <= targets
     if path.parent.name == "ISSUE_TEMPLATE":
-        assert found["name"]
-        assert all(field["type"] in ("markdown", "input", "textarea", "dropdown") for field in found["body"])
+        assert document["name"]
+        assert all(field["type"] in ("markdown", "input", "textarea", "dropdown") for field in document["body"])

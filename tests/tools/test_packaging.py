@@ -123,22 +123,22 @@ def test_what_a_build_lacks_is_named(tmp_path, program, expected):
     options = ("--native-file", native, ROOT, tmp_path / "build")
     variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # nothing else describes Python's headers
     command = (sys.executable, "-m", "mesonbuild.mesonmain", "setup", *options)
-    found = programs.run(*command, status=1, env=os.environ | variables)
-    assert expected in found.stdout
+    done = programs.run(*command, status=1, env=os.environ | variables)
+    assert expected in done.stdout
     if program == "python":
-        assert "python3-dev\n" in found.stdout
-        assert "python3-devel\n" in found.stdout
+        assert "python3-dev\n" in done.stdout
+        assert "python3-devel\n" in done.stdout
 
 
 def test_an_archive_is_refused(tmp_path):
     package = Path(trigraph.__file__).parent
     archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
     code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
-    found = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
+    done = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
     expected = (
         "ImportError: trigraph cannot run from an archive, since the system loads its compiled backends from files"
     )
-    assert found.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
+    assert done.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
 
 
 @pytest.mark.slow

@@ -73,12 +73,12 @@ def test_rehearsal(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(out), "--deadline", "400"])
     record = json.loads((out / "record.json").read_text())
-    found = {stage["stage"]: stage for stage in record["stages"]}
-    assert list(found) == [stage.name for stage in driver.STAGES]
-    crashed = {p["part"]: p["note"] for s in found.values() for p in s["parts"] if p["status"] != "done"}
+    stages = {stage["stage"]: stage for stage in record["stages"]}
+    assert list(stages) == [stage.name for stage in driver.STAGES]
+    crashed = {p["part"]: p["note"] for s in stages.values() for p in s["parts"] if p["status"] != "done"}
     assert not crashed
-    assert [name for name, stage in found.items() if stage["passed"] is not True] == ["sanitizer"]
-    lines = {name: [line for p in stage["parts"] for line in p["lines"]] for name, stage in found.items()}
+    assert [name for name, stage in stages.items() if stage["passed"] is not True] == ["sanitizer"]
+    lines = {name: [line for p in stage["parts"] for line in p["lines"]] for name, stage in stages.items()}
     race = next(line for line in lines["sanitizer"] if line["name"] == "racecheck gno" and not line["passed"])
     assert "sums.cuh:42" in race["findings"][1]
     assert len(lines["checks"]) > 10
@@ -123,7 +123,7 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "found", "verdict"),
+    ("status", "line_passed", "verdict"),
     [
         ("done", None, True),
         ("done", False, False),
@@ -133,9 +133,9 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
         ("not run", None, None),
     ],
 )
-def test_verdict_of_a_stage(status, found, verdict):
+def test_verdict_of_a_stage(status, line_passed, verdict):
     """A part that the deadline cuts off is neither passed nor failed; what it had found to be wrong counts."""
-    parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": found}]}]
+    parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": line_passed}]}]
     assert driver.passed(parts) is verdict
 
 
@@ -277,12 +277,12 @@ def test_kit(tmp_path):
     script = tmp_path / "qualify-kit" / "qualify.sh"
     (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
     assert any("libgomp" in name for name in zipfile.ZipFile(wheel).namelist())
-    given = {k: v for k, v in alone.items() if not k.startswith("PIP")} | {"PYTHON": str(python)}
-    done = subprocess.run(["sh", script, tmp_path / "out"], env=given, capture_output=True, text=True, check=False)
+    variables = {k: v for k, v in alone.items() if not k.startswith("PIP")} | {"PYTHON": str(python)}
+    done = subprocess.run(["sh", script, tmp_path / "out"], env=variables, capture_output=True, text=True, check=False)
     assert "CuPy is not installed" in done.stderr
-    given["PYTHONPATH"] = str(script.parent / "lib")
+    variables["PYTHONPATH"] = str(script.parent / "lib")
     rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
-    ran = run(*rehearse, env=given, cwd=tmp_path)
+    ran = run(*rehearse, env=variables, cwd=tmp_path)
     assert "**passed in part** on rehearsal on gpu-host" in ran.stdout, ran.stdout + ran.stderr
 
 
@@ -369,9 +369,9 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
     real = checks.called
 
     def leaves(op, values, backend, out=None):
-        found = real(op, values, backend, out)
-        first = next(iter(found))
-        return {**found, first: device.xp.empty(found[first].shape, found[first].dtype)}
+        fields = real(op, values, backend, out)
+        first = next(iter(fields))
+        return {**fields, first: device.xp.empty(fields[first].shape, fields[first].dtype)}
 
     monkeypatch.setattr(checks, "called", leaves)
     notes = Notes(tmp_path / "notes.json")

@@ -40,18 +40,18 @@ def crystal():
 def test_results(calculator):
     atoms = crystal()
     atoms.calc = calculator
-    found = calculator.model.energy_forces_stress(
+    results = calculator.model.energy_forces_stress(
         torch.tensor(atoms.numbers), torch.tensor(atoms.positions), cell=torch.tensor(np.array(atoms.cell))
     )
-    assert atoms.get_potential_energy() == found.energy.item()
-    assert atoms.get_potential_energy(force_consistent=True) == found.energy.item()
-    np.testing.assert_array_equal(atoms.get_forces(), found.forces)
-    np.testing.assert_array_equal(atoms.get_stress(voigt=False), found.stress[0])
+    assert atoms.get_potential_energy() == results.energy.item()
+    assert atoms.get_potential_energy(force_consistent=True) == results.energy.item()
+    np.testing.assert_array_equal(atoms.get_forces(), results.forces)
+    np.testing.assert_array_equal(atoms.get_stress(voigt=False), results.stress[0])
     xx, yy, zz, yz, xz, xy = atoms.get_stress()
-    np.testing.assert_array_equal([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]], found.stress[0])
+    np.testing.assert_array_equal([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]], results.stress[0])
     calculator.model.float()
     calculator.reset()
-    assert atoms.get_potential_energy() == pytest.approx(found.energy.item(), rel=500 * 2**-24)
+    assert atoms.get_potential_energy() == pytest.approx(results.energy.item(), rel=500 * 2**-24)
     assert atoms.get_forces().dtype == np.float64
 
 
@@ -109,8 +109,8 @@ def hessian_of_supercell(model, cells):
     """Return the second derivatives of the energy in the positions of a supercell, for its fixed neighbours."""
     z, pos, cell = torch.tensor(cells.numbers), torch.tensor(cells.positions), torch.tensor(np.array(cells.cell))
     neighbors = model.neighbors(pos, cell=cell)
-    found = torch.func.hessian(lambda pos: model(z, pos, cell=cell, neighbors=neighbors).sum())(pos)
-    return found.detach().reshape(pos.numel(), pos.numel()).numpy()
+    hessian = torch.func.hessian(lambda pos: model(z, pos, cell=cell, neighbors=neighbors).sum())(pos)
+    return hessian.detach().reshape(pos.numel(), pos.numel()).numpy()
 
 
 def test_hessian(calculator):
@@ -187,10 +187,10 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
         before = len(searches)
         for name in ("get_potential_energy", "get_forces", "get_stress"):
             atoms.calc = kept
-            found = getattr(atoms, name)()
+            value = getattr(atoms, name)()
             atoms.calc = trigraph.ase.Calculator(calculator.model)
             expected = getattr(atoms, name)()
-            assert np.abs(found - expected).max() <= 2**-44 * np.abs(expected).max()
+            assert np.abs(value - expected).max() <= 2**-44 * np.abs(expected).max()
         changes.append(len(searches) - before)
 
     for _ in range(3):  # of at most 0.3 in all
@@ -288,9 +288,9 @@ def test_what_changes_between_calls(change, of_last, skin):
         new, last = trigraph.ase.Calculator(kept.model), [] if of_last and not move else [atoms]
         assert kept.calculation_required(atoms, ["energy"])
         for name in names:
-            found, expected = getattr(kept, name)(*last), getattr(new, name)(atoms)
+            value, expected = getattr(kept, name)(*last), getattr(new, name)(atoms)
             rounding = 2**8 * torch.finfo(kept.model.stiffness.dtype).eps
-            assert np.abs(found - expected).max() <= rounding * np.abs(expected).max()
+            assert np.abs(value - expected).max() <= rounding * np.abs(expected).max()
         assert not kept.calculation_required(atoms, ["energy"])
 
 
@@ -310,8 +310,8 @@ def test_tensors_are_where_the_model_is(calculator):
     torch.set_default_device("meta")
     try:
         for skin in (0.0, 0.5):
-            found = trigraph.ase.Calculator(calculator.model, skin=skin).get_forces(atoms)
-            assert np.abs(found - expected).max() <= 2**-44 * np.abs(expected).max()
+            forces = trigraph.ase.Calculator(calculator.model, skin=skin).get_forces(atoms)
+            assert np.abs(forces - expected).max() <= 2**-44 * np.abs(expected).max()
     finally:
         torch.set_default_device(None)
 

@@ -89,12 +89,12 @@ def tolerance(model, structure=MOLECULE):
 def differences(got, expected):
     """Norm of the difference of each pair over the norm of the expected, in eps; infinite where shapes differ."""
     assert got.keys() == expected.keys()
-    found = {}
+    errors = {}
     for name, value in expected.items():
         same = got[name].shape == value.shape and got[name].dtype == value.dtype
         error, norm = (float((got[name] - value).norm()), float(value.norm())) if same else (float("inf"), 1.0)
-        found[name] = error / (norm or 1.0) / torch.finfo(value.dtype).eps
-    return found
+        errors[name] = error / (norm or 1.0) / torch.finfo(value.dtype).eps
+    return errors
 
 
 def assert_close(got, expected, eps):

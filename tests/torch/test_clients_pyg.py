@@ -66,9 +66,9 @@ def test_two_kinds_of_nodes():
     matrix = to_torch_csc_tensor(SMALL, size=(4, 2)).t()
     for conv in ours:
         assert str(conv) == "GATConv((8, 16), 32, heads=2)"
-        for given in (x, (x[0], None)):
-            close(conv(given, SMALL, size=(4, 2)), theirs(given, SMALL, size=(4, 2)))
-            close(conv(given, matrix), theirs(given, matrix))
+        for features in (x, (x[0], None)):
+            close(conv(features, SMALL, size=(4, 2)), theirs(features, SMALL, size=(4, 2)))
+            close(conv(features, matrix), theirs(features, matrix))
         close(conv(x, SMALL), theirs(x, SMALL))
 
 
@@ -99,13 +99,13 @@ def test_containers_of_pyg():
     data = [Data(x=torch.randn(4, 8), edge_index=LOOPS), Data(x=torch.randn(5, 8), edge_index=SMALL)]
     batch = Batch.from_data_list(data)
     order = LOOPS[1].argsort(stable=True)
-    known = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
+    sorted_edges = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
     pair = (batch.x, batch.x[:4])  # edges of a sampled layer lead to the first nodes
     sampled = torch.tensor([[7, 8, 3, 5], [0, 1, 1, 3]])
     for conv in ours:
         close(conv(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
         close(conv(batch.x, batch.edge_index)[4:], conv(data[1].x, SMALL))
-        close(conv(data[0].x, known), theirs(data[0].x, LOOPS))
+        close(conv(data[0].x, sorted_edges), theirs(data[0].x, LOOPS))
         close(conv(pair, sampled), theirs(pair, sampled))
         sequence = pyg.Sequential("x, edge_index", [(conv, "x, edge_index -> x"), torch.nn.ReLU()])
         close(sequence(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index).relu())
@@ -139,8 +139,8 @@ def test_several_kinds_of_nodes():
         for name, out in model(data.x_dict, data.edge_index_dict).items():
             close(out, expected[name])
     convs = {edge: nn.GATConv((-1, -1), 4, add_self_loops=False) for edge in data.edge_types}
-    found = pyg.HeteroConv(convs)(data.x_dict, data.edge_index_dict)
-    assert {name: out.shape for name, out in found.items()} == {"paper": (10, 4), "author": (6, 4)}
+    outputs = pyg.HeteroConv(convs)(data.x_dict, data.edge_index_dict)
+    assert {name: out.shape for name, out in outputs.items()} == {"paper": (10, 4), "author": (6, 4)}
 
 
 def test_what_looks_into_messages_gets_pygs():
@@ -213,10 +213,10 @@ def derivatives(model, z, pos, batch):
     return energy, grad, *torch.autograd.grad((grad * direction).sum(), [pos, *model.parameters()], allow_unused=True)
 
 
-def compared(found, expected, tolerance):
+def compared(got, expected, tolerance):
     """Compare derivatives; those of parameters by the largest of all."""
-    assert [a is None for a in found] == [a is None for a in expected]
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
+    assert [a is None for a in got] == [a is None for a in expected]
+    pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
     largest = max(float(b.detach().abs().max()) for _, b in pairs[3:])
     for i, (a, b) in enumerate(pairs):
         assert a.shape == b.shape

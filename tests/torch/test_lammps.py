@@ -109,10 +109,10 @@ def assert_as_ase(lmp, model, rounding=2**-53):
     """Sums differ in their order alone. They have less than a thousand terms, some of 1 eV/Å at a minimum, too."""
     atoms, forces, energies, energy, stress = state_of(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
-    found, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
-    found += (energy, stress)
+    got, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
+    got += (energy, stress)
     expected += (atoms.get_potential_energy(), atoms.get_stress(voigt=False)[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]])
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(got, expected, strict=True):
         scale = max(np.abs(theirs).max(), np.abs(expected[1]).sum() if np.ndim(theirs) == 0 else 1)
         assert np.abs(ours - theirs).max() <= 1e3 * rounding * scale
     return atoms
@@ -154,10 +154,10 @@ def test_neighbors_are_kept(script, monkeypatch):
         lmp.commands_string(command)
         change()
         lmp.command("run 0")
-        found = len(calls) - before
+        count = len(calls) - before
         if model.depth.dtype == torch.float64:
             assert_as_ase(lmp, model)
-        return found
+        return count
 
     assert searches("run 0") == 1
     assert searches("displace_atoms all random 0.1 0.1 0.1 1 units box") == 0
@@ -338,9 +338,9 @@ def test_interrupts_stop_lammps(script):
 
 
 class Infinite(Pairs):
-    def energy_forces_stress(self, *arguments, **given):
-        found = super().energy_forces_stress(*arguments, **given)
-        return found._replace(forces=found.forces / 0)
+    def energy_forces_stress(self, *arguments, **keywords):
+        results = super().energy_forces_stress(*arguments, **keywords)
+        return results._replace(forces=results.forces / 0)
 
 
 ATOMS = f"{BOX}create_atoms 3 single 1 1 1 units box\ncreate_atoms 3 single 3 1 1 units box\n"
@@ -375,9 +375,9 @@ def test_bad_input(case, tmp_path):
 def on_two_ranks(*arguments):
     """Run the command on more ranks than there may be processors: those that wait let others run."""
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", *arguments, "--", "-log", "log"]
-    given = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
-    given["TMPDIR"] = str(Path.cwd())  # MPICH leaves files there
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | given, check=False)
+    variables = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    variables["TMPDIR"] = str(Path.cwd())  # MPICH leaves files there
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | variables, check=False)
 
 
 @pytest.fixture
@@ -437,7 +437,7 @@ def test_two_ranks_end_together(lines, messages, two_systems):
 
 
 @pytest.mark.parametrize(
-    ("given", "elements", "message"),
+    ("model", "elements", "message"),
     [
         ("in", ",".join(SYMBOLS), "'--model': in cannot be read: "),
         ("model.pt", "Cu", "Error: attach: elements has length 1; expected 4"),
@@ -445,11 +445,11 @@ def test_two_ranks_end_together(lines, messages, two_systems):
         ("model.pt", ",".join(SYMBOLS), ""),
     ],
 )
-def test_command(given, elements, message, script):
+def test_command(model, elements, message, script):
     torch.save(potential(), "model.pt")
     torch.save(potential().state_dict(), "weights.pt")
     written = script(crystal(), f"{FIX}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy")
-    result = CliRunner().invoke(main, ["lammps", written, "--model", given, "--elements", elements, "--", *QUIET])
+    result = CliRunner().invoke(main, ["lammps", written, "--model", model, "--elements", elements, "--", *QUIET])
     assert message in result.stderr
     assert (result.exit_code == 0) == (not message)
     if not message:

@@ -79,10 +79,10 @@ def test_gat_layer(layers, bipartite, concat, heads, max_num_neighbors):
         layer.att[heads * 2 :] = original.att_dst.flatten()
     x, same = features(), features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges)
-    found = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
+    out = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
     att = torch.cat(gradients(expected, [original.att_src, original.att_dst])).flatten()
-    assert torch.allclose(att, gradients(found, [layer.att])[0], rtol=1e-12, atol=1e-12)
-    assert_same(expected, found, [x, original.lin.weight], [same, layer.lin.weight])
+    assert torch.allclose(att, gradients(out, [layer.att])[0], rtol=1e-12, atol=1e-12)
+    assert_same(expected, out, [x, original.lin.weight], [same, layer.lin.weight])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "min", "max"])
@@ -97,10 +97,10 @@ def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
         layer.lin.bias.copy_(original.lin_l.bias)
     x, same = features(), features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges)
-    found = layer(same, edges, max_num_neighbors)
+    out = layer(same, edges, max_num_neighbors)
     weights = torch.cat(gradients(expected, [original.lin_l.weight, original.lin_r.weight]), dim=1)
-    assert torch.allclose(weights, gradients(found, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
-    assert_same(expected, found, [x, original.lin_l.bias], [same, layer.lin.bias])
+    assert torch.allclose(weights, gradients(out, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
+    assert_same(expected, out, [x, original.lin_l.bias], [same, layer.lin.bias])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean"])
@@ -120,12 +120,12 @@ def test_rgcn_layer(layers, root_weight, num_bases, bipartite, aggr):
             layer.comp.copy_(original.comp)
     x, same = features(), features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges.as_tensor(), types)
-    found = layer(same, edges, types)
-    (weight,) = gradients(found, [layer.weight])
-    given, own = ([original.comp], [layer.comp]) if num_bases else ([], [])
+    out = layer(same, edges, types)
+    (weight,) = gradients(out, [layer.weight])
+    coefficients, own_coefficients = ([original.comp], [layer.comp]) if num_bases else ([], [])
     (reference,) = gradients(expected, [original.weight])
     assert torch.allclose(reference, weight[: len(reference)], rtol=1e-12, atol=1e-12)
-    assert_same(expected, found, [x, *given], [same, *own])
+    assert_same(expected, out, [x, *coefficients], [same, *own_coefficients])
 
 
 def test_import_under_the_original_name(layers):
@@ -178,8 +178,8 @@ def written(function, shapes, *arguments, make=np.asarray, **keywords):
     return outputs
 
 
-def assert_equal(found, expected):
-    for one, right in zip(found, expected, strict=True):
+def assert_equal(got, expected):
+    for one, right in zip(got, expected, strict=True):
         assert np.array_equal(one, right)
 
 
@@ -187,15 +187,15 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("concat", [True, False])
 def test_attention_in_place(concat, make):
     rng = np.random.default_rng(0)
-    graph, *given = attention_arrays(rng, make)
+    graph, *inputs = attention_arrays(rng, make)
     settings = {"num_heads": 2, "activation": "ELU", "concat_heads": concat}
-    arrays, params = [np.asarray(a) for a in given], mha_params(**settings)
+    arrays, params = [np.asarray(a) for a in inputs], mha_params(**settings)
     shapes = [(3, 6 if concat else 3), (2, 2, 5)]
-    out, scores = written(operators.mha_gat_n2n_fwd, shapes, *given, graph, params, make=make, stream_id=0)
+    out, scores = written(operators.mha_gat_n2n_fwd, shapes, *inputs, graph, params, make=make, stream_id=0)
     expected = trigraph.mha_gat_n2n_fwd(*arrays, graph.csc, **settings, return_softmax_scores=True)
     assert_equal((out, scores), (expected.output_embedding, expected.softmax_scores))
     grad, bwd = make(rng.normal(size=out.shape)), operators.mha_gat_n2n_bwd_fp32_fp32_fp32_fp32
-    rest = (None, grad, *given, scores, graph, params)
+    rest = (None, grad, *inputs, scores, graph, params)
     more = {"grad_attention_weights_workspace": None, "stream_id": 0}
     grads = written(bwd, [a.shape for a in arrays], *rest, make=make, **more)
     expected = trigraph.mha_gat_n2n_bwd(np.asarray(grad), *arrays, graph.csc, **settings)
@@ -211,13 +211,13 @@ def test_aggregation_in_place(operation):
     x, weight, grad = rng.normal(size=(4, 3)), rng.normal(size=5), rng.normal(size=(3, 3))
     graph = make_bipartite_csc(OFFSETS, INDICES, 4, np.array([4, 0, 3, 1, 2]))
     degree, location = np.full(3, np.nan), np.full((3, 3), -7)
-    given = {"node_degree": degree} if operation is AggOp.Mean else {}
-    given |= {"output_extrema_location": location} if operation in (AggOp.Min, AggOp.Max) else {}
-    (out,) = written(operators.agg_weighted_n2n_fwd, [(3, 3)], x, weight, graph, operation, **given)
+    auxiliary = {"node_degree": degree} if operation is AggOp.Mean else {}
+    auxiliary |= {"output_extrema_location": location} if operation in (AggOp.Min, AggOp.Max) else {}
+    (out,) = written(operators.agg_weighted_n2n_fwd, [(3, 3)], x, weight, graph, operation, **auxiliary)
     forward = trigraph.agg_weighted_n2n_fwd(x, weight, graph.csc, operation.value)
-    assert_equal((out, *given.values()), (getattr(forward, n) for n in ("output_embedding", *given)))
+    assert_equal((out, *auxiliary.values()), (getattr(forward, n) for n in ("output_embedding", *auxiliary)))
     rest = (grad, weight, x, graph, operation)
-    grads = written(operators.agg_weighted_n2n_bwd, [(4, 3), 5], *rest, output_embedding=out, **given)
+    grads = written(operators.agg_weighted_n2n_bwd, [(4, 3), 5], *rest, output_embedding=out, **auxiliary)
     assert_equal(grads, trigraph.agg_weighted_n2n_bwd(grad, x, weight, graph.csc, operation.value))
     operators.agg_weighted_n2n_bwd(None, None, *rest)  # nothing is asked for
 
@@ -236,27 +236,27 @@ def test_dimenet_in_place():
     vec, sbf_rad, embedding, weights = a.values()
     shapes = [sbf_rad.shape, embedding.shape, weights.shape]
     grad, gg_sbf_rad, gg_embedding = (rng.normal(size=shape) for shape in ((7, 5), (7, 42), (7, 5)))
-    found = written(dimenet.agg_edge_to_edge_fwd, [(7, 5)], *a.values(), *into, MMAOp.HighPrecision, cuda_stream=0)
-    assert_equal(found, [trigraph.agg_edge_to_edge_fwd(**a, graph=graph)])
-    given = (vec, sbf_rad, embedding, grad, weights)
-    found = written(dimenet.agg_edge_to_edge_bwd, shapes, *given, *out_of, MMAOp.LowPrecision)
+    results = written(dimenet.agg_edge_to_edge_fwd, [(7, 5)], *a.values(), *into, MMAOp.HighPrecision, cuda_stream=0)
+    assert_equal(results, [trigraph.agg_edge_to_edge_fwd(**a, graph=graph)])
+    inputs = (vec, sbf_rad, embedding, grad, weights)
+    results = written(dimenet.agg_edge_to_edge_bwd, shapes, *inputs, *out_of, MMAOp.LowPrecision)
     expected = trigraph.agg_edge_to_edge_bwd(grad, **a, graph=graph)
-    assert_equal(found, (expected.sbf_rad, expected.embedding, expected.weights))
-    given = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, weights)
-    found = written(dimenet.agg_edge_to_edge_bwd2_grad, [(7, 5)], *given, *into, MMAOp.HighPrecision)
-    assert_equal(found, [trigraph.agg_edge_to_edge_bwd2_grad(gg_sbf_rad, gg_embedding, **a, graph=graph)])
-    given = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, grad, weights)
-    found = written(dimenet.agg_edge_to_edge_bwd2_main, shapes, *given, *out_of, MMAOp.HighPrecision, cuda_stream=0)
-    assert_equal(found, trigraph.agg_edge_to_edge_bwd2_main(gg_sbf_rad, gg_embedding, grad, **a, graph=graph))
+    assert_equal(results, (expected.sbf_rad, expected.embedding, expected.weights))
+    inputs = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, weights)
+    results = written(dimenet.agg_edge_to_edge_bwd2_grad, [(7, 5)], *inputs, *into, MMAOp.HighPrecision)
+    assert_equal(results, [trigraph.agg_edge_to_edge_bwd2_grad(gg_sbf_rad, gg_embedding, **a, graph=graph)])
+    inputs = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, grad, weights)
+    results = written(dimenet.agg_edge_to_edge_bwd2_main, shapes, *inputs, *out_of, MMAOp.HighPrecision, cuda_stream=0)
+    assert_equal(results, trigraph.agg_edge_to_edge_bwd2_main(gg_sbf_rad, gg_embedding, grad, **a, graph=graph))
 
 
 def test_radial_basis_in_place():
     rng = np.random.default_rng(0)
     dist, freq = rng.uniform(0.1, 0.9, (7, 1)), np.pi * np.arange(1.0, 7)
-    found = written(dimenet.radial_basis_fwd, [(7, 6), (7, 42)], dist, freq)
-    assert_equal(found, trigraph.radial_basis_fwd(dist[:, 0], freq))
-    grads = written(dimenet.radial_basis_bwd, [(7, 1), 6], *found, dist, freq)
-    expected = trigraph.radial_basis_bwd(*found, dist[:, 0], freq)
+    basis = written(dimenet.radial_basis_fwd, [(7, 6), (7, 42)], dist, freq)
+    assert_equal(basis, trigraph.radial_basis_fwd(dist[:, 0], freq))
+    grads = written(dimenet.radial_basis_bwd, [(7, 1), 6], *basis, dist, freq)
+    expected = trigraph.radial_basis_bwd(*basis, dist[:, 0], freq)
     assert_equal(grads, (expected.dist[:, None], expected.freq))
 
 
@@ -264,11 +264,11 @@ def test_the_binding_of_mlperf():
     from trigraph.compat import cugraph_ops_binding as binding
 
     coo, graph, a, _ = triplets()
-    given = {name: torch.tensor(array, requires_grad=True) for name, array in a.items()}
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in a.items()}
     offsets = (torch.tensor(getattr(graph, n)) for n in ("src_offsets", "dst_offsets", "dst_edge_index"))
-    out = binding.ib_agg_edge(*given.values(), torch.tensor(coo), *offsets, binding.MMAOp.HighPrecision)
+    out = binding.ib_agg_edge(*tensors.values(), torch.tensor(coo), *offsets, binding.MMAOp.HighPrecision)
     assert np.array_equal(out.detach(), trigraph.agg_edge_to_edge_fwd(**a, graph=graph))
-    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), list(given.values())))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), list(tensors.values())))
     dist = torch.full((7, 1), 0.5, dtype=torch.float64, requires_grad=True)
     rbf, sbf = binding.radial_basis(dist, torch.arange(1.0, 7, dtype=torch.float64))
     assert (rbf.shape, sbf.shape) == ((7, 6), (7, 42))

@@ -33,11 +33,11 @@ def arguments(name, setting):
     return tensors, {n: v for n, v in values.items() if n not in op.definition.requests}, rng
 
 
-def value(name, tensors, others, order, directions):
+def value(name, tensors, keywords, order, directions):
     """Return a random combination of the derivatives of an order of a nonlinear function of the results."""
-    found = getattr(tt, name)(**tensors, **others)
+    result = getattr(tt, name)(**tensors, **keywords)
     names = [a.name for a in OPERATORS[f"{name}_fwd"].definition.outputs]
-    outputs = [found] if isinstance(found, torch.Tensor) else [getattr(found, n) for n in names]
+    outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, n) for n in names]
     generator = torch.Generator().manual_seed(2)
     number = sum(
         (WIDE * torch.sin(t / WIDE) * torch.randn(t.shape, generator=generator, dtype=t.dtype)).sum() for t in outputs
@@ -55,17 +55,17 @@ def value(name, tensors, others, order, directions):
 @pytest.mark.parametrize("order", [3, 4])
 @pytest.mark.parametrize(("name", "setting"), CALLS, ids=str)
 def test_derivative_is_the_difference_of_the_one_before(name, setting, order):
-    tensors, others, rng = arguments(name, setting)
+    tensors, keywords, rng = arguments(name, setting)
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(order)]
     at = {n: t.requires_grad_() for n, t in tensors.items()}
-    exact = float(value(name, at, others, order, directions).detach())
+    exact = float(value(name, at, keywords, order, directions).detach())
     sides = []
     for sign in (1, -1):
         moved = {
             n: (t.detach() + sign * STEP * (1 + t.detach() / WIDE) * d).requires_grad_()
             for (n, t), d in zip(tensors.items(), directions[order - 1], strict=True)
         }
-        sides.append(float(value(name, moved, others, order - 1, directions).detach()))
+        sides.append(float(value(name, moved, keywords, order - 1, directions).detach()))
     difference = (sides[0] - sides[1]) / (2 * STEP)
     assert abs(exact - difference) <= BOUND * max(abs(difference), abs(sides[0]))
 
@@ -73,7 +73,7 @@ def test_derivative_is_the_difference_of_the_one_before(name, setting, order):
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge", "radial_basis", "interaction_bilinear"])
 def test_forward_and_reverse_mode_give_the_same(name):
     """Of second derivatives: reverse mode, forward mode, and torch.func.hessian of a function that has a gradient."""
-    tensors, others, rng = arguments(name, {})
+    tensors, keywords, rng = arguments(name, {})
     key, t = next(iter(tensors.items()))
     first, along = (torch.from_numpy(rng.standard_normal(t.shape)) for _ in range(2))
 
@@ -81,8 +81,8 @@ def test_forward_and_reverse_mode_give_the_same(name):
         """Return a number with a first derivative in it."""
 
         def number(y):
-            found = getattr(tt, name)(**{**tensors, key: y}, **others)
-            return (found if isinstance(found, torch.Tensor) else found[0]).sin().sum()
+            result = getattr(tt, name)(**{**tensors, key: y}, **keywords)
+            return (result if isinstance(result, torch.Tensor) else result[0]).sin().sum()
 
         return (torch.func.grad(number)(x) * first).sum()
 
@@ -102,10 +102,10 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 def test_half_precision_and_requests_in_a_third_derivative():
     """Gradients have the dtypes of the arguments, and arguments that need none get none."""
-    tensors, others, _ = arguments("mha_gat_n2n", {})
+    tensors, keywords, _ = arguments("mha_gat_n2n", {})
     tensors = {n: (t.bfloat16() if "embedding" in n else t.float()).requires_grad_() for n, t in tensors.items()}
     x = tensors["src_embedding"]
-    number = tt.mha_gat_n2n(**tensors, **others, backend="gpu-host").output_embedding.float().square().sum()
+    number = tt.mha_gat_n2n(**tensors, **keywords, backend="gpu-host").output_embedding.float().square().sum()
     for _ in range(3):
         (gradient,) = torch.autograd.grad(number, x, create_graph=True)
         assert gradient.dtype == torch.bfloat16
@@ -128,8 +128,8 @@ def test_a_converted_model_learns_hessians():
 
     right = gradients()
     tt.convert(layer)
-    for mine, theirs in zip(gradients(), right, strict=True):
-        assert (mine is None) == (theirs is None)
+    for ours, theirs in zip(gradients(), right, strict=True):
+        assert (ours is None) == (theirs is None)
         if theirs is not None:
             bound = 2**12 * torch.finfo(torch.float64).eps * float(theirs.abs().max())
-            assert (mine - theirs).abs().max() <= bound
+            assert (ours - theirs).abs().max() <= bound

@@ -86,8 +86,8 @@ def test_forces_train():
         pos.requires_grad_(seed == 1)
         gradients = []
         for one in (model, compiled):
-            found = one.energy_forces_stress(z, pos, batch, create_graph=True)
-            loss = found.forces.square().sum() + found.energy.sum()
+            results = one.energy_forces_stress(z, pos, batch, create_graph=True)
+            loss = results.forces.square().sum() + results.energy.sum()
             inputs = [*model.parameters(), *([pos] if seed == 1 else [])]
             gradients.append(torch.autograd.grad(loss, inputs))
         for got, expected in zip(*reversed(gradients), strict=True):
@@ -117,10 +117,10 @@ def test_a_potential_of_ones_own():
     compiled = tt.compile_potential(model, backend="aot_eager")
     z, pos = torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]]).double()
     for one in (model, compiled):
-        found = one.energy_forces_stress(z, pos, create_graph=True)
-        assert found.energy.tolist() == [1.0]
-        assert found.forces.tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
-        (gradient,) = torch.autograd.grad(found.forces[1, 0], model.stiffness)
+        results = one.energy_forces_stress(z, pos, create_graph=True)
+        assert results.energy.tolist() == [1.0]
+        assert results.forces.tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
+        (gradient,) = torch.autograd.grad(results.forces[1, 0], model.stiffness)
         assert gradient.item() == 1.0
     assert compiled(z, pos).tolist() == [1.0]
     with raising("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
@@ -159,16 +159,16 @@ def test_a_model_that_looks_at_sizes():
 
     class Looking(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
-            found = super().atoms_of_vectors(z, vec, neighbors)
-            return 2.0 * found if z.shape[0] > 20 else found
+            energies = super().atoms_of_vectors(z, vec, neighbors)
+            return 2.0 * energies if z.shape[0] > 20 else energies
 
     model = Looking()
     compiled = tt.compile_potential(model, backend="eager")
     for sizes in [(9, 12), (5, 6)]:
         z, pos, batch = structures(sizes)
         with pytest.warns(UserWarning, match="branch, for 11 atoms") if sizes == (5, 6) else contextlib.nullcontext():
-            found = compiled.energy_forces_stress(z, pos, batch)
-        close(found.energy, model.energy_forces_stress(z, pos, batch).energy)
+            results = compiled.energy_forces_stress(z, pos, batch)
+        close(results.energy, model.energy_forces_stress(z, pos, batch).energy)
 
 
 class Net(Springs):
@@ -191,7 +191,7 @@ FACTORS, ENCLOSED = {"global": 1.0}, {"enclosed": 2.0}
 
 
 def hook(factors):
-    return lambda module, given, found: factors["enclosed"] * found
+    return lambda module, inputs, out: factors["enclosed"] * out
 
 
 def norm():
@@ -236,14 +236,14 @@ def changes(monkeypatch, names):
 
 def test_facts_tell_every_change(monkeypatch):
     """Except of values of parameters and buffers, and except of a value that was assigned once more."""
-    known = None
+    before = None
     for name, model in changes(monkeypatch, CHANGES):
-        found = Facts(model)
-        assert found.unchanged(model)
-        if known is not None:
-            assert bool(differences(known.values, found.values)) == (name not in NO_NEW_PROGRAM), name
-            assert known.unchanged(model) == (name == "values"), name
-        known = found
+        facts = Facts(model)
+        assert facts.unchanged(model)
+        if before is not None:
+            assert bool(differences(before.values, facts.values)) == (name not in NO_NEW_PROGRAM), name
+            assert before.unchanged(model) == (name == "values"), name
+        before = facts
 
 
 @pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
@@ -278,44 +278,44 @@ def test_a_call_leaves_what_an_eager_call_leaves(training, create_graph, refused
 
 
 def test_copies_and_pickles_have_programs_of_their_own():
-    given, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
+    inputs, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
     unused = pickle.loads(pickle.dumps(compiled))
-    close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+    close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
     torch.save(compiled, file)
     file.seek(0)
     for other in (copy.deepcopy(compiled), torch.load(file, weights_only=False), unused):
         assert (other.compilations, other.options) == (0, {"backend": "eager"})
         with torch.no_grad():
             other.model.last.weight.mul_(2.0)
-        close(other.energy_forces_stress(*given).energy, other.model.energy_forces_stress(*given).energy)
-    close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+        close(other.energy_forces_stress(*inputs).energy, other.model.energy_forces_stress(*inputs).energy)
+    close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
 
 
 def test_threads_that_meet_in_their_first_call():
     """One of them traces, the others wait; torch's tracer works afterwards."""
-    given, model = structures((5, 6)), Net()
+    inputs, model = structures((5, 6)), Net()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
 
     def call(i):
         meeting.wait()
-        return potentials[i % 2].energy_forces_stress(*given, create_graph=i > 1).forces
+        return potentials[i % 2].energy_forces_stress(*inputs, create_graph=i > 1).forces
 
     with ThreadPoolExecutor(4) as pool:
         for forces in pool.map(call, range(4)):
-            close(forces, model.energy_forces_stress(*given).forces)
+            close(forces, model.energy_forces_stress(*inputs).forces)
     assert [one.compilations for one in potentials] == [2, 2]
     other = Net(torch.nn.Tanh())
-    got = tt.compile_potential(other, backend="eager").energy_forces_stress(*given)
-    close(got.forces, other.energy_forces_stress(*given).forces)
+    got = tt.compile_potential(other, backend="eager").energy_forces_stress(*inputs)
+    close(got.forces, other.energy_forces_stress(*inputs).forces)
 
 
 class Counting(Net):
     calls = 0
 
-    def atoms_of_vectors(self, *given):
+    def atoms_of_vectors(self, *arguments):
         self.calls += 1
-        return super().atoms_of_vectors(*given)
+        return super().atoms_of_vectors(*arguments)
 
 
 class Assigning(Net):
@@ -323,9 +323,9 @@ class Assigning(Net):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
 
-    def atoms_of_vectors(self, *given):
+    def atoms_of_vectors(self, *arguments):
         self.calls = self.calls + 1
-        return super().atoms_of_vectors(*given)
+        return super().atoms_of_vectors(*arguments)
 
 
 class Plain(Net):
@@ -333,13 +333,13 @@ class Plain(Net):
         super().__init__()
         self.factor = torch.ones(1).double()
 
-    def atoms_of_vectors(self, *given):
-        return self.factor * super().atoms_of_vectors(*given)
+    def atoms_of_vectors(self, *arguments):
+        return self.factor * super().atoms_of_vectors(*arguments)
 
 
 def recording():
     model, seen = Net(), []
-    model.first.register_forward_hook(lambda module, given, found: seen.append(found))
+    model.first.register_forward_hook(lambda module, inputs, out: seen.append(out))
     return model
 
 

@@ -34,10 +34,10 @@ def drawn(name):
 
 def ran(op, values):
     """Return the fields of an operator of torch by name."""
-    others = {n: v for n, v in values.items() if n not in op.array_names}
+    rest = {n: v for n, v in values.items() if n not in op.array_names}
     wanted = ",".join(f.name for f in op.op.fields)
-    given = {**others, "backend": "", **({"wanted": wanted} if op.op.selective else {})}
-    result = op([values[n] for n in op.array_names], given)
+    keywords = {**rest, "backend": "", **({"wanted": wanted} if op.op.selective else {})}
+    result = op([values[n] for n in op.array_names], keywords)
     return dict(zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True))
 
 
@@ -54,12 +54,12 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
         graph.prepare()
     device.allocated.clear()
     with cupy_stand_in.capturing():
-        found = ran(op, values)
-    assert all(t.untyped_storage().resizable() for t in found.values())  # no other library's memory is
+        fields = ran(op, values)
+    assert all(t.untyped_storage().resizable() for t in fields.values())  # no other library's memory is
     assert len(device.allocated) <= 1
     for field, array in expected.items():
-        assert (array is None) == (found[field].numel() == 0)
-        assert array is None or found[field].numpy().tobytes() == array.tobytes(), field
+        assert (array is None) == (fields[field].numel() == 0)
+        assert array is None or fields[field].numpy().tobytes() == array.tobytes(), field
 
 
 def launched(monkeypatch):
@@ -89,13 +89,13 @@ def test_streams_of_graphs_that_are_tensors(device):
     """As programs give them, copies of its own tensors: CuPy's stream waits for nothing, as a capture demands."""
     op, values = drawn("mha_gat_n2n_fwd")
     expected, values = expected_of(op, values), tensors(values)
-    others = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
-    args = op.flattened([values[n] for n in op.array_names], others, True)
+    keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
+    args = op.flattened([values[n] for n in op.array_names], keywords, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
     with torch.cuda.stream(Stream(7)):
-        found = op.overload(*copies)
+        fields = op.overload(*copies)
     assert not cupy_stand_in.state.stream.seen
-    assert found[0].numpy().tobytes() == expected[op.op.fields[0].name].tobytes()
+    assert fields[0].numpy().tobytes() == expected[op.op.fields[0].name].tobytes()
 
 
 def test_a_graph_outlives_the_work_of_other_streams(device):
@@ -128,10 +128,10 @@ def test_out_of_some_fields(device, monkeypatch, name):
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
     first = op.op.fields[0].name
     out = torch.empty(expected[first].shape)
-    found = getattr(trigraph.torch, name)(**values, out={first: out})._asdict()
-    assert found[first] is out
+    fields = getattr(trigraph.torch, name)(**values, out={first: out})._asdict()
+    assert fields[first] is out
     for field, array in expected.items():
-        assert array is None or found[field].numpy().tobytes() == array.tobytes()
+        assert array is None or fields[field].numpy().tobytes() == array.tobytes()
 
 
 def test_torch_without_cuda_beside_cupy(device, monkeypatch):
@@ -170,8 +170,8 @@ def test_neighbors_on_the_device(request, name, most, dtype):
     expected, shifts = found()
     request.getfixturevalue("device")
     request.getfixturevalue("monkeypatch").setattr(structures, "neighbors", None)
-    mine, cells = found()
-    assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(mine, expected, strict=True))
+    edges, cells = found()
+    assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(edges, expected, strict=True))
     assert np.array_equal(cells, shifts) if shifts is not None else cells is None
 
 

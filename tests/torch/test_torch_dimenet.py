@@ -82,22 +82,22 @@ def test_forces_and_stress_are_derivatives(periodic):
     z, pos, cell, pbc = tensors_of(slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
-    found = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
+    results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
     moves, strain = (d / d.norm() for d in (torch.randn_like(pos), torch.randn(3, 3, dtype=torch.float64)))
     strain = strain * periodic
-    terms = -found.forces * moves
+    terms = -results.forces * moves
     if periodic:
-        terms = torch.cat([terms, torch.linalg.det(cell).abs() * found.stress[0] * strain])
-        assert torch.equal(found.stress[0], found.stress[0].T)
+        terms = torch.cat([terms, torch.linalg.det(cell).abs() * results.stress[0] * strain])
+        assert torch.equal(results.stress[0], results.stress[0].T)
 
     def energy(step):
         changed = torch.eye(3, dtype=torch.float64) + step * (strain + strain.T) / 2
-        there = {"cell": cell @ changed if periodic else None, "neighbors": neighbors}
-        return model(z, (pos + step * moves) @ changed, **there).item()
+        keywords = {"cell": cell @ changed if periodic else None, "neighbors": neighbors}
+        return model(z, (pos + step * moves) @ changed, **keywords).item()
 
-    assert (found.stress is None) != periodic
+    assert (results.stress is None) != periodic
     assert abs((energy(h) - energy(-h)) / (2 * h) - terms.sum()) <= 100 * h**2 * terms.abs().max()
-    assert found.forces.sum(dim=0).abs().max() <= 1e-12 * found.forces.abs().max()
+    assert results.forces.sum(dim=0).abs().max() <= 1e-12 * results.forces.abs().max()
 
 
 def test_a_force_loss_trains():
@@ -107,9 +107,9 @@ def test_a_force_loss_trains():
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
     def loss(model):
-        found = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
-        energies = found.energy.sum() + (weights[2] * found.energies).sum()
-        return energies + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
+        results = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
+        energies = results.energy.sum() + (weights[2] * results.energies).sum()
+        return energies + (weights[0] * results.forces).sum() + 100 * (weights[1] * results.stress).sum()
 
     parameters, values, h = list(model.parameters()), [], 1e-5
     direction = [torch.randn_like(p) for p in parameters]
@@ -135,28 +135,28 @@ def test_batch_is_its_structures():
     z, pos = (torch.cat([s[k] for s in structures])[order] for k in (0, 1))
     pbc = torch.stack([torch.zeros(3, dtype=bool) if s[3] is None else s[3] for s in structures])
     cells = [s[2] for s in structures]
-    found = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
-    close(found.energy, torch.cat([a.energy for a in alone]), 1e-14)
+    together = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
+    close(together.energy, torch.cat([a.energy for a in alone]), 1e-14)
     for name in ("forces", "energies"):
-        close(getattr(found, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
-    close(found.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
-    assert found.stress[2].isnan().all()
+        close(getattr(together, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
+    close(together.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
+    assert together.stress[2].isnan().all()
     stacked = torch.stack([torch.zeros(3, 3, dtype=torch.float64) if c is None else c for c in cells])
     again = model.energy_forces_stress(z, pos, batch[order].int(), stacked, pbc)
-    assert torch.equal(again.forces, found.forces)
-    given = batch[order]
-    neighbors = model.neighbors(pos, given, cells, pbc)
-    given.zero_()  # the neighbours hold a batch of their own
+    assert torch.equal(again.forces, together.forces)
+    copied = batch[order]
+    neighbors = model.neighbors(pos, copied, cells, pbc)
+    copied.zero_()  # the neighbours hold a batch of their own
     again = model.energy_forces_stress(z, pos, cell=stacked, neighbors=neighbors)
-    assert torch.equal(again.forces, found.forces)
+    assert torch.equal(again.forces, together.forces)
 
 
 def test_cells_of_some_structures():
     """Without pbc all directions of a structure with a cell are periodic, and none of one without."""
     model, batch = model_of(), torch.tensor([0] * 4 + [1] * 4)
     z, pos, cell, _ = tensors_of(slab())
-    found = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
-    close(found, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
+    energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
+    close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
@@ -171,9 +171,9 @@ def test_isolated_atoms_and_empty_structures():
     assert empty.energy.tolist() == [0]
     assert (empty.forces.shape, empty.energies.shape) == ((0, 3), (0,))
     cells = torch.eye(3, dtype=torch.float64).repeat(3, 1, 1) * 20
-    found = model.energy_forces_stress(z, pos, torch.tensor([0, 2]), cells)
-    assert found.energy[1] == 0
-    assert not found.stress[1].any()
+    results = model.energy_forces_stress(z, pos, torch.tensor([0, 2]), cells)
+    assert results.energy[1] == 0
+    assert not results.stress[1].any()
     assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
 
 
@@ -194,16 +194,16 @@ def test_compiled_around_a_search():
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
     for scale in (1.0, 0.95, 0.9):
-        given = (z, scale * pos, None, scale * cell, pbc)
-        close(compiled(*given), model(*given), 1e-14)
-        for got, expected in zip(derivatives(*given), model.energy_forces_stress(*given), strict=True):
+        arguments = (z, scale * pos, None, scale * cell, pbc)
+        close(compiled(*arguments), model(*arguments), 1e-14)
+        for got, expected in zip(derivatives(*arguments), model.energy_forces_stress(*arguments), strict=True):
             assert torch.equal(got, expected)
     with raising("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
 
 
-def leaves(found):
-    return [found] if isinstance(found, torch.Tensor) else [tensor for part in found for tensor in leaves(part)]
+def leaves(tree):
+    return [tree] if isinstance(tree, torch.Tensor) else [tensor for part in tree for tensor in leaves(part)]
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
@@ -232,12 +232,12 @@ def test_inference_mode(create_graph):
     with torch.inference_mode():
         z, pos, cell = z.clone(), pos.clone(), cell.clone()
         neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
-        found = [
+        calls = [
             model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=create_graph),
             model.energy_forces_stress(z, pos, cell=[cell], neighbors=neighbors, create_graph=create_graph),
         ]
-    found.append(model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph))
-    for results in found:
+    calls.append(model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph))
+    for results in calls:
         assert all(map(torch.equal, results, expected))
         assert results.forces.requires_grad == create_graph
         if create_graph:
@@ -423,9 +423,9 @@ MINIMA = {
 
 def test_least_sizes():
     """Parameters are finite, and so are energies and forces."""
-    found = model_of(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
-    assert found.energy.isfinite().all()
-    assert found.forces.isfinite().all()
+    results = model_of(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
+    assert results.energy.isfinite().all()
+    assert results.forces.isfinite().all()
     assert model_of(**MINIMA)(*cluster(5)).isfinite().all()
 
 

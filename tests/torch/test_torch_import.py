@@ -95,7 +95,7 @@ def test_trigraph_first():
             result.backward()  # no call before this one has asked for the derivative
         print(x.grad.sum().item())
         """
-    *found, library = lines_of(script)
+    *lines, library = lines_of(script)
     check_library(library)
     # One program, and a gradient in which each of 12 numbers is added to one sum.
-    assert found == (["1", "12.0"] if COMPILED else [])
+    assert lines == (["1", "12.0"] if COMPILED else [])

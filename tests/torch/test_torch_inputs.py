@@ -139,10 +139,10 @@ def test_out_is_written_and_returned():
     assert torch.equal(out, expected.output_embedding)
     assert torch.equal(result.softmax_scores, expected.softmax_scores)
     kernel = draw(OPERATORS["gno_kernel_fwd"])
-    given = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
-    out = torch.empty_like(tt.gno_kernel(**given))
-    assert tt.gno_kernel(**given, out=out) is out
-    assert torch.equal(out, tt.gno_kernel(**given))
+    on_torch = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
+    out = torch.empty_like(tt.gno_kernel(**on_torch))
+    assert tt.gno_kernel(**on_torch, out=out) is out
+    assert torch.equal(out, tt.gno_kernel(**on_torch))
 
 
 def test_a_backward_that_saved_what_out_overwrites_is_refused():
@@ -235,10 +235,10 @@ def test_graphs_are_built_from_tensors(index):
     members = Segments(torch.tensor([1, 0, 1], dtype=index), 3)
     assert members.offsets.tolist() == [0, 1, 3, 3]
     positions = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    found = EdgeGraph.from_positions(positions, 2.0)
-    known = EdgeGraph.from_positions(positions.detach().numpy(), 2.0)
-    assert found.graph.src.tolist() == known.graph.src.tolist()
-    for a, b in zip(found[1:], known[1:], strict=True):
+    of_tensors = EdgeGraph.from_positions(positions, 2.0)
+    of_arrays = EdgeGraph.from_positions(positions.detach().numpy(), 2.0)
+    assert of_tensors.graph.src.tolist() == of_arrays.graph.src.tolist()
+    for a, b in zip(of_tensors[1:], of_arrays[1:], strict=True):
         assert isinstance(a, torch.Tensor)
         np.testing.assert_array_equal(a.numpy(), b)
     ends = torch.tensor([[2, 0, 1, 0], [0, 2, 0, 1]], dtype=index)
@@ -262,22 +262,22 @@ def test_basis_embedding_chooses_its_form():
 
 def lazily_negated(tensor):
     """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
-    found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
-    assert found.is_neg()
-    return found
+    negated = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
+    assert negated.is_neg()
+    return negated
 
 
 def test_tensors_that_are_negated_when_they_are_read():
     """Graphs and layers take the values, not the memory."""
     torch.manual_seed(0)
     positions, of = torch.rand(9, 3), lazily_negated
-    known = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
-    found = EdgeGraph.from_positions(of(positions), 0.5, of(torch.eye(3)), True)
-    for got, expected in zip(found[1:], known[1:], strict=True):
+    plain = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
+    negated = EdgeGraph.from_positions(of(positions), 0.5, of(torch.eye(3)), True)
+    for got, expected in zip(negated[1:], plain[1:], strict=True):
         assert torch.equal(got, expected)
-    src, dst = (torch.from_numpy(a.copy()) for a in (known.graph.src, known.graph.dst))
-    again = EdgeGraph(src, dst, 9, vec=of(known.vec))
-    np.testing.assert_array_equal(again.reverse_edge, known.graph.reverse_edge)
+    src, dst = (torch.from_numpy(a.copy()) for a in (plain.graph.src, plain.graph.dst))
+    again = EdgeGraph(src, dst, 9, vec=of(plain.vec))
+    np.testing.assert_array_equal(again.reverse_edge, plain.graph.reverse_edge)
     x, layer, edge_index = torch.randn(9, 4), tt.nn.GATConv(4, 2), torch.stack([src, dst])
     assert torch.equal(layer(of(x), edge_index), layer(x, edge_index))
     embed, interact = tt.nn.BasisEmbedding(2, 3, 4), tt.nn.EfficientInteractionBilinear(5, 3, 6)
@@ -328,10 +328,10 @@ def test_graphs_in_checkpoints(name, tmp_path):
     again = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     for value in (*again, *pickle.loads(pickle.dumps(values)), *copy.deepcopy(values)):
         assert isinstance(value, (type(graph), tt.GraphTensors))
-        found = value.graph() if isinstance(value, tt.GraphTensors) else value
-        if found is value:
-            assert repr(found) == repr(graph)
-        made, expected = tt.GraphTensors.of(found), tt.GraphTensors.of(graph)
+        loaded_graph = value.graph() if isinstance(value, tt.GraphTensors) else value
+        if loaded_graph is value:
+            assert repr(loaded_graph) == repr(graph)
+        made, expected = tt.GraphTensors.of(loaded_graph), tt.GraphTensors.of(graph)
         assert made.numbers == expected.numbers
         for a, b in zip(made.tensors, expected.tensors, strict=True):
             assert (a is None) == (b is None)

@@ -88,14 +88,14 @@ def test_gat_is_pygs(options):
     attr = rows(EDGES, 3, 2) if "edge_dim" in options else None
     inputs = (x,) if attr is None else (x, attr)
     expected, (loops, attention) = theirs(x, edge_index, attr, return_attention_weights=True)
-    known = gradients(theirs, expected, *inputs)
+    expected_grads = gradients(theirs, expected, *inputs)
     fused = ours(x, edge_index, attr)
     out, (got_loops, got_attention) = ours(x, edge_index, attr, return_attention_weights=True)
     close(got_attention, attention)
     assert torch.equal(got_loops, loops)
     for got in (fused, out):
         close(got, expected)
-        close_all(gradients(ours, got, *inputs), known)
+        close_all(gradients(ours, got, *inputs), expected_grads)
     if options.get("bias") is False:  # attention weights are differentiable, too
         close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
 
@@ -109,21 +109,21 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     attr = rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
     inputs = x if attr is None else (*x, attr)
     used = [p for n, p in theirs.named_parameters() if attr is not None or "edge" not in n]
-    mine = [p for n, p in ours.named_parameters() if attr is not None or "edge" not in n]
+    parameters = [p for n, p in ours.named_parameters() if attr is not None or "edge" not in n]
     for size in (None, sizes):
         expected = theirs(x, edge_index, attr, size=size)
         got = ours(x, edge_index.to(dtype), attr, size=size)
         close(got, expected)
         g = torch.ones_like(expected)
-        known = torch.autograd.grad(expected, [*used, *inputs], g)
-        close_all(torch.autograd.grad(got, [*mine, *inputs], g), known)
+        expected_grads = torch.autograd.grad(expected, [*used, *inputs], g)
+        close_all(torch.autograd.grad(got, [*parameters, *inputs], g), expected_grads)
     if not options:
         got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
         close(got, expected)
 
 
 @pytest.mark.parametrize(
-    ("in_channels", "options", "given"),
+    ("in_channels", "options", "inputs"),
     [
         ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
         (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
@@ -134,9 +134,9 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
 )
-def test_other_inputs_are_taken_as_pygs(in_channels, options, given):
+def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
     theirs, ours = pair_of(in_channels, 5, **options)
-    close(ours(*given), theirs(*given))
+    close(ours(*inputs), theirs(*inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -148,14 +148,14 @@ def test_gat_under_autocast(dropout, dtype):
     """
     theirs, ours = pair_of(4, 5, heads=2, dropout=dropout)
     theirs, ours, x = theirs.float(), ours.float(), rows(NODES, 4).detach().float()
-    found = []
+    outputs = []
     for layer in (ours, theirs):
         torch.manual_seed(3)
         with torch.autocast("cpu", dtype=dtype):
-            found.append(layer(x, edges()))
+            outputs.append(layer(x, edges()))
             out, (_, attention) = layer(x, edges(), return_attention_weights=True)
         assert out.dtype == attention.dtype == torch.float32
-    close(*found, 10 * torch.finfo(dtype).eps)
+    close(*outputs, 10 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -196,10 +196,10 @@ def test_gat_on_a_prepared_graph():
 @pytest.mark.parametrize("fill_value", ["mean", "add", "sum", "min", "max", "mul", 2.0])
 def test_self_loops_are_pygs(fill_value):
     edge_index, attr = edges(), rows(EDGES, 2)
-    known = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
+    expected = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
     got = nn.add_self_loops(edge_index, attr, NODES, fill_value)
-    assert torch.equal(got[0], known[0])
-    close(got[1], known[1])
+    assert torch.equal(got[0], expected[0])
+    close(got[1], expected[1])
     assert nn.add_self_loops(edge_index)[0].shape[1] == int((edge_index[0] != edge_index[1]).sum()) + NODES - 1
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
@@ -229,11 +229,11 @@ def test_weighted(op, mean_by, weighted, root_weight):
     if root_weight:
         expected = expected + x[1] @ layer.lin_root.weight.T
     inputs = [x[0], *([x[1]] if root_weight else []), *([weight] if weighted else [])]
-    for given in (edge_index, graph):
-        got = layer(x, given, weight)
+    for either in (edge_index, graph):
+        got = layer(x, either, weight)
         close(got, expected)
-        known = gradients(layer, expected, *inputs)
-        close_all(gradients(layer, got, *inputs), known)
+        expected_grads = gradients(layer, expected, *inputs)
+        close_all(gradients(layer, got, *inputs), expected_grads)
 
 
 def test_weighted_without_features_of_destinations():
@@ -253,8 +253,8 @@ def test_gno_is_the_readable_version(bias):
     if bias:
         torch.nn.init.normal_(layer.bias)
     graph = trigraph.CSC.from_edge_index(edge_index.numpy(), NODES)
-    given = [a.detach().numpy() for a in (x, coords, layer.params)]
-    message = torch.from_numpy(pyref.gno_message_fwd(*given, graph, 3, 4))
+    arrays = [a.detach().numpy() for a in (x, coords, layer.params)]
+    message = torch.from_numpy(pyref.gno_message_fwd(*arrays, graph, 3, 4))
     expected = torch.tanh(x @ layer.weight.T + message + (layer.bias if bias else 0))
     for edge_like in (edge_index, graph):
         close(layer(x, edge_like, coords), expected)
@@ -376,9 +376,9 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
     program = torch.export.export(layer, example, dynamic_shapes=dynamic).module()
     for sizes in ((NODES, EDGES), (5, 17), (30, 300)):
-        given = arguments(*sizes)
-        assert torch.equal(program(*given), layer(*given))
-        assert torch.equal(layer(*given), layer(given[0], given[1].graph(), given[2]))
+        inputs = arguments(*sizes)
+        assert torch.equal(program(*inputs), layer(*inputs))
+        assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
     if name != "gat-dropout":
         with pytest.raises(
             TypeError, match=r"FakeTensor, .* give the program trigraph\.torch\.GraphTensors\.of\(graph"
@@ -405,11 +405,11 @@ def test_layers_that_build_graphs_compile(name):
     torch.compiler.reset()
     compiled = torch.compile(layer, backend="eager")
     for number in (EDGES, EDGES - 1, EDGES - 5):
-        given = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
-        close(compiled(x, *given), layer(x, *given))
+        edges_and_attr = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
+        close(compiled(x, *edges_and_attr), layer(x, *edges_and_attr))
     if isinstance(layer, nn.GATConv) and layer.dropout:
         one = torch.compile(layer, backend="eager", fullgraph=True)
-        close(one(x, *given), layer(x, *given))
+        close(one(x, *edges_and_attr), layer(x, *edges_and_attr))
         return
     with raising("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
@@ -489,10 +489,10 @@ BAD += [
 @pytest.mark.parametrize(("name", "changes", "text"), BAD)
 def test_bad_input(name, changes, text):
     make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
-    given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
-    more = {"size": given["size"]} if "size" in given else {}
+    arguments = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
+    more = {"size": arguments["size"]} if "size" in arguments else {}
     with raising(text):
-        make().double()(given["x"], given["edge_index"], given["attr"], **more)
+        make().double()(arguments["x"], arguments["edge_index"], arguments["attr"], **more)
 
 
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
@@ -506,14 +506,14 @@ def test_several_lists_of_edges_at_once_are_refused(name):
 def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken():
     with torch.inference_mode():
         layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
-    given, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
+    inputs, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
     with raising("RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."):
-        layer(*given)
+        layer(*inputs)
     for call in (model, model.energy_forces_stress):
         with raising("RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."):
             call(*atoms)
     with torch.no_grad():
-        assert layer(*given).shape == (NODES, 4)
+        assert layer(*inputs).shape == (NODES, 4)
         assert model(*atoms).shape == (1,)
 
 
@@ -555,12 +555,12 @@ sys.exit("torch._dynamo" in sys.modules)
 
 
 WRITES = {
-    "torch": lambda given, edge_index, path: given.copy_(edge_index),
-    "data": lambda given, edge_index, path: given.data.copy_(edge_index),
-    "other data": lambda given, edge_index, path: setattr(given, "data", edge_index.int().clone()),
-    "NumPy": lambda given, edge_index, path: np.copyto(given.numpy(), edge_index.numpy()),
-    "DLPack": lambda given, edge_index, path: torch.from_dlpack(given).copy_(edge_index),
-    "another process": lambda given, edge_index, path: path.write_bytes(edge_index.numpy().tobytes()),
+    "torch": lambda written, edge_index, path: written.copy_(edge_index),
+    "data": lambda written, edge_index, path: written.data.copy_(edge_index),
+    "other data": lambda written, edge_index, path: setattr(written, "data", edge_index.int().clone()),
+    "NumPy": lambda written, edge_index, path: np.copyto(written.numpy(), edge_index.numpy()),
+    "DLPack": lambda written, edge_index, path: torch.from_dlpack(written).copy_(edge_index),
+    "another process": lambda written, edge_index, path: path.write_bytes(edge_index.numpy().tobytes()),
 }
 
 
@@ -605,13 +605,13 @@ def test_edges_that_were_written_to_are_used(name, write, tmp_path):
     make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
     layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
     file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)
-    given = file.view_as(first).copy_(first)
+    mapped = file.view_as(first).copy_(first)
     expected = [layer(x, e.clone(), attr) for e in (first, second)]
     assert not torch.equal(*expected)
     for edge_index, result in ((first, expected[0]), (second, expected[1]), (first, expected[0])):
-        write(given, edge_index, tmp_path / "edges")
+        write(mapped, edge_index, tmp_path / "edges")
         for _ in range(2):
-            assert torch.equal(layer(x, given, attr), result)
-    write(given, first + NODES, tmp_path / "edges")
+            assert torch.equal(layer(x, mapped, attr), result)
+    write(mapped, first + NODES, tmp_path / "edges")
     with raising("ValueError: ...: edge_index: CSC: src[...] is ...; expected 0 <= src < num_src_nodes = 9"):
-        layer(x, given, attr)
+        layer(x, mapped, attr)

@@ -78,7 +78,7 @@ def test_sums_of_either_kind(into_atoms):
     sums = (case.atom, case.number, ATOMS) if into_atoms else ()
     expected = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, *sums)
     rad, sph, m = (torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
-    interact, found = bilinear(case.dense, EMB_IN), []
+    interact, gradients = bilinear(case.dense, EMB_IN), []
     g = torch.from_numpy(np.random.default_rng(5).standard_normal(expected.shape))
     for padded, inner, number in ((True, case.inner, case.number), (False, None, None)):
         embed = embedding(case.weight, padded)
@@ -86,8 +86,8 @@ def test_sums_of_either_kind(into_atoms):
         numbers = (case.outer, inner, *((case.atom, number, ATOMS) if into_atoms else ()))
         out = interact(got, m, *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in numbers))
         close(out, expected)
-        found.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, interact.weight], g))
-    for a, b in zip(*found, strict=True):
+        gradients.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, interact.weight], g))
+    for a, b in zip(*gradients, strict=True):
         close(a, b)
     triplets, by_atom = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
     close(interact(got, m, triplets, None, *((by_atom, None, ATOMS) if into_atoms else ())), expected)
@@ -160,12 +160,14 @@ BAD = [
 @pytest.mark.parametrize(("changes", "text"), BAD)
 def test_bad_basis(changes, text):
     case = Padded()
-    given = {"rad_basis": case.rad_basis, "sph_basis": case.sph_basis, **case.lists, **case.atoms}
-    given = tensors(given)
-    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
-    given |= {n: v.double() for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32}
+    arguments = {"rad_basis": case.rad_basis, "sph_basis": case.sph_basis, **case.lists, **case.atoms}
+    arguments = tensors(arguments)
+    arguments |= {n: c(arguments[n]) if callable(c) else c for n, c in changes.items()}
+    arguments |= {
+        n: v.double() for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32
+    }
     with raising(text):
-        embedding(case.weight)(**given)
+        embedding(case.weight)(**arguments)
 
 
 @pytest.mark.parametrize("padded", [True, False])
@@ -194,7 +196,7 @@ BAD_SUMS = [
 def test_bad_sums(changes, text):
     case = Padded()
     basis = embedding(case.weight)(*map(torch.from_numpy, (case.rad_basis, case.sph_basis)), **tensors(case.lists))
-    given = tensors({"basis": basis, "m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
-    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    arguments = tensors({"basis": basis, "m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
+    arguments |= {n: c(arguments[n]) if callable(c) else c for n, c in changes.items()}
     with raising(text.replace(": ", ": EfficientInteractionBilinear: ", 1)):
-        bilinear(case.dense, EMB_IN)(**given)
+        bilinear(case.dense, EMB_IN)(**arguments)

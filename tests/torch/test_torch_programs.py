@@ -168,9 +168,9 @@ def test_transforms_that_are_compiled(backend):
     positions, graph = positions.detach(), attention_graph()
     expected = forwards_and_backwards(positions, rest, graph)
     program = torch.compile(forwards_and_backwards, backend=backend, fullgraph=True)
-    for got, known in zip(program(positions, rest, graph), expected, strict=True):
-        assert known.abs().max() > 0.1
-        assert_near(got / known.abs().max(), known / known.abs().max())
+    for got, right in zip(program(positions, rest, graph), expected, strict=True):
+        assert right.abs().max() > 0.1
+        assert_near(got / right.abs().max(), right / right.abs().max())
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding.sin().sum()  # noqa: E731
     for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
         try:  # torch 2.15 leaves off at the error, and computes without its compiler
@@ -178,11 +178,11 @@ def test_transforms_that_are_compiled(backend):
         except RuntimeError as error:
             assert "a compiled program differentiates it by torch.func" in str(error)  # noqa: PT017
         else:
-            known = transform(message)(positions[:4])
-            assert_near(got / known.abs().max(), known / known.abs().max())
+            right = transform(message)(positions[:4])
+            assert_near(got / right.abs().max(), right / right.abs().max())
         traced = make_fx(transform(message))(positions[:4])
-        got, known = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
-        assert_near(got / known.abs().max(), known / known.abs().max())
+        got, right = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
+        assert_near(got / right.abs().max(), right / right.abs().max())
 
 
 @compiled_whole
@@ -290,8 +290,8 @@ def test_an_exported_program_takes_graphs_of_any_size():
     program = torch.export.export(_Model(attention), example, dynamic_shapes=dynamic)
     run = program.module()
     for sizes in ((7, 20), (30, 300), (5, 3), (2, 2)):
-        given = arguments(*sizes)
-        assert run(*given).item() == attention(*given).item()
+        inputs = arguments(*sizes)
+        assert run(*inputs).item() == attention(*inputs).item()
 
 
 def test_a_graph_of_tensors_is_refused_beside_arrays():
@@ -347,10 +347,10 @@ def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under
         assert torch.equal(torch.func.grad(attention)(x, weights, graph), expected)
         mapped = torch.vmap(torch.func.grad(attention), (0, None, None))(x[None], weights, graph)
         assert torch.equal(mapped[0], expected)
-        given = x.clone().requires_grad_()
+        leaf = x.clone().requires_grad_()
         with torch.autocast("cpu"):
-            attention(given, weights, graph).backward()
-        assert torch.equal(given.grad, expected)
+            attention(leaf, weights, graph).backward()
+        assert torch.equal(leaf.grad, expected)
         kept = [*graph._built["tensors"], *graph._built["reverse_tensors"]]
         assert all(type(t) is torch.Tensor and not t.is_inference() and t.device.type == "cpu" for t in kept)
         assert torch.equal(program(x, weights, graph), value)

@@ -40,21 +40,21 @@ def of_case(case, function=None):
     spec = case.definition
     function = function or getattr(tj, spec.name)
     inputs = {a.name: jnp.asarray(case.values[a.name]) for a in case.inputs}
-    others = {n: v for n, v in case.values.items() if n not in inputs}
+    keywords = {n: v for n, v in case.values.items() if n not in inputs}
 
-    def forward(x, graphs=others):
-        found = function(**x, **{**others, **graphs})
+    def forward(x, graphs=keywords):
+        result = function(**x, **{**keywords, **graphs})
         fields = [f.name for f in OPERATORS[f"{spec.name}_fwd"].fields]
-        found = dict(zip(fields, found if isinstance(found, tuple) else (found,), strict=True))
-        return {a.name: found[a.name] for a in spec.outputs}
+        result = dict(zip(fields, result if isinstance(result, tuple) else (result,), strict=True))
+        return {a.name: result[a.name] for a in spec.outputs}
 
     return forward, inputs
 
 
 def numpy_of(case, order):
     op = OPERATORS[f"{case.definition.name}_{ORDERS[order]}"]
-    found = getattr(trigraph, op.name)(**case.arguments(op))
-    return {op.fields[0].name: found} if op.single else found._asdict()
+    result = getattr(trigraph, op.name)(**case.arguments(op))
+    return {op.fields[0].name: result} if op.single else result._asdict()
 
 
 def equal(got, expected):
@@ -124,10 +124,10 @@ def test_every_order_and_mode(spec, variant):
     def derivatives(f, sequences):
         modes = {"r": jax.grad, "f": jax.jacfwd}
         for sequence in sequences:
-            found = f
+            function = f
             for mode in sequence:
-                found = modes[mode](found)
-            yield found
+                function = modes[mode](function)
+            yield function
 
     ours, theirs = line(forward), line(plain_of(case))
     sequences = ("", "rr", "rf", "fr", "ff", "rrr", "rff")
