@@ -89,9 +89,9 @@ def fairchem(case: Case, device: str) -> Call:
 RAD_W1 = {"rad_W1": "basis_embedding_spherical_fwd.rad_W1"}
 STEPS = (
     Step("basis_embedding_spherical_fwd"),
-    Step("interaction_bilinear_fwd", given=RAD_W1),
-    Step("interaction_bilinear_bwd", given=RAD_W1),
-    Step("basis_embedding_spherical_bwd", given={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
+    Step("interaction_bilinear_fwd", from_steps=RAD_W1),
+    Step("interaction_bilinear_bwd", from_steps=RAD_W1),
+    Step("basis_embedding_spherical_bwd", from_steps={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
 )
 ABOUT = f"fairchem-core {FAIRCHEM.version}'s own modules, eager"
 PEERS = {

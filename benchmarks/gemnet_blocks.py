@@ -72,10 +72,10 @@ def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
     each = lengths[after["in"]]
     first = (np.cumsum(lengths) - lengths)[after["in"]]
     among = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    found = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
-    distinct = main[0][found["out"]] != main[0][before["in"][found["trip_in_to_quad"]]]
-    found = {name: values[distinct] for name, values in found.items()}
-    return {**found, "out_agg": gemnet.numbered(found["out"]), "triplet_in": before}
+    quadruplets = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
+    distinct = main[0][quadruplets["out"]] != main[0][before["in"][quadruplets["trip_in_to_quad"]]]
+    quadruplets = {name: values[distinct] for name, values in quadruplets.items()}
+    return {**quadruplets, "out_agg": gemnet.numbered(quadruplets["out"]), "triplet_in": before}
 
 
 @dataclass(frozen=True)

@@ -100,14 +100,14 @@ def _begin(
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes)
+    measurement = Measurement(peak_bytes=first.peak_bytes)
     if expected is None:
-        return known, first.results
+        return measurement, first.results
     error = relative_error(first.results, expected)
     if not (error <= tolerance):
         note = f"differs from the baseline by {error:.1e}, more than {tolerance:.1e}"
         return Measurement(error=error, status="wrong", note=note), {}
-    return replace(known, error=error), {}
+    return replace(measurement, error=error), {}
 
 
 def alternate(
@@ -124,15 +124,15 @@ def alternate(
     differ by `tolerance` relatively. After `budget` seconds a slow contender leaves the rounds, with at least three
     samples. `progress` is told what is going on.
     """
-    found: dict[str, Measurement] = {}
+    measurements: dict[str, Measurement] = {}
     expected: dict[str, np.ndarray] | None = None
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
             worker = stack.enter_context(Worker(threads))
-            found[name], results = _begin(worker, job, expected, tolerance)
-            if found[name].status == "timed":
+            measurements[name], results = _begin(worker, job, expected, tolerance)
+            if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
             else:
@@ -148,9 +148,9 @@ def alternate(
                 if status == "done":
                     samples[name].append(value)
                 else:
-                    found[name] = Measurement(status=status, note=value)
+                    measurements[name] = Measurement(status=status, note=value)
                     del workers[name]
-    return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in found.items()}
+    return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in measurements.items()}
 
 
 def copy_call(library: str, nbytes: int, threads: int) -> Call:

@@ -36,8 +36,8 @@ class Original:
         """Return the folder, or the wheel, in which its packages lie; Unavailable if there is none of the version."""
         folder = os.environ.get(self.variable)
         if folder:
-            found = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
-            for root in (str(p) for p in found if p.suffix == ".whl" or (p / self.package).is_dir()):
+            places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
+            for root in (str(p) for p in places if p.suffix == ".whl" or (p / self.package).is_dir()):
                 return root
         try:
             if version(self.project) == self.version:
@@ -65,17 +65,17 @@ def load(
     The ``__init__`` of `packages` is left out; each comes after the one around it. `stand_ins` are the contents, by
     name, of modules in place of others.
     """
-    given = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
+    loaded = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:
-        given[name] = stand_in(name, __path__=[os.path.join(root, *name.split("."))])
-    tops = {name.partition(".")[0] for name in given}
-    known = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
-    for name in known:
+        loaded[name] = stand_in(name, __path__=[os.path.join(root, *name.split("."))])
+    tops = {name.partition(".")[0] for name in loaded}
+    before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
+    for name in before:
         del sys.modules[name]
     try:
-        sys.modules.update(given)
+        sys.modules.update(loaded)
         return [importlib.import_module(name) for name in modules]
     finally:
         for name in [n for n in sys.modules if n.partition(".")[0] in tops]:
             del sys.modules[name]
-        sys.modules.update(known)
+        sys.modules.update(before)

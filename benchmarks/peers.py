@@ -64,16 +64,16 @@ def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str
     def call() -> dict[str, Any]:
         with torch.set_grad_enabled(len(steps) > 1):
             out = function(*inputs)
-        found = [out if isinstance(out, tuple) else (out,)]
+        results = [out if isinstance(out, tuple) else (out,)]
         if len(steps) > 1:
-            found.append(torch.autograd.grad(found[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
+            results.append(torch.autograd.grad(results[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
         if second:
-            first = dict(zip(fields[1], found[1], strict=True))
+            first = dict(zip(fields[1], results[1], strict=True))
             along = [t[f"gg_{n}"] for n in kept]
-            found.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
+            results.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
         return {
             f"{step.operator}.{name}": value
-            for step, names, values in zip(steps, fields, found, strict=True)
+            for step, names, values in zip(steps, fields, results, strict=True)
             for name, value in zip(names, values, strict=True)
         }
 
@@ -103,8 +103,8 @@ def by_jax(case: Case, form: str) -> Call:
     def outputs(x: Mapping[str, Any], graphs: Any) -> dict[str, Any]:
         inputs = {a.name: x[a.name] for a in definition.inputs if a.name in x}
         if form == "trigraph-jax":
-            found = getattr(trigraph.jax, definition.name)(**inputs, **graphs, **choices)
-            return dict(zip(names, found if isinstance(found, tuple) else (found,), strict=False))
+            result = getattr(trigraph.jax, definition.name)(**inputs, **graphs, **choices)
+            return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=False))
         return dict(PLAIN[definition.name](inputs | graphs, sizes, choices))
 
     def program(x: dict[str, Any], graphs: Any) -> list[dict[str, Any]]:
@@ -113,15 +113,15 @@ def by_jax(case: Case, form: str) -> Call:
             gradients: dict[str, Any] = jax.vjp(lambda q: outputs(x | part | q, graphs), at)[1](g)[0]
             return gradients
 
-        found, g = [outputs(x, graphs)], {n: x[f"grad_{n}"] for n in names if f"grad_{n}" in x}
+        results, g = [outputs(x, graphs)], {n: x[f"grad_{n}"] for n in names if f"grad_{n}" in x}
         if len(steps) > 1:
-            found.append(pull({}, g))
+            results.append(pull({}, g))
         if kept:
             at = {n: x[n] for n in fields[2] if not n.startswith("grad_")}
             _, back = jax.vjp(lambda part, g: {n: pull(part, g)[n] for n in kept}, at, g)
             by_input, by_grad = back({n: x[f"gg_{n}"] for n in kept})
-            found.append(by_input | {f"grad_{n}": value for n, value in by_grad.items()})
-        return found
+            results.append(by_input | {f"grad_{n}": value for n, value in by_grad.items()})
+        return results
 
     graphs: Any = case.graphs
     if form == "jax" and op.graph:
@@ -130,8 +130,10 @@ def by_jax(case: Case, form: str) -> Call:
     x, run = {n: jax.numpy.asarray(a) for n, a in case.arrays.items()}, jax.jit(program)
 
     def call() -> dict[str, Any]:
-        found = jax.block_until_ready(run(x, graphs))
-        return {f"{s.operator}.{n}": values[n] for s, ns, values in zip(steps, fields, found, strict=True) for n in ns}
+        results = jax.block_until_ready(run(x, graphs))
+        return {
+            f"{s.operator}.{n}": values[n] for s, ns, values in zip(steps, fields, results, strict=True) for n in ns
+        }
 
     return call
 

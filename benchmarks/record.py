@@ -21,16 +21,16 @@ PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def write(path: Path, kept: Mapping[str, Any]) -> None:
+def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record."""
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _operators(workload: Workload, result: Result) -> dict[str, Any]:
     """Return what is told of a workload of operators."""
     return {
         "steps": [
-            {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.given)} for s in workload.steps
+            {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.from_steps)} for s in workload.steps
         ],
         "settings": dict(workload.settings),
         "layout": workload.layout,
@@ -73,7 +73,7 @@ def _result(result: Result) -> dict[str, Any]:
         "dtype": result.dtype,
         **(_operators(workload, result) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
-        "processors_used_by_others": result.others,
+        "processors_used_by_others": result.other_share,
         "contenders": {name: _contender(result, name) for name in result.measured},
     }
 

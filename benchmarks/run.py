@@ -59,7 +59,7 @@ class Result:
     dtype: str
     measured: Mapping[str, Measurement]
     load: tuple[float, float]
-    others: float | None
+    other_share: float | None
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
         """Time and peak memory of a contender over those of the first; None where one was not measured."""
@@ -83,8 +83,8 @@ class Result:
 
 def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
     """Return the workloads and programs of the families and names; of all, where there are none."""
-    known = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
-    return [w for w in known if (not families or w.family in families) and (not names or w.name in names)]
+    workloads = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+    return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
@@ -93,11 +93,11 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     Sizes that are not given are the family's. Of num_edges and num_positions, one stands for both.
     """
     op = OPERATORS[name]
-    given = dict(sizes)
+    overrides = dict(sizes)
     for one, other in (("num_edges", "num_positions"), ("num_positions", "num_edges")):
-        if one in given:
-            given.setdefault(other, given[one])
-    values = {s: {**FAMILIES[op.family].SIZES, **given}[s] for s in op.definition.symbols}
+        if one in overrides:
+            overrides.setdefault(other, overrides[one])
+    values = {s: {**FAMILIES[op.family].SIZES, **overrides}[s] for s in op.definition.symbols}
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, backends=("fortran", *DIRECT))
 
 
@@ -127,10 +127,10 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
     jobs = {n: Job(*(partial(workload.call, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
-    while not attempts or (len(attempts) < ATTEMPTS and all((r.others or 0.0) > DISTURBED for r in attempts)):
+    while not attempts or (len(attempts) < ATTEMPTS and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _processor_seconds()
         measured = alternate(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
         total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
-        others = None if math.isnan(total) else max(0.0, (busy - own) / total)
-        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), others))
-    return min(attempts, key=lambda result: result.others or 0.0)
+        other_share = None if math.isnan(total) else max(0.0, (busy - own) / total)
+        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), other_share))
+    return min(attempts, key=lambda result: result.other_share or 0.0)

@@ -28,7 +28,7 @@ class Step:
     zero: tuple[str, ...] = ()  # cotangents passed as None
     operations: str | None = None  # floating operations where the table, which counts all fields, has too many
     # Arguments that are results of earlier steps: ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
-    given: Mapping[str, str] = field(default_factory=dict)
+    from_steps: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def op(self) -> Operator:
@@ -113,29 +113,29 @@ class Workload:
 
     def bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
-        known = self.bound(sizes)
+        bindings = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
-        inputs_bytes = sum(math.prod(shape_of(a, known)) for a in inputs.values()) * dtype.itemsize
+        inputs_bytes = sum(math.prod(shape_of(a, bindings)) for a in inputs.values()) * dtype.itemsize
         outputs = (f for s in self.steps for f in self.fields(s) if not f.index)
-        return inputs_bytes + sum(math.prod(shape_of(f, known)) for f in outputs) * dtype.itemsize
+        return inputs_bytes + sum(math.prod(shape_of(f, bindings)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Sizes, and what else shapes depend on: whether optional inputs are there, positions of choices."""
-        known = dict(sizes)
+        bindings = dict(sizes)
         for spec in self.definitions:
-            known |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
+            bindings |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
             choices = (a for a in spec.attributes if a.choices)
-            known |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
-        return known
+            bindings |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+        return bindings
 
     def absent(self, name: str) -> bool:
         """Whether an input or graph object, or the cotangent of an input, is left out."""
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
-        """Arrays a step is given from outside; what fwd returned it is given by an earlier step, or not."""
-        others = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.given))
-        return tuple(a for a in others if not self.absent(a.name))
+        """Input arrays of a step, without results of fwd, which come from an earlier step or are omitted."""
+        inputs = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.from_steps))
+        return tuple(a for a in inputs if not self.absent(a.name))
 
     def fields(self, step: Step) -> tuple[Array, ...]:
         """Arrays a step returns with these settings."""
@@ -197,14 +197,14 @@ def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rn
     """Draw rows again until no value of a kink is so close to zero that rounding could carry it across."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        others = _attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _graphs(forward, case)
+        keywords = _attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _graphs(forward, case)
         for kink in spec.kinks:
             key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
             margin = 64 * np.finfo(target.dtype).eps
             while True:
                 inputs = {a.name: case.arrays.get(workload.key(forward, a.name)) for a in spec.inputs}
-                values = values_of(**inputs, **others)
+                values = values_of(**inputs, **keywords)
                 close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
                 if close.size == 0:
                     break
@@ -221,17 +221,17 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     comparison of their results can be tight.
     """
     rng = np.random.default_rng(0)
-    known = workload.bound(sizes)
+    bindings = workload.bound(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
-    graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](known, rng) if kinds else {}
-    given = {name for s in workload.steps for name in s.given}
+    graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](bindings, rng) if kinds else {}
+    from_fwd = {name for s in workload.steps for name in s.from_steps}
     wanted: dict[str, Array] = {}
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
+        inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.absent(a.name))
         wanted |= {workload.key(forward, a.name): a for a in inputs}
     wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
-    case = Case(workload, dict(sizes), _drawn(wanted, known, dtype.name, rng), graphs)
+    case = Case(workload, dict(sizes), _drawn(wanted, bindings, dtype.name, rng), graphs)
     _clear_kinks(workload, case, wanted, rng)
     return case
 
@@ -242,9 +242,9 @@ def backend_call(workload: Workload, backend: str, case: Case) -> Call:
     What steps hand to each other is no result.
     """
     if BACKENDS[backend][1] == "cupy":
-        arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
+        arrays, graphs = ({n: to_device(v) for n, v in named.items()} for named in (case.arrays, case.graphs))
         case = replace(case, arrays=arrays, graphs=graphs)
-    between = {source for step in workload.steps for source in step.given.values()}
+    between = {source for step in workload.steps for source in step.from_steps.values()}
     calls = []
     for step in workload.steps:
         keys = {a.name: workload.key(step.op, a.name) for a in step.op.arguments}
@@ -256,7 +256,7 @@ def backend_call(workload: Workload, backend: str, case: Case) -> Call:
     def call() -> dict[str, Any]:
         results: dict[str, Any] = {}
         for step, function, values in calls:
-            result = function(**values | {n: results[source] for n, source in step.given.items()}, backend=backend)
+            result = function(**values | {n: results[source] for n, source in step.from_steps.items()}, backend=backend)
             for f in workload.fields(step):
                 results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
         return {n: value for n, value in results.items() if n not in between}
