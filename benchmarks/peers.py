@@ -105,7 +105,7 @@ def by_jax(case: Case, form: str) -> Call:
         if form == "trigraph-jax":
             result = getattr(trigraph.jax, definition.name)(**inputs, **graphs, **choices)
             return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=False))
-        return dict(PLAIN[definition.name](inputs | graphs, sizes, choices))
+        return dict(PLAIN[definition.name](inputs | graphs, sizes | choices))
 
     def program(x: dict[str, Any], graphs: Any) -> list[dict[str, Any]]:
         def pull(part: dict[str, Any], g: dict[str, Any]) -> dict[str, Any]:

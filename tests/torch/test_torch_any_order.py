@@ -6,7 +6,11 @@ import torch
 from table_calls import draw
 
 import trigraph.torch as tt
+from trigraph.backends import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS
+from trigraph.torch.plain import PLAIN
+from trigraph.verification.cases import build, variants
+from trigraph.verification.subjects import named_fields
 
 # One setting for each branch of a formula that derivatives beyond the second go through.
 CALLS = [
@@ -50,6 +54,23 @@ def value(name, tensors, keywords, order, directions):
         # Directions that depend on the inputs, since these have derivatives too.
         number = sum((t * (1 + x / WIDE) * d).sum() for t, x, d in zip(grads, inputs, directions[k], strict=True))
     return number
+
+
+@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
+def test_plain_forms_have_the_values_of_the_operators(spec):
+    """On every graph of the verification, also with parallel edges, and without any; to rounding in float64."""
+    op = OPERATORS[f"{spec.name}_fwd"]
+    for variant in variants(spec):
+        case = build(spec, variant, "float64", 0)
+        for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
+            if exclude == "edge" and case.values["graph"].has_parallel_edges:
+                continue  # the reverse of an edge is not known
+            values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
+            expected = named_fields(op, FUNCTIONS[op.name](**values))
+            inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
+            for a, got in zip(spec.outputs, PLAIN[spec.name](inputs, values), strict=True):
+                scale = np.nanmax(np.abs(expected[a.name]), initial=0)
+                np.testing.assert_allclose(got, expected[a.name], rtol=0, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("order", [3, 4])

@@ -300,7 +300,7 @@ def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
 
     def plain(x: Values) -> Any:
-        return PLAIN[form.name](rest | x, dict(form.sizes), dict(form.attributes))
+        return PLAIN[form.name](rest | x, dict(form.sizes + form.attributes))
 
     return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
 
