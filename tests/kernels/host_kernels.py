@@ -1,4 +1,4 @@
-"""The test kernels of this folder: primitives, storage, and faults (wrong ones beside their right twins)."""
+"""Builds of the test kernels: primitives, storage, and faults (a wrong kernel and its correct twin)."""
 
 import os
 import re
@@ -35,9 +35,9 @@ def require_compiler():
 
 
 def rotating_subset():
-    """Return a number that says what `make test` takes of what `make test-all` takes all of.
+    """Return a number by which `make test` selects a subset of the cases of `make test-all`.
 
-    It is another one for another commit; outside of a repository, on another day.
+    It changes with the commit or, outside of a repository, with the day.
     """
     commit = environment._git(HERE, "rev-parse", "HEAD")
     return int(commit, 16) if commit else date.today().toordinal()

@@ -1,6 +1,6 @@
-"""NVRTC, without a GPU: every kernel instance compiles for every architecture and keeps to its budget.
+"""Every kernel instance compiles with NVRTC (no GPU needed) for every architecture, within its budget of registers.
 
-`make test` compiles one instance of every kernel for one architecture, by the commit's turn; `make test-all` all.
+`make test` compiles one instance of every kernel for one architecture, selected by the commit; `make test-all` all.
 """
 
 import functools
@@ -30,7 +30,7 @@ def nvrtc():
 
 @pytest.fixture(scope="module")
 def compiled(nvrtc, request):
-    """The families and architectures of the slow tests to be run, compiled by as many processes as there are cores."""
+    """What the selected slow tests need, compiled by as many processes as there are cores."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
@@ -137,7 +137,7 @@ def test_command_line(monkeypatch, tmp_path, capsys):
 
 
 def test_what_cupy_adds_to_the_options(monkeypatch):
-    """The function past `RawModule`, which CuPy does not document, takes what it took, and adds no -ftz=true."""
+    """CuPy's undocumented function below `RawModule` has the same parameters as before, and adds no -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
     def compiled(program, options):
@@ -146,5 +146,5 @@ def test_what_cupy_adds_to_the_options(monkeypatch):
 
     monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", compiled)
     call = functools.partial(cupy.cuda.compiler.compile_using_nvrtc, "", cache.OPTIONS, arch="90", method="lto")
-    with pytest.raises(InterruptedError):  # for a link, since no device is asked then what it is
+    with pytest.raises(InterruptedError):  # raised in place of the link, before CuPy asks for a device
         call(filename="product.cu", name_expressions=("product<float>",))

@@ -43,7 +43,7 @@ def test_golden(name, backend):
 @pytest.mark.parametrize("edges", [0, 4])
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_empty_lists(backend, edges):
-    """Zeros without slots, where the original fails for some."""
+    """Lists without edges, triplets or slots give zeros; the original fails for some of them."""
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
     dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))
@@ -60,7 +60,7 @@ def test_empty_lists(backend, edges):
 
 
 def test_slots_nobody_fills_are_zero():
-    """A NaN in one slot of an edge stays with that edge."""
+    """Slots that no triplet fills count as zero, and a NaN in a slot of one edge does not reach other edges."""
     case = Padded(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists)
@@ -135,7 +135,7 @@ def test_bad_bilinear(changes, error, text):
 
 @pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
 def test_slots_that_no_memory_holds(slot):
-    """Never an OverflowError, nor a product of sizes that wraps around."""
+    """Indices and numbers of atoms that ask for too much memory raise ValueError, never OverflowError."""
     weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
     inner = np.array([0, slot])
     with pytest.raises(ValueError, match=rf"^basis_embedding: idx_rad_inner\[1\] is {slot}; expected 0 <= idx_rad"):

@@ -1,6 +1,6 @@
-"""Attention, weighted aggregation and DimeNet++ at the ends of their domain, and many numbers and widths of heads.
+"""Attention, weighted aggregation and DimeNet++ with inf, NaN, ties, extreme lengths, and heads of any width.
 
-Values elsewhere, large scores, NaN in every argument, graphs without edges are what `trigraph verify` shows.
+`trigraph verify` covers ordinary values, large scores, NaN in every argument and graphs without edges.
 """
 
 import importlib
@@ -30,7 +30,7 @@ TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
 def run(name, backend, *args, **keywords):
-    """Call an operator with what NumPy warns about in inf - inf left to the test."""
+    """Call an operator without NumPy's warnings about inf - inf."""
     with np.errstate(all="ignore"):
         return getattr(trigraph, name)(*args, backend=backend, **keywords)
 
@@ -53,7 +53,7 @@ def close(got, expected, dtype, scale=1.0):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("infinite", [np.inf, -np.inf])
 def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
-    """Infinite features of one in-edge of destination 0, of all of destination 1, of none of destination 2."""
+    """Scores are infinite for one in-edge of destination 0, all of destination 1, none of destination 2."""
     dtype = np.float32
     graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
     edges = np.zeros((7, 2), dtype)
@@ -72,7 +72,7 @@ def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
     reached = np.array([np.isnan(post[[0, 3]]).any(), np.isnan(post[[1, 4, 5]]).any(), np.isnan(post[[2, 6]]).any()])
     np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
     assert np.isfinite(grads.dst_embedding[2]).all()
-    masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # selects zero, whatever the gradient is
+    masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu selects 0, also for a NaN gradient
     np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(post) & ~masked)
 
 
@@ -98,7 +98,7 @@ def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
 @pytest.mark.parametrize("level", levels.available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh_is_within_two_epsilon(level, dtype):
-    """One in-edge: the score before the softmax is tanh of the first number of the source."""
+    """Scores tanh(x) before the softmax, of one in-edge each, are within 2 eps of NumPy's in long double."""
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-1, 1, 4000) * 2.0 ** rng.integers(-100, 6, 4000), [0.0, np.inf, -np.inf, 1e-40]])
     x = x.astype(dtype)
@@ -120,7 +120,7 @@ def test_tanh_is_within_two_epsilon(level, dtype):
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("heads", [1, 3, 4, 5, 8, 9])
 def test_any_number_and_width_of_heads(heads, backend):
-    """They decide how rows are cut into vectors and lanes."""
+    """Heads of every number and width agree with the judge; both decide how rows are cut into vectors and lanes."""
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
@@ -181,7 +181,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 @pytest.mark.parametrize("op", PICK)
 @pytest.mark.parametrize("first", [3, 300, 699])
 def test_ties_and_nan_far_apart(backend, op, first):
-    """More in-edges than two chunks of 256: a tie, and a NaN, beyond the first."""
+    """With 700 in-edges, in several chunks of 256: of tied extrema the first is taken, and NaN wins in any chunk."""
     sign = 1 if op == "max" else -1
     messages = np.cos(np.arange(700.0)) * 0.5
     messages[[first, 699]] = sign * 2.0
@@ -194,7 +194,7 @@ def test_ties_and_nan_far_apart(backend, op, first):
 @EACH_BACKEND
 @pytest.mark.parametrize("op", PICK)
 def test_losers_get_zero_whatever_they_are(backend, op):
-    """Weight inf and feature NaN-free: the loser's gradient is a selected zero, not 0 * inf."""
+    """The gradient of a message that is not the extremum is 0 even if its weight is infinite (not 0 * inf = NaN)."""
     lost = INF if op == "min" else -INF
     embedding, weights = np.array([[2.0], [3.0]]), np.array([lost, 1.0])
     graph = CSC(np.array([0, 2]), np.array([0, 1]), 2)
@@ -211,7 +211,7 @@ def test_losers_get_zero_whatever_they_are(backend, op):
 
 @EACH_BACKEND
 def test_weights_that_sum_to_zero(backend):
-    """Destinations with 1 - 1: 0/0 and 1/0; the others do not notice."""
+    """A mean whose weights sum to 0 is 0/0 = NaN or x/0 = inf; other destinations are unaffected."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
@@ -240,7 +240,7 @@ S, R, C, M = 5, 3, 6, 4
 
 
 def complete_graph(nodes=9):
-    """Every node has nodes - 1 edges either way: more than S, so that fast backends take the linear form."""
+    """Edges between all pairs; where a node has more than num_spherical, fast backends sum over harmonics."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
 
@@ -264,7 +264,7 @@ def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
 
 
 def lengths(dtype):
-    """Powers of two from the smallest subnormal number to the largest finite one, in no order."""
+    """Return shuffled powers of two from the smallest subnormal to the largest finite number."""
     info = np.finfo(dtype)
     powers = np.linspace(info.minexp - info.nmant, info.maxexp, 72).astype(int)
     return np.random.default_rng(1).permutation(powers)[:, None]
@@ -273,10 +273,10 @@ def lengths(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
-    """A vector times a power of two: the same bits everywhere, and gradients in it divided by that power."""
+    """Vectors scaled by powers of two give the same bits, except gradients in vec, which are divided by the power."""
     rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
     base = drawn(rng, graph.num_edges, dtype)
-    # Largest component below one, so that the largest power is within the range. Subnormal vectors have few digits.
+    # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
     base["vec"] = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
     base["vec"][:, 0] = rng.choice([-1, 1], len(powers)) * np.nextafter(dtype(1), dtype(0))
     along = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
@@ -287,7 +287,7 @@ def test_only_directions_matter(backend, dtype):
     cotangents = {f"gg_{name}": array for name, array in drawn(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     here = all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
-    with np.errstate(over="ignore"):  # what is of size 1 / |vec| may overflow
+    with np.errstate(over="ignore"):  # gradients of size 1 / |vec|
         rescaled = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
         expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in here.items()}
     for name, array in here.items():
@@ -299,7 +299,7 @@ def test_only_directions_matter(backend, dtype):
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_BACKEND
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
-    """Y_0 is constant: vec's gradients do not depend on sbf_rad of degree 0, nor those of degree 0 on gg_vec."""
+    """NaN in sbf_rad of degree 0 stays out of grad vec, and NaN in gg_vec out of the former's: Y_0 is constant."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
     inputs = drawn(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in drawn(rng, graph.num_edges, np.float64).items()}
@@ -310,7 +310,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     results = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
     assert np.isnan(results["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
-        # The fast backends may sum in another order where something is not finite.
+        # Where an input is not finite, the fast backends may sum in another order.
         np.testing.assert_allclose(results[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
@@ -322,7 +322,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
 def test_no_distance(backend, wrong):
-    """Refused at the front door, NaN where a backend is called directly; NaN is let through."""
+    """dist <= 0 is refused by the checks and gives NaN where a backend is called directly; dist = NaN gives NaN."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):
         trigraph.radial_basis_fwd(dist, freq, backend=backend)
@@ -348,7 +348,7 @@ def test_no_distance(backend, wrong):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
-    """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate."""
+    """Four parallel edges, nearly the whole sum at their node, are left out: the small remainder is still accurate."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     more = np.array([0, 1]), np.array([1, 0])

@@ -1,9 +1,6 @@
-"""neuraloperator 2.0's IntegralTransform with trigraph's sums: results and derivatives are those of its own.
+"""neuraloperator 2.0's IntegralTransform has the same results and derivatives with trigraph's sums as with its own.
 
-Without torch_scatter, which is not there, its `segment_csr` loops over the nodes in Python and adds into zeros of the
-default dtype: a float64 layer returns float32. What it computes in float64 shows with float64 as the default.
-The loop takes 0.13 s for 4,000 nodes with 10 neighbours each of 32 channels, and its backward, which copies the whole
-result for every node, 1.1 s (2-core EPYC, one thread); trigraph's takes 0.7 and 3 ms.
+# modules imported after `install` get trigraph's function too
 
 The modules are loaded from an installed neuraloperator, or from the wheel whose folder TRIGRAPH_CLIENTS names,
 without the packages above them, which import wandb, h5py and more.

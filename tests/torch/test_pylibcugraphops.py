@@ -1,4 +1,4 @@
-"""The drop-in for pylibcugraphops: PyG's own layers run on it, its functions write what the front door returns."""
+"""The drop-in for pylibcugraphops: PyG's CuGraph layers run on it, and its functions write trigraph's results."""
 
 import importlib
 import importlib.util
@@ -30,10 +30,10 @@ OFFSETS, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3])
 
 @pytest.fixture(scope="module")
 def layers():
-    """PyG's package of CuGraph layers, unmodified but for its refusal of tensors of the CPU (`row.is_cuda`)."""
+    """PyG's CuGraph layers, unmodified except for their refusal of CPU tensors (`row.is_cuda`)."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
-        del sys.modules[name]  # an import without pylibcugraphops leaves them without its operators
+        del sys.modules[name]  # import them again, with pylibcugraphops
     package = importlib.import_module(CUGRAPH)
     base = sys.modules[f"{CUGRAPH}.base"]
     source = textwrap.dedent(inspect.getsource(base.CuGraphModule.get_cugraph))
@@ -49,7 +49,7 @@ def gradients(value, tensors):
 
 
 def assert_same(theirs, ours, own_inputs, inputs):
-    """Compare outputs and all gradients; both compute in float64, in another order of at most 20 terms."""
+    """Compare outputs and all gradients in float64; both sum at most 20 terms, in different orders."""
     for a, b in zip((theirs, *gradients(theirs, own_inputs)), (ours, *gradients(ours, inputs)), strict=True):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 
@@ -89,7 +89,7 @@ def test_gat_layer(layers, bipartite, concat, heads, max_num_neighbors):
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("max_num_neighbors", [8, None])
 def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
-    """Without `project`: CuGraphSAGEConv projects the destination's own features, too, and SAGEConv does not."""
+    """SAGE layers agree without `project`, which only CuGraphSAGEConv applies to destination features too."""
     edges, size = edge_index(bipartite)
     original, layer = SAGEConv(5, 2, aggr=aggr).double(), layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
     with torch.no_grad():
@@ -143,11 +143,11 @@ def test_import_under_the_original_name(layers):
     @withPackage("pylibcugraphops>=23.02")
     def needs_it(): ...
 
-    assert needs_it.pytestmark[0].args == (False,)  # the condition under which PyG skips its own tests
+    assert needs_it.pytestmark[0].args == (False,)  # PyG would not skip its tests of these layers
 
 
 def test_an_unmodified_program(tmp_path):
-    """As is `import trigraph.compat`, which must not load torch."""
+    """`python -m trigraph.compat` runs a program that imports pylibcugraphops; to import it loads no torch."""
     (tmp_path / "beside.py").write_text("WORD = 'beside'")
     script = tmp_path / "script.py"
     script.write_text(
@@ -172,7 +172,7 @@ def attention_arrays(rng, make=np.asarray):
 
 
 def written(function, shapes, *arguments, make=np.asarray, **keywords):
-    """Return the outputs of these shapes that a function has written into."""
+    """Return outputs of these shapes after a function has written to them."""
     outputs = [make(np.full(shape, np.nan)) for shape in shapes]
     function(*outputs, *arguments, **keywords)
     return outputs
@@ -219,7 +219,7 @@ def test_aggregation_in_place(operation):
     rest = (grad, weight, x, graph, operation)
     grads = written(operators.agg_weighted_n2n_bwd, [(4, 3), 5], *rest, output_embedding=out, **auxiliary)
     assert_equal(grads, trigraph.agg_weighted_n2n_bwd(grad, x, weight, graph.csc, operation.value))
-    operators.agg_weighted_n2n_bwd(None, None, *rest)  # nothing is asked for
+    operators.agg_weighted_n2n_bwd(None, None, *rest)  # no gradient is requested
 
 
 def triplets():
@@ -278,7 +278,7 @@ def test_the_binding_of_mlperf():
 def test_operators_are_twice_differentiable():
     types = torch.tensor([0, 1, 1, 0, 1])
     graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), types, 4, 2)
-    types.fill_(7)  # the graph has a copy
+    types.fill_(7)  # the graph has its own copy
     x, comp = features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
     def function(x, comp):

@@ -1,4 +1,4 @@
-"""trigraph.torch: results, derivatives of both orders and torch's own checks of its operators, for every definition."""
+"""trigraph.torch, every definition: results and both derivatives equal NumPy's, and torch's own checks pass."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ CASES = [
 
 
 def tensors(values):
-    """Return arrays as leaves of a graph of derivatives, all else as it is."""
+    """Return arrays as tensors that require gradients where they can, and everything else unchanged."""
     return {
         n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
         for n, v in values.items()
@@ -32,7 +32,7 @@ def tensors(values):
 
 
 def arguments(spec, setting, **keywords):
-    """Return arguments of the function of a definition, and the names of its floating inputs that are there."""
+    """Return arguments of a definition's function, and the names of the inputs that are not None."""
     values = draw(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     return values, names
@@ -62,7 +62,7 @@ ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 @pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
-    """Bit for bit, whatever the backend."""
+    """Outputs, gradients and second derivatives have the bits of the functions in NumPy, for each backend."""
     values, names = arguments(spec, setting)
     on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
@@ -93,7 +93,7 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
 
 @pytest.mark.parametrize(("spec", "setting"), CASES)
 def test_torch_finds_the_derivatives_right(spec, setting):
-    """By torch's own finite differences: backward and forward mode, and backward twice."""
+    """gradcheck and gradgradcheck pass, in backward and forward mode."""
     values, names = arguments(spec, setting)
     inputs = tuple(tensors(values)[n] for n in names)
     function = function_of_inputs(spec, values, names)
@@ -104,7 +104,7 @@ def test_torch_finds_the_derivatives_right(spec, setting):
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
 def test_operators_pass_torchs_checks(spec, monkeypatch):
-    """Schemas, registration of derivatives, fake kernels, and tracing with sizes that are symbols."""
+    """torch.library.opcheck passes: schemas, autograd registration, fake kernels, tracing with symbolic sizes."""
     calls = {}
     for order in ("fwd", "bwd", "bwd2"):
         op = OPERATORS_OF_TORCH[f"{spec.name}_{order}"]
@@ -127,13 +127,13 @@ def test_operators_pass_torchs_checks(spec, monkeypatch):
     assert len(calls) == 3
     for name, args in calls.items():
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-        if name.endswith("bwd2"):  # tracing it asks for its derivative
+        if name.endswith("bwd2"):  # tracing it would need a third derivative
             tests = tests[:3]
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
 
 
 @compiled_whole
 def test_each_function_is_compiled_for_itself():
-    """Torch's compiler counts compilations by code object, and gives up on one after eight of them."""
+    """Each function has its own code object: torch's compiler gives up on one after eight compilations."""
     functions = [getattr(tt, spec.name) for spec in DEFINITIONS]
     assert len({function.__code__ for function in functions}) == len(functions)

@@ -1,4 +1,4 @@
-"""trigraph.torch.compile_potential: one program for structures of any size, whose forces train."""
+"""trigraph.torch.compile_potential: one program for structures of any size, with differentiable forces."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ from trigraph.torch.nn.facts import Facts, differences
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
 LAYERS = {"num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1, "num_blocks": 1, "out_channels": 1}
-ROUNDING = 1000 * torch.finfo(torch.float64).eps  # a term of each sum over edges and channels
+ROUNDING = 1000 * torch.finfo(torch.float64).eps  # relative to the largest terms of sums over edges and channels
 
 
 def potential(**sizes):
@@ -35,7 +35,7 @@ def potential(**sizes):
 
 
 def structures(sizes, seed=0):
-    """Atomic numbers, positions and batch of clusters with so many atoms."""
+    """Return atomic numbers, positions and batch of clusters with these numbers of atoms."""
     rng = np.random.default_rng(seed)
     lattice = 1.7 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
     pos = [rng.permutation(lattice)[:n] + rng.uniform(-0.3, 0.3, (n, 3)) for n in sizes]
@@ -53,7 +53,7 @@ BATCHES = [(4, 7), (9,), (4, 4), (12, 13, 5), (2, 1), (1, 1, 1), (3,) * 20, (1,)
 
 
 def assert_same_results(program, model, batches, periodic):
-    """Raise unless a program computes what its model does of batches, to rounding."""
+    """Assert that a program's results for batches of any size equal its model's, to rounding."""
     for seed, sizes in enumerate(batches):
         z, pos, batch = structures(sizes, seed)
         cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
@@ -69,7 +69,7 @@ def assert_same_results(program, model, batches, periodic):
 
 @pytest.mark.parametrize("periodic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_program_serves_all_sizes(periodic):
-    """Few atoms, many, one structure, lone atoms, none: one compilation, results of eager mode to rounding."""
+    """Batches of few, many, single and no atoms take one compilation and have the eager results."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     assert_same_results(compiled, model, BATCHES, periodic)
@@ -77,7 +77,7 @@ def test_one_program_serves_all_sizes(periodic):
 
 
 def test_forces_train():
-    """Gradients of a loss of forces are those of eager mode, also after a step, whose parameters the program sees."""
+    """Gradients of a loss of forces equal eager mode's, also after an optimizer step."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=1e-3)
@@ -99,7 +99,7 @@ def test_forces_train():
 
 
 class Springs(Potential):
-    """A potential of a user's own: springs between neighbours, with no operator but the sums of `Neighbors`."""
+    """A user's potential: springs between neighbours, which uses only the sums of `Neighbors`."""
 
     cutoff = 3.0
 
@@ -128,7 +128,7 @@ def test_a_potential_of_ones_own():
 
 
 def test_kinds_of_calls():
-    """Another dtype is another program; what the eager potential refuses is refused by name."""
+    """Each dtype has its own program; errors are the eager potential's."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
     z, pos, batch = structures((5, 6))
@@ -155,7 +155,7 @@ def test_what_tracing_loses_is_noticed():
 
 
 def test_a_model_that_looks_at_sizes():
-    """Where it would do something else than in its program, it computes without one, and says so."""
+    """A model that branches on sizes runs without its program, with a warning, where the branch differs."""
 
     class Looking(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
@@ -172,7 +172,7 @@ def test_a_model_that_looks_at_sizes():
 
 
 class Net(Springs):
-    """A potential with submodules, where something may stand between two of them."""
+    """A potential with submodules, into which tests put hooks and wrappers."""
 
     def __init__(self, inner=None):
         super().__init__()
@@ -235,7 +235,7 @@ def changes(monkeypatch, names):
 
 
 def test_facts_tell_every_change(monkeypatch):
-    """Except of values of parameters and buffers, and except of a value that was assigned once more."""
+    """`Facts` differ after every change, except of values of parameters and buffers, and a repeated assignment."""
     before = None
     for name, model in changes(monkeypatch, CHANGES):
         facts = Facts(model)
@@ -262,7 +262,7 @@ def test_what_changes_between_calls_is_computed_with(monkeypatch):
     ("training", "create_graph", "refused"), [(True, False, False), (False, False, False), (True, True, True)]
 )
 def test_a_call_leaves_what_an_eager_call_leaves(training, create_graph, refused):
-    """Buffers and gradients; a refused model is as it was."""
+    """After a call, buffers and gradients are as after an eager call; a refused model is unchanged."""
     eager = Net(norm()).train(training)
     model = copy.deepcopy(eager)
     compiled = tt.compile_potential(model, backend="aot_eager")
@@ -292,7 +292,7 @@ def test_copies_and_pickles_have_programs_of_their_own():
 
 
 def test_threads_that_meet_in_their_first_call():
-    """One of them traces, the others wait; torch's tracer works afterwards."""
+    """Threads that make the first call together get right results, and tracing works afterwards."""
     inputs, model = structures((5, 6)), Net()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
@@ -400,7 +400,7 @@ def test_options(options, message):
     ],
 )
 def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
-    """With the decompositions of torch's default compiler, which decides by sizes about narrow matrix products."""
+    """With the default compiler's decompositions, some of which depend on sizes, each kind of call compiles once."""
     compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
     cell = 9.0 * torch.eye(3).double()
     for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
@@ -422,12 +422,12 @@ def test_progress_is_told(caplog, capsys):
         "compile_potential: compiling Net; this may take minutes",
         "compile_potential: compiled Net",
     ]
-    assert capsys.readouterr().err == ""  # no terminal
+    assert capsys.readouterr().err == ""  # no progress without a terminal
 
 
 @pytest.mark.slow
 def test_dynamics_and_batches_by_torchs_compiler():
-    """A hundred neighbour lists of a run, then batches of molecules: each one compilation."""
+    """Inductor compiles once for a run with a hundred neighbour lists, and once for batches of molecules."""
     model = potential()
     atoms = bulk("Cu", cubic=True).repeat(2)
     atoms.rattle(0.05, seed=0)

@@ -1,4 +1,4 @@
-"""GemNet-OC's layers in torch: the padded interface in NumPy, golden vectors of fairchem, derivatives, bad input."""
+"""GemNet-OC's layers in torch: golden vectors of fairchem, the same sums as in NumPy, derivatives, bad input."""
 
 import pickle
 
@@ -23,7 +23,7 @@ def close(got, expected, eps=1e-13):
 
 
 def embedding(weight, padded=True):
-    """A layer with a weight, which its state_dict names as fairchem's does."""
+    """Return a layer with this weight, under fairchem's name in the state_dict."""
     interm, radial, *spherical = weight.shape if weight.ndim == 2 else (weight.shape[2], *weight.shape[:2])
     layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded)
     layer = layer.to(torch.from_numpy(weight).dtype)
@@ -45,7 +45,7 @@ def tensors(mapping):
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("name", VECTORS)
 def test_golden(name, padded):
-    """Weights and results of fairchem's own modules."""
+    """fairchem's weights give fairchem's results."""
     z = tensors(vectors(name))
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
     atoms, sums = {}, {}
@@ -71,7 +71,7 @@ def test_golden(name, padded):
 
 @pytest.mark.parametrize("into_atoms", [False, True])
 def test_sums_of_either_kind(into_atoms):
-    """Padded, not padded, and with the segments built before: the same sums."""
+    """Padded lists, lists without padding and Segments give the same sums and gradients."""
     case = Padded(index=np.int32)
     atoms = case.atoms if into_atoms else {}
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, **case.lists, **atoms)
@@ -118,7 +118,7 @@ def test_compiled_and_copied():
 @pytest.mark.parametrize("num_edges", [0, 4])
 @pytest.mark.parametrize("padded", [True, False])
 def test_empty_lists(padded, num_edges):
-    """Zeros without slots, where the original fails for some."""
+    """Lists without edges, triplets or slots give zeros; the original fails for some of them."""
     none, each = torch.zeros(0, dtype=torch.int64), torch.arange(num_edges)
     embed = nn.BasisEmbedding(RADIAL, INTERM, SPHERICAL, padded=padded)
     interact = nn.EfficientInteractionBilinear(EMB_IN, INTERM, EMB_OUT)
@@ -132,7 +132,7 @@ def test_empty_lists(padded, num_edges):
 
 
 def test_initial_weights():
-    """Standardized over the summands, with the variance of He's rule."""
+    """Initial weights have mean 0 over the summands and the variance of He's rule."""
     torch.manual_seed(0)
     for layer in (nn.BasisEmbedding(16, 8, 7), nn.BasisEmbedding(16, 8), nn.EfficientInteractionBilinear(6, 4, 9)):
         weight = layer.weight
@@ -172,7 +172,7 @@ def test_bad_basis(changes, text):
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_autocast_takes_bases_of_two_dtypes(padded):
-    """Under autocast one basis may come in bfloat16 from a product, the other in float32; results are of float32."""
+    """Under autocast one basis may be bfloat16 and the other float32; results are float32."""
     layer, edge, number = nn.BasisEmbedding(4, 2, 3, padded), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
     rad_basis, sph_basis = torch.rand(2, 4).bfloat16(), torch.rand(3, 3)
     for numbers in ({"idx_sph_inner": number}, {}):

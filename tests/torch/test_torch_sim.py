@@ -1,4 +1,4 @@
-"""trigraph.torch_sim.Model: torch-sim's batched relaxations with models of trigraph.torch.nn give what ASE gives."""
+"""trigraph.torch_sim.Model: torch-sim's batched results and relaxations equal ASE's."""
 
 import functools
 
@@ -19,9 +19,9 @@ import trigraph.ase
 import trigraph.torch_sim
 from trigraph.torch.nn import EnergyForcesStress
 
-# Of float64, for sums over edges and channels in the order of a batch and in that of one structure.
+# Rounding in float64 of sums over edges and channels, in the order of a batch and of one structure.
 ROUNDING = 2**-53 * 1e3
-# Relaxations repeat it in each of some hundred steps, and a step follows the forces.
+# Relaxations accumulate it over some hundred steps that follow the forces.
 RELAXED = 1e3 * ROUNDING
 
 
@@ -31,7 +31,7 @@ def model():
 
 
 def sheared():
-    """A crystal whose matrix of cell vectors is far from its transpose."""
+    """A crystal whose matrix of cell vectors is far from symmetric."""
     atoms = crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
     return atoms
@@ -77,7 +77,7 @@ def test_batch(structures, model):
 
 
 def test_slab(model):
-    """Directions of periodicity one by one, as later versions of torch-sim have them, and no index of structures."""
+    """A slab gives ASE's results, with `pbc` per direction (later versions of torch-sim) and without `system_idx`."""
     slab = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     slab.rattle(0.05, seed=3)
     state = {
@@ -91,14 +91,14 @@ def test_slab(model):
 
 def test_validation_of_torch_sim(model):
     model.compute_forces = model.compute_stress = False
-    validate_model_outputs(model, model.device, model.dtype)  # it asks for both
+    validate_model_outputs(model, model.device, model.dtype)  # torch-sim's own check of energy, forces and stress
     assert model.compute_forces
     assert model.compute_stress
     assert model.memory_scales_with == "n_atoms_x_density"
 
 
 def relaxed_with_cells(model, structures, number):
-    """Return the state after so many steps of FIRE that change positions and cells; later versions say it otherwise."""
+    """Return the state after some steps of FIRE for positions and cells, by the interface of either version."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
         state = torch_sim.fire_init(state, model, cell_filter=torch_sim.CellFilter.frechet)
@@ -112,7 +112,7 @@ def relaxed_with_cells(model, structures, number):
 
 
 def test_relaxation_of_cells(model):
-    """Stresses move the vectors of each cell as in ASE, whose matrices of cells are the transposed ones."""
+    """Relaxed cells equal ASE's, whose matrices are transposed."""
     structures = [sheared(), sheared().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
     state = relaxed_with_cells(model, structures, 10)
