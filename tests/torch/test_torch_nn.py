@@ -308,7 +308,7 @@ def test_any_linear_layer_serves(make, wrap):
 @pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno"])
 @pytest.mark.parametrize("training", [False, True])
 def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
-    """With 16-bit inputs on a CPU, sums are made in float32 and rounded once; linear layers and activations round too."""
+    """With 16-bit inputs on a CPU, sums are made in float32 and rounded once; linear layers and activations round."""
     make, attr = LAYERS[name]
     layer = make().to(dtype).train(training)
     single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (rows(NODES, 3), attr))
