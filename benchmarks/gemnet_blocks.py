@@ -1,10 +1,8 @@
-"""Interaction blocks of GemNet users, which `trigraph.torch.convert` changes: fairchem's GemNet-OC, and MatterGen's.
+"""Interaction blocks that `trigraph.torch.convert` changes: of fairchem's GemNet-OC, and of MatterGen's GemNet.
 
     pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
 
-Their modules are loaded from the wheels in the folder that TRIGRAPH_CLIENTS names. A block is put together with the
-basis layers that its model shares among blocks, made as the model makes them, and runs on lists of edges, triplets and
-quadruplets that are built here.
+Classes of blocks, and the widths to construct them.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,6 @@
-"""Programs of `trigraph.torch`: whole models, and what a call costs on small graphs.
+"""Programs of `trigraph.torch`: whole models, and calls on small graphs.
 
-The peer of DimeNet++ is PyTorch Geometric's model with the same parameters. Its forward finds neighbours and triplets
-with packages that have to be added to it, and knows no periodic cells. Here it is given edges, triplets and the offsets
-of whole cells, and computes from the vectors of the edges what its forward computes from positions. Neighbours and
-triplets are found beforehand on both sides.
+Return two programs: energies and forces, and gradients of a loss of them.
 """
 
 import copy

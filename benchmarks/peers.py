@@ -1,4 +1,4 @@
-"""What the peers of several families share: forms of torch and PyTorch Geometric, eager and compiled, and of JAX."""
+"""Peers of several families: forms of torch and PyTorch Geometric, eager and compiled, and of JAX."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ def torch_peers(make: Callable[..., Call], about: Mapping[str, str]) -> dict[str
 
 
 def compiled(function: Function, form: str) -> Function:
-    """Return a function, or a module, that torch compiles at its first call where its form says so."""
+    """Return a function or module, compiled by torch at its first call if the form ends with "-compile"."""
     import torch
 
     return cast("Function", torch.compile(function)) if form.endswith("-compile") else function
@@ -45,7 +45,7 @@ def edge_index(case: Case, device: str) -> Any:
 
 
 def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str, str], Callable[..., Any]]) -> Call:
-    """Run a workload of one definition: a forward, autograd's backward, and the backward of that.
+    """Return a call of a workload of one definition: a forward, autograd's backward, and the backward of that.
 
     ``forward(case, device, form)`` is a function of the definition's inputs that returns its output, or several.
     """
@@ -81,10 +81,10 @@ def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str
 
 
 def by_jax(case: Case, form: str) -> Call:
-    """Run a workload of one definition, as `by_autograd` does, as one program of jax.jit.
+    """Return a call of a workload of one definition, as `by_autograd` does, as one program of jax.jit.
 
-    Forms are "jax", gathers and ``jax.ops.segment_sum``, and "trigraph-jax", the function of `trigraph.jax`. Each
-    contender has a process of its own, for which this enables 64 bits.
+    Forms are "jax" (gathers and ``jax.ops.segment_sum``) and "trigraph-jax" (the function of `trigraph.jax`). This
+    enables 64 bits in the contender's process.
     """
     import jax
 

@@ -21,7 +21,7 @@ from trigraph.table import OPERATORS
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 PROGRAMS = models.PROGRAMS
 DIRECT = ("fortran-reference", "pyref")
-DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is made again
+DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
 ATTEMPTS = 3
 Progress = Callable[[str], None]
 
@@ -50,8 +50,8 @@ class Options:
 class Result:
     """Measurements of a workload, or a program, at one set of sizes.
 
-    `load` is the system's load average before and after, `others` the share of the processors that other processes used
-    meanwhile (None where that is unknown).
+    `load` is the system's load average before and after, `other_share` the share of the processors that other processes
+    used meanwhile (None if unknown).
     """
 
     workload: Workload | Program
@@ -90,7 +90,7 @@ def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Wo
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     """Return a workload of one operator of the table, in all backends on the host but the emulation of a device.
 
-    Sizes that are not given are the family's. Of num_edges and num_positions, one stands for both.
+    Sizes default to the family's; num_edges and num_positions default to each other.
     """
     op = OPERATORS[name]
     overrides = dict(sizes)
@@ -102,15 +102,15 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
 
 
 def tolerance(dtype: str, terms: int = 0) -> float:
-    """Relative 2-norm error above which a peer computes something else.
+    """Relative error (2-norm) above which a peer's results count as wrong.
 
-    Rounding in sums stays below it; `terms` is the number of terms where a peer adds up more than 40,000 one by one.
+    It bounds the rounding of sums; `terms` is their number of terms, which matters above 40,000 terms added one by one.
     """
     return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
 
 def _processor_seconds() -> tuple[float, float, float]:
-    """Seconds all processors had and were busy since the start of the system, and those spent by this process tree."""
+    """Return total and busy seconds of all processors since boot, and the seconds spent by this process tree."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     stat = Path("/proc/stat")
@@ -121,7 +121,7 @@ def _processor_seconds() -> tuple[float, float, float]:
 
 
 def run(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
-    """Measure at the size asked for; again where other processes got in the way; return the least disturbed attempt."""
+    """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.at("tiny")
     jobs = {n: Job(*(partial(workload.call, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}

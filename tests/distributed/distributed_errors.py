@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: errors are met by all ranks and can be caught; inputs at the edges."""
+"""Checks of test_distributed.py: errors are raised on all ranks and can be caught; empty and odd inputs."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ MINE = PART.take(ROWS, "num_src_nodes")
 
 
 def refused(call, text, elsewhere=None):
-    """Every rank gets an error: the last one, say, that it has met; others (`elsewhere`) one that names that rank."""
+    """Assert that the rank where an argument is wrong raises this, and the others an error that names that rank."""
     expected = text if LAST or elsewhere is None else elsewhere
     try:
         call()
@@ -39,7 +39,7 @@ def gradients(dist, wrt, part):
 
 
 def arguments():
-    """Arguments of one rank that are wrong, or that differ from those of others."""
+    """Arguments that are wrong on one rank, or differ between ranks, raise on all."""
     graph, last = CSC(np.array([0, 2, 3, 5]), np.array([0, 1, 2, 0, 2])), COMM.size - 1
     part = distributed.partition(graph, COMM)
     rows = part.take(np.ones((3, 4), np.float32), "num_src_nodes")
@@ -67,7 +67,7 @@ def arguments():
     falls = "src of piece 0 falls; expected edges sorted by source"
     refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
     for array in (*part.owned.values(), *part.owners, part.table):
-        assert not array.flags.writeable  # what a partition keeps is made of them
+        assert not array.flags.writeable  # cached layouts depend on them
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
     refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
@@ -92,14 +92,14 @@ def arguments():
 
 
 def calls_after_errors():
-    """An error inside a call leaves no exchange under way, and no rank behind."""
+    """After an error inside a call no exchange is pending, and all ranks can call again."""
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
         refused(lambda: sums(op="bogus"), "bogus")
         refused(lambda: sums(MINE[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
-        dist[: LAST and 1] = -1  # which the call of the part refuses, on one rank
+        dist[: LAST and 1] = -1  # refused inside the call, on one rank
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
             refused(partial(gradients, dist, wrt, basis), "dist[0] is -1", text)
@@ -107,7 +107,7 @@ def calls_after_errors():
 
 
 def no_blocks():
-    """Sources without destinations, and inputs without outputs, have gradients of zero."""
+    """Without any destination or output, gradients of sources and inputs are zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
     grads = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
@@ -124,7 +124,7 @@ def no_blocks():
 
 
 def reverse_edges():
-    """Edges that are said to have no reverse have none; a wrong reverse is refused on all ranks."""
+    """reverse_edge = -1 means no reverse edge; a wrong reverse raises on all ranks."""
     ends = np.array([0, 1]), np.array([1, 0])
     arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
 
@@ -165,7 +165,7 @@ def reverse_edges():
 
 
 def rows_from_anywhere():
-    """What `distribute`, `collect` and `take` refuse."""
+    """Bad arguments of `distribute`, `collect` and `take` raise on all ranks."""
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]
     for kind in (np.int32, np.uint64):
@@ -188,7 +188,7 @@ def rows_from_anywhere():
 
 
 def equal_arguments():
-    """What is equal may be written in another way; `wrt` may be any iterable."""
+    """Equal arguments may be written differently on each rank; `wrt` may be any iterable."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
     grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}
@@ -197,6 +197,6 @@ def equal_arguments():
 
 
 def many_partitions():
-    """All partitions have the same duplicate of the caller's communicator: MPI has some two thousand."""
+    """Thousands of partitions share one duplicate of the communicator, of which MPI has about 2000."""
     first, second = (distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM).comm for _ in range(2))
     assert first == second != COMM

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: graphs that no rank has as a whole, and owners that cut space or few edges."""
+"""Checks of test_distributed.py: graphs of which each rank has a piece; owners by bisection of space or of edges."""
 
 import numpy as np
 from mpi4py import MPI
@@ -12,7 +12,7 @@ NODES, EDGES = 40, 300
 
 
 def pieces(*columns):
-    """The edges of this rank, some at a time: later ranks have more."""
+    """Return this rank's edges as a list of pieces, and their positions; later ranks have more."""
     number = len(columns[0])
     begin, end = number * COMM.rank**2 // COMM.size**2, number * (COMM.rank + 1) ** 2 // COMM.size**2
     middle = (2 * begin + end) // 3
@@ -24,7 +24,7 @@ def same(part, got, expected, symbol):
 
 
 def attention():
-    """Edges in any order; rows of edge arrays are in that order, and come from whoever has them."""
+    """A graph from unordered pieces has the bits of the whole; edge rows are distributed in the pieces' order."""
     src, dst = RNG.integers(0, NODES, EDGES), RNG.integers(0, NODES // 2, EDGES)
     nodes, edges = RNG.normal(size=(NODES, 6)), RNG.normal(size=(EDGES, 6))
     weights, grads = RNG.normal(size=18), RNG.normal(size=(NODES // 2, 6))
@@ -47,7 +47,7 @@ def attention():
 
 
 def directions():
-    """Edges with a reverse; nodes owned by bisection and by chance."""
+    """The same with reverse edges, for nodes owned by bisection and at random."""
     positions = RNG.uniform(0, 5, (NODES, 3))
     neighbors = trigraph.EdgeGraph.from_positions(positions, 2.0)
     graph, vec = neighbors.graph, neighbors.vec
@@ -74,7 +74,7 @@ def directions():
 
 
 def triplets():
-    """Triplets in any order, of edges that others give; some edges, outputs and inputs have none."""
+    """The same with triplets whose edges other ranks have; some edges, outputs and inputs have no triplets."""
     number, outputs, inputs = 500, 30, 90
     edge, of = RNG.integers(0, EDGES - 20, number), RNG.integers(5, inputs, number)
     atom = RNG.integers(0, outputs - 3, EDGES)

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: how many threads a rank has once a partition is made, and who may say otherwise."""
+"""Checks of test_distributed.py: threads of a rank, before and after the first partition."""
 
 import os
 
@@ -14,12 +14,12 @@ GRAPH = trigraph.CSC(np.array([0, 1]), np.array([0]))
 
 
 def divide():
-    """Make a partition on a new communicator, for which a rank's share of the processors is found anew."""
+    """Make a partition on a new communicator, which determines the rank's share of processors again."""
     partition(GRAPH, COMM.Dup())
 
 
 def as_started():
-    """Without OMP_NUM_THREADS all processors, and a share of them from the first partition on; `set_num_threads`."""
+    """A rank uses all processors, and its share once there is a partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number
     divide()
@@ -30,7 +30,7 @@ def as_started():
 
 
 def of_machines():
-    """All ranks may use all processors, each has its own, neighbours have one in common; there is only one."""
+    """The share follows the processors that ranks may use: all shared, one set each, overlapping sets, only one."""
     told, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
         for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
@@ -43,7 +43,7 @@ def of_machines():
 
 
 def of_torch():
-    """A share of the four that torch has begun with, unless the environment or the user has chosen a number."""
+    """torch's threads become a share of its first number, unless the environment or the user has set one."""
     import torch
 
     from trigraph.distributed import torch as divided

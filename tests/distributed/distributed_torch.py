@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: derivatives in torch, a training step beside one process without MPI, the example."""
+"""Checks of test_distributed.py: derivatives in torch, a training step beside one process, the example."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
-# Both add the same float64 terms in another order, through a dozen layers of sums of at most some thousand terms.
+# Both add the same float64 terms in different orders, in a dozen layers of sums of at most some thousand terms.
 CLOSE = 1e-9
 
 
@@ -40,10 +40,10 @@ def digest(*tensors):
 
 
 def step_of_dimenet(comm):
-    """Forces of a slab with periodic images, and a step that fits them."""
+    """Energy, forces and a training step of DimeNet++ for a periodic slab equal one process's."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
-    atoms.append(Atom("Cu", [0, 0, -20]))  # without neighbours
+    atoms.append(Atom("Cu", [0, 0, -20]))  # an isolated atom
     atoms.numbers[::4] = 79
     torch.manual_seed(0)
     sizes = (16, 1, 2, 8, 4, 16, 3, 3)
@@ -77,12 +77,12 @@ def step_of_dimenet(comm):
 
 
 def dimenet():
-    with chunks(50):  # so that there are several
+    with chunks(50):  # several chunks
         assert step_of_dimenet(MPI.COMM_WORLD) == step_of_dimenet(MPI.COMM_SELF)
 
 
 def example():
-    """In float32 it prints the same for any number of ranks, and errors that fall."""
+    """The example prints the same numbers for any number of ranks, with falling errors."""
     spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -97,7 +97,7 @@ def example():
 
 
 def derivatives():
-    """Of all orders, over all ranks."""
+    """gradcheck of functions over all ranks, to second order."""
     rows = errors.PART.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
@@ -119,7 +119,7 @@ def derivatives():
 
 
 def totals():
-    """What `total` refuses."""
+    """Bad arguments of `total` raise on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
     errors.refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
     errors.refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")

@@ -1,4 +1,4 @@
-"""Benchmarks of whole models: do all contenders compute the same?"""
+"""Benchmarks of whole models: all contenders compute the same."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ def tiny(program):
 
 @pytest.mark.parametrize(
     "program",
-    # Torch's compiler takes a minute for each model.
+    # torch's compiler takes a minute per model.
     [pytest.param(p, marks=[pytest.mark.slow] * any("compiled" in c for c in p.contenders)) for p in PROGRAMS.values()],
     ids=list(PROGRAMS),
 )

@@ -1,4 +1,4 @@
-"""The command line: exit statuses, usage errors, and what is printed. All but the last runs are of made-up checks."""
+"""The command line: exit statuses, usage errors, printed output; mostly with invented results of checks."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
 @pytest.fixture
 def runner(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no processes to share the work
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no worker processes
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     return CliRunner()
@@ -34,7 +34,7 @@ def runner(monkeypatch):
 
 @pytest.fixture
 def verify(runner, monkeypatch):
-    """Run `trigraph verify` with the given checks in place of the real ones, by default as many as are planned."""
+    """Return a function that runs `trigraph verify` with invented checks, by default as many as are planned."""
 
     def invoke(checks, *options, planned=len):
         asked = []
@@ -68,7 +68,7 @@ def test_success(verify):
 def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runner, monkeypatch):
     bad = replace(GOOD, error=9.0)
     parts = {"gno_kernel": [GOOD, bad], "mha_gat_n2n": [GOOD], "golden gno_x": [GOOD], "benzene": [GOOD]}
-    # Two units of each part, whose results come back in any order.
+    # Two units of each part, with results in any order.
     planned = [
         units.Unit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
         for name, checks in parts.items()
@@ -114,7 +114,7 @@ def test_failure(verify, error):
 
 
 def test_the_first_failed_check_is_repeated_by_its_settings(verify):
-    """In their order, upon which the numbers of a case depend; what was asked for beside stays."""
+    """The command that repeats a failure has its settings in order, since a case's numbers depend on it."""
     case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
     bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
     where = ("op=mean", "op=sum", "src_embedding=given")
@@ -127,7 +127,7 @@ def test_the_first_failed_check_is_repeated_by_its_settings(verify):
 
 def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
     absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
-    result = verify([GOOD, absent], "--report", tmp_path)  # four are planned: two units' worth
+    result = verify([GOOD, absent], "--report", tmp_path)  # four were planned, in two units
     assert last_line(result) == "1 checks passed, 0 failed, 3 not offered"
     assert "Not offered by pyref: 3 checks of gno_kernel_bwd: only d = 1" in result.stdout
     assert "(3 not offered)" in result.stdout
@@ -231,7 +231,7 @@ def test_report_and_comparison(verify, tmp_path):
     assert report["environment"]["trigraph"]["version"] == trigraph.__version__
     assert (folder / "report.html").is_file()
     (folder / "report.json").write_text(json.dumps(report | {"seconds": 126.4}))
-    for seed, told in ((5, True), (6, False)):  # only of the same command
+    for seed, told in ((5, True), (6, False)):  # only an earlier run of the same command counts
         first = verify([GOOD, EXACT], "--report", folder, "--seed", seed).stdout.split("\n")[0]
         assert first.endswith(" (last time: 2 min 6 s).") is told
     (folder / "report.json").write_text(json.dumps(report))
@@ -289,7 +289,7 @@ def test_operators(runner):
 def test_version_and_help(runner):
     assert runner.invoke(main, ["--version"]).stdout.strip().endswith(trigraph.__version__)
     shown = runner.invoke(main, ["--help"]).stdout
-    assert len(shown.splitlines()) <= 24  # a screen
+    assert len(shown.splitlines()) <= 24  # fits a screen
     commands = [name for names in AUDIENCES.values() for name in names]
     assert sorted(commands) == sorted(main.list_commands(None))
     for command in (*commands, *AUDIENCES):

@@ -1,4 +1,4 @@
-"""The package uses public names of other libraries alone: none that begins with an underscore."""
+"""The package uses no name of another library that begins with an underscore."""
 
 import ast
 from pathlib import Path

@@ -117,10 +117,10 @@ def test_hessian(calculator):
     """The calculator's is that of the model, of these atoms and no earlier ones, and zero for a single atom."""
     atoms = bulk("AuCu", "rocksalt", a=5.4).repeat((2, 1, 1))
     calculator.get_potential_energy(bulk("Cu"))
-    found = calculator.get_hessian(atoms)
-    assert found.shape == (12, 4, 3)
+    hessian = calculator.get_hessian(atoms)
+    assert hessian.shape == (12, 4, 3)
     expected = hessian_of_supercell(calculator.model, atoms)
-    assert np.abs(found.reshape(12, 12) - expected).max() <= 1e-12 * np.abs(expected).max()
+    assert np.abs(hessian.reshape(12, 12) - expected).max() <= 1e-12 * np.abs(expected).max()
     assert not trigraph.ase.Calculator(calculator.model).get_hessian(Atoms("Cu")).any()
     with raising("TypeError: Calculator.get_hessian: atoms is a NoneType; expected ase.Atoms"):
         trigraph.ase.Calculator(calculator.model).get_hessian()

@@ -121,7 +121,8 @@ def test_a_force_loss_trains():
             for p, d in zip(parameters, direction, strict=True):
                 p += step * d
         values.append(loss(model).item())
-    # Error of the difference: h^2 times a third derivative, here 1e-10 of the sum of gradients, and eps / h of the loss.
+    # Error of the difference: h^2 times a third derivative, here 1e-10 of the sum of gradients, and eps / h of the
+    # loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
 
@@ -462,8 +463,8 @@ def loss_of(field, chosen):
     """Return the mean over structures of the squared energies and forces of each."""
     z, pos = zip(*(cluster(NUMBERS[i], seed=i) for i in chosen), strict=True)
     batch = torch.arange(len(chosen)).repeat_interleave(torch.tensor([NUMBERS[i] for i in chosen]))
-    found = field(torch.cat(z), torch.cat(pos), batch)
-    return (found.energy.square().sum() + found.forces.square().sum()) / len(chosen)
+    results = field(torch.cat(z), torch.cat(pos), batch)
+    return (results.energy.square().sum() + results.forces.square().sum()) / len(chosen)
 
 
 def gradients_of(field, chosen):
