@@ -65,7 +65,7 @@ class SegmentCases(base.CaseGraphs):
         return graphs, {}
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """The last edge has `degree` triplets, others one; atom 0 all edges but one; one input half of all triplets.
+        """Return hubs: an edge with `degree` triplets, an atom with all other edges, an input with half the triplets.
 
         It is the last edge, since with a dominant first term every later addition rounds the same way, which chunks
         cannot prevent in sums over edges.
