@@ -100,8 +100,8 @@ def any_orders(case: "Case", rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def among(own: Any, members: str, owners: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
-    """Return the owner of each member in a batch; members before (after) the case have owners before (after) it."""
-    first = rng.integers(0, min(before[owners], CROWDED), before[members])
-    last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]
-    return np.concatenate([first, own + before[owners], last]).astype(own.dtype)
+def among(own: Any, members: str, groups: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
+    """Return the group of each member in a batch; members before (after) the case belong to groups before (after) it."""
+    first = rng.integers(0, min(before[groups], CROWDED), before[members])
+    last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
+    return np.concatenate([first, own + before[groups], last]).astype(own.dtype)

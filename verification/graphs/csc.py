@@ -135,8 +135,8 @@ class CSCCases(base.CaseGraphs):
         """If each position has the row of its own number, the same holds in the batch."""
         graph = case.values["graph"]
         src, dst, rows = (
-            base.among(own, "num_positions", owners, case, before, after, rng)
-            for own, owners in (
+            base.among(own, "num_positions", groups, case, before, after, rng)
+            for own, groups in (
                 (graph.indices, "num_src_nodes"),
                 (graph.prepare().destinations, "num_dst_nodes"),
                 (graph.edge_ids, "num_edges"),

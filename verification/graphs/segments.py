@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
 # By argument: the names of its numbers of members and of segments.
-OWNERS = {
+SEGMENT_SIZES = {
     "triplets": ("num_triplets", "num_edges"),
     "atoms": ("num_edges", "num_outputs"),
     "idx_in": ("num_triplets", "num_inputs"),
@@ -87,13 +87,13 @@ class SegmentCases(base.CaseGraphs):
         Without `atoms` (`idx_in`), outputs (inputs) take the permutation of edges (triplets).
         """
         orders, values = base.any_orders(case, rng), case.values
-        owners = {name: sizes for name, sizes in OWNERS.items() if name in values}
-        for name, (members, segments) in owners.items():
+        groups = {name: sizes for name, sizes in SEGMENT_SIZES.items() if name in values}
+        for name, (members, segments) in groups.items():
             if values[name] is None:
                 orders[segments] = orders[members]
         new = {name: np.argsort(order) for name, order in orders.items()}
         graphs: dict[str, Any] = {}
-        for name, (members, segments) in owners.items():
+        for name, (members, segments) in groups.items():
             old = values[name]
             if old is not None:
                 index = new[segments][old.index[orders[members]]].astype(old.index.dtype)
@@ -103,7 +103,7 @@ class SegmentCases(base.CaseGraphs):
     def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Members of other graphs belong to segments of these graphs."""
         graphs = {}
-        for name, (members, segments) in OWNERS.items():
+        for name, (members, segments) in SEGMENT_SIZES.items():
             own = case.values.get(name)
             if own is not None:
                 index = base.among(own.index, members, segments, case, before, after, rng)
