@@ -1,6 +1,5 @@
-"""What measures: `trigraph bench`, `trigraph qualify`, the soak test; records of runs lie beside them.
+"""Measurements: `trigraph bench`, `trigraph qualify`, the soak test, and records of runs.
 
-Every contender of a benchmark lives in a process of its own and is timed in turn with the others (`measure`,
-`worker`); what is timed follows from the operator table (`workloads`); each family adds its workloads and peers in a
-file of its name.
+Every contender of a benchmark has its own process and is timed alternately with the others (`measure`, `worker`).
+Workloads follow from the operator table (`workloads`); each family adds its workloads and peers in a file of its name.
 """

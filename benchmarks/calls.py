@@ -1,4 +1,4 @@
-"""What is timed, a `Call`; and whether what it needs is there."""
+"""The type of what is timed, `Call`, and the check of modules that it needs."""
 
 import importlib.util
 from collections.abc import Callable
@@ -10,7 +10,7 @@ has to be changed for the comparison, a function that returns one."""
 
 
 class Unavailable(RuntimeError):
-    """What a contender needs is not on this machine."""
+    """A contender's requirements are not met on this machine."""
 
 
 def require(*modules: str) -> None:

@@ -17,7 +17,7 @@ from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 
-# Bytes copied and order of the matrices multiplied, for the ceilings.
+# For the machine's ceilings: bytes to copy, and order of matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 
 
@@ -33,7 +33,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 def _check_memory(workload: Workload, options: Options) -> None:
-    """Refuse sizes that do not fit into memory, before the system kills a process."""
+    """Raise if the sizes do not fit into memory, before the system kills a process."""
     needed = workload.bytes_moved(workload.at(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:

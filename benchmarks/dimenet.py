@@ -1,8 +1,8 @@
 """Workloads of DimeNet++'s angular message passing, and what users run without trigraph: sums over lists of triplets.
 
-The peers hold basis, projection and message of every triplet, as PyTorch Geometric's InteractionPPBlock does; the list
-of triplets is built beforehand. ``pyg`` has PyTorch Geometric's own basis functions (the angle by atan2, sympy's closed
-forms), ``torch`` the leanest ones found: the cosine from unit vectors, Legendre polynomials by their recurrence.
+The peers store basis, projection and message of every triplet, as PyTorch Geometric's InteractionPPBlock does; the list
+of triplets is built beforehand. ``pyg`` uses PyTorch Geometric's basis functions (angle by atan2, sympy's formulas),
+``torch`` the fastest ones known: the cosine from unit vectors, Legendre polynomials by their recurrence.
 """
 
 import math
@@ -27,7 +27,7 @@ SIZES = {
 }
 RADIAL = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
 ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_mid")
-# Fields of each step.
+# Fields that each step computes.
 BACKWARD = ("sbf_rad", "embedding", "weights")
 FORCES = ("vec", "sbf_rad", "embedding")
 TRAINING = ("grad_out", "sbf_rad", "embedding", "weights")
@@ -107,7 +107,7 @@ PYG = {"pyg": ABOUT["pyg"]}
 
 
 def _operations(angular: int, projections: int) -> str:
-    """Operations of the linear form: so many sums over harmonics and channels, so many products with both weights."""
+    """Return the formula for operations of the linear form: sums over harmonics, and products with both weights."""
     projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
     return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
 

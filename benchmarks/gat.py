@@ -1,7 +1,7 @@
 """Workloads of graph attention, and what users run without trigraph: scores and messages of every edge.
 
-Both sides begin with the transformed features: the linear layer is a matrix product whoever runs it. ``pyg`` is what
-PyTorch Geometric's GATConv does after its own, ``torch`` the same by torch's scatters.
+All start from transformed features, since the linear layer is the same matrix product for all. ``pyg`` is PyTorch
+Geometric's GATConv after its linear layer, ``torch`` the same by torch's scatters.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Attention = Callable[[Any, Any, Any, Any], Any]
 
 
 def _pyg_attention(case: Case, edges: Any) -> Attention:
-    """GATConv without its linear layer: embeddings (nodes, heads, width) and scores of the nodes to the output."""
+    """GATConv without its linear layer: from embeddings (nodes, heads, width) and scores of nodes to the output."""
     from torch_geometric.nn import GATConv
 
     heads, size = case.sizes["num_heads"], (case.graph.num_src_nodes, case.graph.num_dst_nodes)

@@ -1,8 +1,8 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and what users run without trigraph: padded lists.
 
-``fairchem`` is fairchem-core 1.10.0's own BasisEmbedding and EfficientInteractionBilinear, run eagerly. Their file is
-loaded from its wheel, unpacked or not, without the package around it and all that this needs: from the folder that
-TRIGRAPH_FAIRCHEM names, or from an installed fairchem-core. Nothing of theirs is kept here.
+``fairchem`` is fairchem-core 1.10.0's BasisEmbedding and EfficientInteractionBilinear, run eagerly. Their file is
+loaded alone, without the dependencies of the package: from the wheel, packed or unpacked, that TRIGRAPH_FAIRCHEM names,
+or from an installed fairchem-core. This repository contains no copy of it.
 """
 
 from functools import cache, partial
@@ -38,7 +38,7 @@ def _layers() -> Any:
 
 
 def numbered(outer: np.ndarray) -> np.ndarray:
-    """Return the number of each member among those of its list, whatever their order."""
+    """Return each member's number among the members of its list, in order of appearance."""
     order = np.argsort(outer, kind="stable")
     lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
     number = np.empty(len(outer), np.int64)
@@ -47,7 +47,7 @@ def numbered(outer: np.ndarray) -> np.ndarray:
 
 
 def _modules(case: Case, device: str) -> tuple[Any, Any]:
-    """Both modules with the weights of the case."""
+    """Return both modules with the weights of the case."""
     import torch
 
     layers, n = _layers(), case.sizes
@@ -61,7 +61,7 @@ def _modules(case: Case, device: str) -> tuple[Any, Any]:
 
 
 def fairchem(case: Case, device: str) -> Call:
-    """Forward through both modules, then autograd's backward to bases, embedding and both weights."""
+    """Return a call: forward of both modules, and gradients in bases, embedding and both weights."""
     import torch
 
     embed, interact = _modules(case, device)
@@ -89,9 +89,9 @@ def fairchem(case: Case, device: str) -> Call:
 RAD_W1 = {"rad_W1": "basis_embedding_spherical_fwd.rad_W1"}
 STEPS = (
     Step("basis_embedding_spherical_fwd"),
-    Step("interaction_bilinear_fwd", given=RAD_W1),
-    Step("interaction_bilinear_bwd", given=RAD_W1),
-    Step("basis_embedding_spherical_bwd", given={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
+    Step("interaction_bilinear_fwd", from_steps=RAD_W1),
+    Step("interaction_bilinear_bwd", from_steps=RAD_W1),
+    Step("basis_embedding_spherical_bwd", from_steps={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
 )
 ABOUT = f"fairchem-core {FAIRCHEM.version}'s own modules, eager"
 PEERS = {

@@ -1,10 +1,8 @@
-"""Interaction blocks of GemNet users, which `trigraph.torch.convert` changes: fairchem's GemNet-OC, and MatterGen's.
+"""Interaction blocks that `trigraph.torch.convert` changes: of fairchem's GemNet-OC, and of MatterGen's GemNet.
 
     pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
 
-Their modules are loaded from the wheels in the folder that TRIGRAPH_CLIENTS names. A block is put together with the
-basis layers that its model shares among blocks, made as the model makes them, and runs on lists of edges, triplets and
-quadruplets that are built here.
+Classes of blocks, and the widths to construct them.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,10 +70,10 @@ def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
     each = lengths[after["in"]]
     first = (np.cumsum(lengths) - lengths)[after["in"]]
     among = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    found = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
-    distinct = main[0][found["out"]] != main[0][before["in"][found["trip_in_to_quad"]]]
-    found = {name: values[distinct] for name, values in found.items()}
-    return {**found, "out_agg": gemnet.numbered(found["out"]), "triplet_in": before}
+    quadruplets = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
+    distinct = main[0][quadruplets["out"]] != main[0][before["in"][quadruplets["trip_in_to_quad"]]]
+    quadruplets = {name: values[distinct] for name, values in quadruplets.items()}
+    return {**quadruplets, "out_agg": gemnet.numbered(quadruplets["out"]), "triplet_in": before}
 
 
 @dataclass(frozen=True)

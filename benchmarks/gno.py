@@ -1,9 +1,6 @@
 """Workloads of the graph neural operator, and what users run without trigraph: NumPy, torch, PyTorch Geometric.
 
-The peers form the kernel of every edge, (num_edges, f_in*f_out), and then aggregate. Each is written as fast as it was
-found to go: scipy's sparse product for the sums over edges (20 times as fast as ``np.add.reduceat``), a product with
-the mask instead of boolean assignment (10 times; it lets a NaN through, which trigraph's mask does not), the bias as
-one more column of the weights.
+Without torch.compile, which has no double backward.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Graphs of ordinary use, whose calls are timed: by kind of graph and by how edges, or triplets, are spread.
+"""Typical graphs for timed calls, by kind of graph and by the distribution of degrees.
 
-Those of `trigraph verify` are small, and have what is not ordinary: rows that positions share, hubs, isolated nodes.
+The graphs of `trigraph verify` are small and unusual: shared rows, hubs, isolated nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
 
 
 def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Edges with random ends; each has its own row of the edge arrays where there are as many rows as positions."""
+    """Random sources and destinations; positions share rows of edge arrays at random, unless there are as many rows."""
     n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
     positions, rows = sizes["num_positions"], sizes["num_edges"]
     degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
@@ -28,12 +28,12 @@ def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str,
 
 
 def _power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw the power law of the verification, as many sources as destinations, each position with its own row."""
+    """In-degrees follow a power law, as in the verification; each position has its own row of edge arrays."""
     return {"graph": power_law(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31)))}
 
 
 def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw pairs of nodes, different as far as there are enough; each is an edge in both directions, as of atoms."""
+    """Random pairs of nodes, without repetition if there are enough, each with edges in both directions."""
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
     number = rng.choice(pairs, half, replace=half > pairs)
@@ -46,7 +46,7 @@ def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[st
 
 
 def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Let the numbers of an edge's triplets fall as rank**-exponent, the ranks at random; one edge after the other."""
+    """Triplets sorted by edge; their numbers fall as rank**-exponent over randomly ranked edges."""
     triplets, edges = sizes["num_triplets"], sizes["num_edges"]
     share = np.cumsum(np.arange(1, edges + 1) ** -exponent)
     ranks = np.searchsorted(share, share[-1:] * (np.arange(triplets) + 0.5) / triplets)
@@ -55,7 +55,7 @@ def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
 
 
 def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Triplets; edges of atoms one atom after the other, rows of m at random, where they are not absent."""
+    """Random triplets; if the case has them, `atoms` (edges sorted by atom) and `idx_in` (a random row of m each)."""
     graphs = {**_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
     if sizes["has_atoms"]:
         atoms = sizes["num_outputs"]
@@ -66,7 +66,7 @@ def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
     return graphs
 
 
-# By kind of graph and layout: draws graph objects of so many nodes, edges and so on, by argument name.
+# By kind of graph and layout: a function of sizes that draws graph objects, by argument name.
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _random_csc,
     ("csc", "power law"): _power_law_csc,

@@ -1,4 +1,4 @@
-"""Side-by-side measurement: one process for each contender, timed in turn; the machine's ceilings in the same run."""
+"""Measurement of contenders, each in a process of its own, timed alternately; and of the machine's ceilings."""
 
 import importlib
 import os
@@ -18,16 +18,16 @@ from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.worker import Job, serve
 
 LEAST_SAMPLES = 3
-END = 10.0  # seconds that a worker may take to end
+END = 10.0  # seconds for a worker to end
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is known of one contender."""
+    """Results of one contender."""
 
-    seconds: tuple[float, ...] = ()  # of one call, one value for each round
-    peak_bytes: int = 0  # memory that its first run took beyond its inputs
+    seconds: tuple[float, ...] = ()  # of one call, by round
+    peak_bytes: int = 0  # memory of its first run, without inputs
     error: float | None = None  # largest relative error of its results against the baseline's; None for the baseline
     status: str = "timed"  # or "unavailable", "failed", "wrong"
     note: str = ""  # why it was not timed
@@ -47,7 +47,7 @@ class Measurement:
 
 
 class Worker(Child):
-    """A contender's process, in which every library has so many threads.
+    """A contender's process, with a number of threads for every library.
 
     It is started fresh, never forked, since OpenMP does not survive a fork.
     """
@@ -60,13 +60,14 @@ class Worker(Child):
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        with suppress(OSError):  # one that ends by itself waits for what it has started, whose time is counted with its
+        # One that ends by itself waits for its child processes, whose processor time is then counted with its own.
+        with suppress(OSError):
             self.connection.send(None)
         self.process.join(0 if kind else END)
         self.kill()
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
-        """Send a command (``open``, ``first``, ``sample``); return what became of it and the value or the reason."""
+        """Send a command (``open``, ``first``, ``sample``); return its status, and the value or the reason."""
         with suppress(OSError):  # the process has ended; `receive` says how
             self.connection.send((command, argument))
         try:
@@ -93,21 +94,21 @@ def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
 def _begin(
     worker: Worker, job: Job, expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
-    """First run of a contender: memory, and whether its results are right."""
+    """Run a contender once: measure memory, and compare its results."""
     status, note = worker.ask("open", job)
     if status != "done":
         return Measurement(status=status, note=note), {}
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes)
+    measurement = Measurement(peak_bytes=first.peak_bytes)
     if expected is None:
-        return known, first.results
+        return measurement, first.results
     error = relative_error(first.results, expected)
     if not (error <= tolerance):
         note = f"differs from the baseline by {error:.1e}, more than {tolerance:.1e}"
         return Measurement(error=error, status="wrong", note=note), {}
-    return replace(known, error=error), {}
+    return replace(measurement, error=error), {}
 
 
 def alternate(
@@ -118,21 +119,21 @@ def alternate(
     budget: float = 60.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Measurement]:
-    """Time contenders of so many threads in turn, in so many rounds, whose order turns round each time.
+    """Time contenders alternately in `repeat` rounds, every second one in reverse order.
 
-    The first that runs is the baseline: the results of the others are compared with its before they are timed, and may
-    differ by `tolerance` relatively. After `budget` seconds a slow contender leaves the rounds, with at least three
-    samples. `progress` is told what is going on.
+    The first that runs is the baseline; others are timed only if their results differ from it by at most `tolerance`
+    (relative). A contender that has used `budget` seconds is left out of further rounds, after at least three.
+    `progress` is called with a description of each step.
     """
-    found: dict[str, Measurement] = {}
+    measurements: dict[str, Measurement] = {}
     expected: dict[str, np.ndarray] | None = None
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
             worker = stack.enter_context(Worker(threads))
-            found[name], results = _begin(worker, job, expected, tolerance)
-            if found[name].status == "timed":
+            measurements[name], results = _begin(worker, job, expected, tolerance)
+            if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
             else:
@@ -148,13 +149,13 @@ def alternate(
                 if status == "done":
                     samples[name].append(value)
                 else:
-                    found[name] = Measurement(status=status, note=value)
+                    measurements[name] = Measurement(status=status, note=value)
                     del workers[name]
-    return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in found.items()}
+    return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in measurements.items()}
 
 
 def copy_call(library: str, nbytes: int, threads: int) -> Call:
-    """Return a copy of `nbytes` from one array of "numpy" or "cupy" to another; of NumPy one slice for each thread."""
+    """Return a call that copies `nbytes` between arrays of "numpy" (in one thread per slice) or "cupy"."""
     if library == "cupy":
         import cupy
 
@@ -174,7 +175,7 @@ def copy_call(library: str, nbytes: int, threads: int) -> Call:
 
 
 def matmul_call(library: str, n: int, dtype: str) -> Call:
-    """Return a product of square matrices by the BLAS of "numpy" or "cupy"."""
+    """Return a call that multiplies square matrices by the BLAS of "numpy" or "cupy"."""
     xp = importlib.import_module(library)
     a = xp.ones((n, n), dtype)
     out = xp.empty_like(a)
@@ -187,10 +188,10 @@ def matmul_call(library: str, n: int, dtype: str) -> Call:
 
 
 def ceilings(threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
-    """Measure what this machine can do: the best of `repeat` rounds.
+    """Measure the machine's peak rates: the best of `repeat` rounds.
 
-    ``copy`` is in bytes/s of arrays of `nbytes`, read and written bytes added; above the last cache's size, it is the
-    memory that is measured. ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`.
+    ``copy`` is in bytes/s, read and written bytes added, for arrays of `nbytes`, which should exceed the last cache.
+    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`.
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
     jobs = {name: Job(partial(matmul_call, "numpy", n, name)) for name in ("float32", "float64")}

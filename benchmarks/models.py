@@ -1,9 +1,6 @@
-"""Programs of `trigraph.torch`: whole models, and what a call costs on small graphs.
+"""Programs of `trigraph.torch`: whole models, and calls on small graphs.
 
-The peer of DimeNet++ is PyTorch Geometric's model with the same parameters. Its forward finds neighbours and triplets
-with packages that have to be added to it, and knows no periodic cells. Here it is given edges, triplets and the offsets
-of whole cells, and computes from the vectors of the edges what its forward computes from positions. Neighbours and
-triplets are found beforehand on both sides.
+Return two programs: energies and forces, and gradients of a loss of them.
 """
 
 import copy
@@ -52,16 +49,16 @@ def _dimenet(form: str, dtype: str, **widths: int) -> Any:
 
     from trigraph.torch.nn import DimeNetPlusPlus
 
-    given: dict[str, Any] = {**widths, "cutoff": CUTOFF, "output_initializer": "glorot_orthogonal"}
+    settings: dict[str, Any] = {**widths, "cutoff": CUTOFF, "output_initializer": "glorot_orthogonal"}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        model = DimeNetPlusPlus(**given)
+        model = DimeNetPlusPlus(**settings)
     if form == "pyg":
         if dtype != "float32":
             raise Unavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
         from torch_geometric.nn.models import DimeNetPlusPlus as PygDimeNetPlusPlus
 
-        state, model = model.state_dict(), PygDimeNetPlusPlus(**given)
+        state, model = model.state_dict(), PygDimeNetPlusPlus(**settings)
         model.load_state_dict(state)
     return model.to(getattr(torch, dtype))
 
@@ -96,8 +93,8 @@ def _pyg_module(model: Any) -> Any:
             super().__init__()
             self.model = model
 
-        def forward(self, *given: Any) -> Any:
-            return pyg_dimenet(self.model, *given)
+        def forward(self, *inputs: Any) -> Any:
+            return pyg_dimenet(self.model, *inputs)
 
     return Pyg()
 
@@ -138,16 +135,16 @@ def _energy_forces(
     periodic = structures[0].pbc.any()
     cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
     pbc = [atoms.pbc.tolist() for atoms in structures]
-    found = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+    neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
     if form.startswith("trigraph"):
         potential = compile_potential(model) if form.endswith("-compiled") else model
         return model, lambda create_graph: potential.energy_forces_stress(
-            z, pos, cell=cell, neighbors=found, create_graph=create_graph
+            z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph
         )[:2]
     module, names = _pyg_module(model), [name for name, _ in model.named_parameters()]
-    edge_index = torch.tensor(np.stack([found.graph.src, found.graph.dst]))
-    idx_ji, idx_kj = map(torch.tensor, found.graph.triplets("edge"))
-    offset = found.vectors(torch.zeros_like(pos), cell)
+    edge_index = torch.tensor(np.stack([neighbors.graph.src, neighbors.graph.dst]))
+    idx_ji, idx_kj = map(torch.tensor, neighbors.graph.triplets("edge"))
+    offset = neighbors.vectors(torch.zeros_like(pos), cell)
     pos.requires_grad_()
 
     def peer(parameters: Sequence[Any], pos: Any, create_graph: bool = True) -> tuple[Any, Any]:
@@ -301,11 +298,11 @@ def _dimenet_contenders(make: Callable[..., Call]) -> dict[str, Contender]:
 
 def _molecules(make: Callable[..., Call]) -> dict[str, Contender]:
     """Return trigraph's way and PyTorch Geometric's, compiled and eager."""
-    found = _dimenet_contenders(partial(make, structure="molecules"))
-    for name, contender in tuple(found.items()):
+    contenders = _dimenet_contenders(partial(make, structure="molecules"))
+    for name, contender in tuple(contenders.items()):
         compiled = partial(make, form=f"{name}-compiled", structure="molecules")
-        found[f"{name}-compiled"] = replace(contender, about=f"{contender.about}, compiled", make=compiled)
-    return found
+        contenders[f"{name}-compiled"] = replace(contender, about=f"{contender.about}, compiled", make=compiled)
+    return contenders
 
 
 def _small_graphs(structure: str, nodes: int, edges: int) -> Program:

@@ -1,8 +1,8 @@
 """Modules of other people's packages, loaded from a wheel by path, without the packages around them.
 
-A package whose pins forbid an installation beside a current torch can be a peer, or a client, all the same: the modules
-wanted are imported with empty packages above them, and with stand-ins for what they import and is not there. All of
-these leave ``sys.modules`` again. Nothing of theirs is kept here.
+A package whose pinned requirements exclude a current torch can still be a peer or client: its modules are imported
+below empty packages, with stand-ins for missing imports, all of which are removed from ``sys.modules`` afterwards. This
+repository contains no copy of them.
 """
 
 import importlib
@@ -21,10 +21,10 @@ from trigraph.benchmarks.calls import Unavailable
 
 @dataclass(frozen=True)
 class Original:
-    """A release of a project.
+    """A release of a project, found in a folder.
 
-    It is known by the folder of a `package` in it. The environment variable `variable` names the folder of its wheel,
-    or the folder in which the wheel has been unpacked.
+    The environment variable `variable` names the folder of its wheel, or of the unpacked wheel, which is recognised by
+    the folder `package` in it.
     """
 
     project: str
@@ -33,11 +33,11 @@ class Original:
     variable: str
 
     def root(self) -> str:
-        """Return the folder, or the wheel, in which its packages lie; Unavailable if there is none of the version."""
+        """Return the folder, or the wheel, with its packages; Unavailable if the version is not found."""
         folder = os.environ.get(self.variable)
         if folder:
-            found = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
-            for root in (str(p) for p in found if p.suffix == ".whl" or (p / self.package).is_dir()):
+            places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
+            for root in (str(p) for p in places if p.suffix == ".whl" or (p / self.package).is_dir()):
                 return root
         try:
             if version(self.project) == self.version:
@@ -51,7 +51,7 @@ class Original:
 
 
 def stand_in(name: str, **contents: Any) -> ModuleType:
-    """Return a module with the contents given, for one that is not there or is not wanted."""
+    """Return a module with these contents, in place of a missing or unwanted one."""
     module = ModuleType(name)
     vars(module).update(contents)
     return module
@@ -62,20 +62,19 @@ def load(
 ) -> list[Any]:
     """Import modules from a folder or a wheel.
 
-    The ``__init__`` of `packages` is left out; each comes after the one around it. `stand_ins` are the contents, by
-    name, of modules in place of others.
+    The ``__init__`` of `packages` (outer ones first) is not run. `stand_ins` are contents of replaced modules, by name.
     """
-    given = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
+    loaded = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:
-        given[name] = stand_in(name, __path__=[os.path.join(root, *name.split("."))])
-    tops = {name.partition(".")[0] for name in given}
-    known = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
-    for name in known:
+        loaded[name] = stand_in(name, __path__=[os.path.join(root, *name.split("."))])
+    tops = {name.partition(".")[0] for name in loaded}
+    before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
+    for name in before:
         del sys.modules[name]
     try:
-        sys.modules.update(given)
+        sys.modules.update(loaded)
         return [importlib.import_module(name) for name in modules]
     finally:
         for name in [n for n in sys.modules if n.partition(".")[0] in tops]:
             del sys.modules[name]
-        sys.modules.update(known)
+        sys.modules.update(before)

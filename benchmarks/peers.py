@@ -1,4 +1,4 @@
-"""What the peers of several families share: forms of torch and PyTorch Geometric, eager and compiled, and of JAX."""
+"""Peers of several families: forms of torch and PyTorch Geometric, eager and compiled, and of JAX."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ def torch_peers(make: Callable[..., Call], about: Mapping[str, str]) -> dict[str
 
 
 def compiled(function: Function, form: str) -> Function:
-    """Return a function, or a module, that torch compiles at its first call where its form says so."""
+    """Return a function or module, compiled by torch at its first call if the form ends with "-compile"."""
     import torch
 
     return cast("Function", torch.compile(function)) if form.endswith("-compile") else function
@@ -45,7 +45,7 @@ def edge_index(case: Case, device: str) -> Any:
 
 
 def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str, str], Callable[..., Any]]) -> Call:
-    """Run a workload of one definition: a forward, autograd's backward, and the backward of that.
+    """Return a call of a workload of one definition: a forward, autograd's backward, and the backward of that.
 
     ``forward(case, device, form)`` is a function of the definition's inputs that returns its output, or several.
     """
@@ -64,16 +64,16 @@ def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str
     def call() -> dict[str, Any]:
         with torch.set_grad_enabled(len(steps) > 1):
             out = function(*inputs)
-        found = [out if isinstance(out, tuple) else (out,)]
+        results = [out if isinstance(out, tuple) else (out,)]
         if len(steps) > 1:
-            found.append(torch.autograd.grad(found[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
+            results.append(torch.autograd.grad(results[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
         if second:
-            first = dict(zip(fields[1], found[1], strict=True))
+            first = dict(zip(fields[1], results[1], strict=True))
             along = [t[f"gg_{n}"] for n in kept]
-            found.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
+            results.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
         return {
             f"{step.operator}.{name}": value
-            for step, names, values in zip(steps, fields, found, strict=True)
+            for step, names, values in zip(steps, fields, results, strict=True)
             for name, value in zip(names, values, strict=True)
         }
 
@@ -81,10 +81,10 @@ def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str
 
 
 def by_jax(case: Case, form: str) -> Call:
-    """Run a workload of one definition, as `by_autograd` does, as one program of jax.jit.
+    """Return a call of a workload of one definition, as `by_autograd` does, as one program of jax.jit.
 
-    Forms are "jax", gathers and ``jax.ops.segment_sum``, and "trigraph-jax", the function of `trigraph.jax`. Each
-    contender has a process of its own, for which this enables 64 bits.
+    Forms are "jax" (gathers and ``jax.ops.segment_sum``) and "trigraph-jax" (the function of `trigraph.jax`). This
+    enables 64 bits in the contender's process.
     """
     import jax
 
@@ -103,9 +103,9 @@ def by_jax(case: Case, form: str) -> Call:
     def outputs(x: Mapping[str, Any], graphs: Any) -> dict[str, Any]:
         inputs = {a.name: x[a.name] for a in definition.inputs if a.name in x}
         if form == "trigraph-jax":
-            found = getattr(trigraph.jax, definition.name)(**inputs, **graphs, **choices)
-            return dict(zip(names, found if isinstance(found, tuple) else (found,), strict=False))
-        return dict(PLAIN[definition.name](inputs | graphs, sizes, choices))
+            result = getattr(trigraph.jax, definition.name)(**inputs, **graphs, **choices)
+            return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=False))
+        return dict(PLAIN[definition.name](inputs | graphs, sizes | choices))
 
     def program(x: dict[str, Any], graphs: Any) -> list[dict[str, Any]]:
         def pull(part: dict[str, Any], g: dict[str, Any]) -> dict[str, Any]:
@@ -113,15 +113,15 @@ def by_jax(case: Case, form: str) -> Call:
             gradients: dict[str, Any] = jax.vjp(lambda q: outputs(x | part | q, graphs), at)[1](g)[0]
             return gradients
 
-        found, g = [outputs(x, graphs)], {n: x[f"grad_{n}"] for n in names if f"grad_{n}" in x}
+        results, g = [outputs(x, graphs)], {n: x[f"grad_{n}"] for n in names if f"grad_{n}" in x}
         if len(steps) > 1:
-            found.append(pull({}, g))
+            results.append(pull({}, g))
         if kept:
             at = {n: x[n] for n in fields[2] if not n.startswith("grad_")}
             _, back = jax.vjp(lambda part, g: {n: pull(part, g)[n] for n in kept}, at, g)
             by_input, by_grad = back({n: x[f"gg_{n}"] for n in kept})
-            found.append(by_input | {f"grad_{n}": value for n, value in by_grad.items()})
-        return found
+            results.append(by_input | {f"grad_{n}": value for n, value in by_grad.items()})
+        return results
 
     graphs: Any = case.graphs
     if form == "jax" and op.graph:
@@ -130,8 +130,10 @@ def by_jax(case: Case, form: str) -> Call:
     x, run = {n: jax.numpy.asarray(a) for n, a in case.arrays.items()}, jax.jit(program)
 
     def call() -> dict[str, Any]:
-        found = jax.block_until_ready(run(x, graphs))
-        return {f"{s.operator}.{n}": values[n] for s, ns, values in zip(steps, fields, found, strict=True) for n in ns}
+        results = jax.block_until_ready(run(x, graphs))
+        return {
+            f"{s.operator}.{n}": values[n] for s, ns, values in zip(steps, fields, results, strict=True) for n in ns
+        }
 
     return call
 

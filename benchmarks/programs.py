@@ -21,17 +21,17 @@ class Contender:
 
 @dataclass(frozen=True)
 class Program:
-    """What is timed; programs of one name are run together, each on its own."""
+    """A timed program; those of one name run in one invocation, one after the other."""
 
     name: str
     summary: str
     contenders: Mapping[str, Contender]  # the first is trigraph's, with which the others are compared
     sizes: Mapping[str, int]
-    # In place of those, for a quick run and for the tiny one that loads what is loaded late.
+    # Sizes for a quick run, and for the tiny run that loads libraries.
     small: Mapping[str, int] = field(default_factory=dict)
     family: str = "models"
-    # Of the longest sum in the gradient of a weight: triplets or edges. One that is added up term after term is off by
-    # about the square root of their number, in units of eps.
+    # Number of terms of the longest sum in a weight's gradient (triplets or edges); added term by term, its error is
+    # about the square root of that number, in eps.
     terms: int = 0
 
     @property

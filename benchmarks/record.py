@@ -1,4 +1,4 @@
-"""What is kept of a run: a JSON record with environment and settings, and the name it is filed under."""
+"""The JSON record of a run, with environment and settings, and its file name."""
 
 import json
 import os
@@ -21,16 +21,16 @@ PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def write(path: Path, kept: Mapping[str, Any]) -> None:
+def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record."""
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _operators(workload: Workload, result: Result) -> dict[str, Any]:
-    """Return what is told of a workload of operators."""
+    """Return the record's entries about a workload of operators."""
     return {
         "steps": [
-            {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.given)} for s in workload.steps
+            {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.from_steps)} for s in workload.steps
         ],
         "settings": dict(workload.settings),
         "layout": workload.layout,
@@ -40,7 +40,7 @@ def _operators(workload: Workload, result: Result) -> dict[str, Any]:
 
 
 def _contender(result: Result, name: str) -> dict[str, Any]:
-    """Return what is told of a contender."""
+    """Return the record's entry about a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
     if about := workload.about(name):
@@ -73,7 +73,7 @@ def _result(result: Result) -> dict[str, Any]:
         "dtype": result.dtype,
         **(_operators(workload, result) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
-        "processors_used_by_others": result.others,
+        "processors_used_by_others": result.other_share,
         "contenders": {name: _contender(result, name) for name in result.measured},
     }
 
@@ -83,7 +83,7 @@ def record(
     tops: Mapping[str, float],
     results: Sequence[Result],
 ) -> dict[str, Any]:
-    """Everything about a run, JSON-ready; `tops` are the machine's ceilings.
+    """Return the record of a run; `tops` are the machine's ceilings.
 
     BLAS is NumPy's, which the ceilings and the NumPy peers run on.
     """

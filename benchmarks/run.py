@@ -21,7 +21,7 @@ from trigraph.table import OPERATORS
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 PROGRAMS = models.PROGRAMS
 DIRECT = ("fortran-reference", "pyref")
-DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is made again
+DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
 ATTEMPTS = 3
 Progress = Callable[[str], None]
 
@@ -50,8 +50,8 @@ class Options:
 class Result:
     """Measurements of a workload, or a program, at one set of sizes.
 
-    `load` is the system's load average before and after, `others` the share of the processors that other processes used
-    meanwhile (None where that is unknown).
+    `load` is the system's load average before and after, `other_share` the share of the processors that other processes
+    used meanwhile (None if unknown).
     """
 
     workload: Workload | Program
@@ -59,7 +59,7 @@ class Result:
     dtype: str
     measured: Mapping[str, Measurement]
     load: tuple[float, float]
-    others: float | None
+    other_share: float | None
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
         """Time and peak memory of a contender over those of the first; None where one was not measured."""
@@ -83,34 +83,34 @@ class Result:
 
 def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
     """Return the workloads and programs of the families and names; of all, where there are none."""
-    known = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
-    return [w for w in known if (not families or w.family in families) and (not names or w.name in names)]
+    workloads = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+    return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     """Return a workload of one operator of the table, in all backends on the host but the emulation of a device.
 
-    Sizes that are not given are the family's. Of num_edges and num_positions, one stands for both.
+    Sizes default to the family's; num_edges and num_positions default to each other.
     """
     op = OPERATORS[name]
-    given = dict(sizes)
+    overrides = dict(sizes)
     for one, other in (("num_edges", "num_positions"), ("num_positions", "num_edges")):
-        if one in given:
-            given.setdefault(other, given[one])
-    values = {s: {**FAMILIES[op.family].SIZES, **given}[s] for s in op.definition.symbols}
+        if one in overrides:
+            overrides.setdefault(other, overrides[one])
+    values = {s: {**FAMILIES[op.family].SIZES, **overrides}[s] for s in op.definition.symbols}
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, backends=("fortran", *DIRECT))
 
 
 def tolerance(dtype: str, terms: int = 0) -> float:
-    """Relative 2-norm error above which a peer computes something else.
+    """Relative error (2-norm) above which a peer's results count as wrong.
 
-    Rounding in sums stays below it; `terms` is the number of terms where a peer adds up more than 40,000 one by one.
+    It bounds the rounding of sums; `terms` is their number of terms, which matters above 40,000 terms added one by one.
     """
     return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
 
 def _processor_seconds() -> tuple[float, float, float]:
-    """Seconds all processors had and were busy since the start of the system, and those spent by this process tree."""
+    """Return total and busy seconds of all processors since boot, and the seconds spent by this process tree."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     stat = Path("/proc/stat")
@@ -121,16 +121,16 @@ def _processor_seconds() -> tuple[float, float, float]:
 
 
 def run(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
-    """Measure at the size asked for; again where other processes got in the way; return the least disturbed attempt."""
+    """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.at("tiny")
     jobs = {n: Job(*(partial(workload.call, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
-    while not attempts or (len(attempts) < ATTEMPTS and all((r.others or 0.0) > DISTURBED for r in attempts)):
+    while not attempts or (len(attempts) < ATTEMPTS and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _processor_seconds()
         measured = alternate(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
         total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
-        others = None if math.isnan(total) else max(0.0, (busy - own) / total)
-        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), others))
-    return min(attempts, key=lambda result: result.others or 0.0)
+        other_share = None if math.isnan(total) else max(0.0, (busy - own) / total)
+        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), other_share))
+    return min(attempts, key=lambda result: result.other_share or 0.0)

@@ -1,4 +1,4 @@
-"""Soak test: every operator in every backend on the CPU, for as long as asked, while much else goes on.
+"""Soak test: every operator in every backend on the CPU, under concurrent calls, forks and interrupts.
 
 ``python -m trigraph.benchmarks.soak --seconds 3600`` draws calls of random sizes and repeats each of them in several
 Python threads at once, with any number of OpenMP threads, at every level of the instruction set, in forked processes,
@@ -45,18 +45,18 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
 
-# Operations of a call in each backend on the CPU, so that it takes milliseconds; and how often the backend is chosen.
+# For each backend: the most operations of a call, so that it takes milliseconds, and how often it is chosen.
 MOST = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}
 SHARE = {"fortran": 0.6, "fortran-reference": 0.15, "pyref": 0.15, "gpu-host": 0.1}
 LARGEST, WIDEST = 20_000, 20  # entities, widths
-CASES = 12  # drawn together
-HANG = 120  # seconds after which a phase, or a forked process, is said to hang
+CASES = 12  # number of cases drawn at a time
+HANG = 120  # seconds after which a phase or forked process counts as hanging
 GROWTH = 32 * 2**20  # bytes that the trend of resident memory may rise after the warm-up
 SENTINEL = 0xA5  # every byte of `out` before a call
 
 
 class Failure(Exception):
-    """What the soak test looks for."""
+    """A failure found by the soak test."""
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
@@ -95,13 +95,13 @@ def draw_case(number: int) -> Case:
 
 
 def digest(result: Mapping[str, Any]) -> str:
-    """Return a word for each field that its bits decide."""
+    """Return a digest of the bits of each field."""
     return ", ".join(f"{name} {None if array is None else record.digest(array)}" for name, array in result.items())
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call that can be made again and again."""
+    """A call that can be repeated."""
 
     case: Case
     op: Operator
@@ -110,14 +110,14 @@ class Job:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the bits may depend on."""
+        """Everything that the bits may depend on."""
         level = levels.get_cpu_level() if self.backend == "fortran" else ""
         if level in levels.EQUAL_BITS:
             level = " and ".join(levels.EQUAL_BITS)
         return self.case.name, self.op.name, self.backend, self.wrt, level
 
     def call(self, fresh: bool = False, out: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
-        """Call the operator; `fresh` graphs are copies that nobody has prepared for the backward."""
+        """Call the operator; `fresh` graphs are copies without the order for the backward."""
         values = self.case.arguments(self.op)
         if fresh:
             graphs = {a.name for a in self.op.graph.arguments} if self.op.graph else set()
@@ -139,7 +139,7 @@ class Soak:
     """The state of a run."""
 
     seed: int
-    digests: dict[tuple[Any, ...], str] = field(default_factory=dict)  # first results of the cases at hand
+    digests: dict[tuple[Any, ...], str] = field(default_factory=dict)  # of first results of the current cases
     events: Counter[str] = field(default_factory=Counter)  # calls of each backend, forks, interruptions and so on
     failures: list[str] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
@@ -172,7 +172,7 @@ class Soak:
             raise Failure(f"{job}: {what}: other bits than at first: {got}; at first: {first}")
 
     def ordinary(self, rng: np.random.Generator) -> None:
-        """Make a call: into arrays of the caller, with a graph out of a pickle, or plain."""
+        """Make a call: with `out`, with an unpickled graph, or plain."""
         job = self.choose(rng)
         kind = rng.choice(["plain", "plain", "out", "fresh"])
         out = None
@@ -192,10 +192,10 @@ class Soak:
         return out
 
     def untouched(self, job: Job, out: Mapping[str, np.ndarray], what: str) -> None:
-        """Check that arrays given as `out` hold what they held, or the whole result.
+        """Check that `out` arrays are unchanged, or hold the whole result.
 
-        A Fortran backend writes all arrays in one step, but for the zeros of an empty graph; the others write them one
-        after another.
+        A product by OpenBLAS hangs if another thread forks meanwhile, unless OpenBLAS has one thread. One heap for all
+        threads avoids growth by the free space of many heaps.
         """
         empty = not all(job.case.sizes[s] for s in job.op.definition.symbols)
         if empty or job.backend not in ("fortran", "fortran-reference"):

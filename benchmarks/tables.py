@@ -18,8 +18,8 @@ def _digits(value: float | None) -> str:
 
 def _caption(result: Result) -> str:
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
-    if result.others is not None and result.others > DISTURBED:
-        caption += f"; other processes used {result.others:.0%} of the processors"
+    if result.other_share is not None and result.other_share > DISTURBED:
+        caption += f"; other processes used {result.other_share:.0%} of the processors"
     return caption
 
 

@@ -1,9 +1,6 @@
 """Workloads of weighted aggregation, and what users run without trigraph: sparse products, gather and scatter.
 
-A weighted sum is a sparse matrix times a dense one: ``torch-sparse`` (MKL on the host, cuSPARSE), SciPy and cuSPARSE
-are given the matrix ready made, with 32-bit indices, which MKL would otherwise make at every call. Gradients with
-respect to weights they have none that is of use; ``pyg`` is PyTorch Geometric's SimpleConv, ``torch`` the same without
-it.
+# about beta support
 """
 
 import contextlib

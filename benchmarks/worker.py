@@ -1,6 +1,6 @@
-"""The process of one contender: builds it, runs it on command, and measures its own time and memory.
+"""The process of one contender, which builds and runs it on command and measures time and memory.
 
-A contender that shares its process with nothing else has thread pools and memory of its own.
+In its own process a contender shares no thread pool or memory with others.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from trigraph.benchmarks.calls import Call, Unavailable
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-PAUSE = 0.05  # seconds: another process's threads spin for up to 30 ms after their last work (OpenBLAS)
+PAUSE = 0.05  # seconds; idle threads of another process (OpenBLAS) spin for up to 30 ms
 WARM_UP = 0.03  # seconds of untimed calls before short ones are timed
 BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
 
@@ -32,11 +32,11 @@ class Job:
     """What a worker runs; picklable, so partials of functions of a module."""
 
     make: Callable[[], Call]
-    warm: Callable[[], Call] | None = None  # the same on tiny inputs: loads what is loaded at the first call
+    warm: Callable[[], Call] | None = None  # the same on tiny inputs, to load libraries
 
 
 class First(NamedTuple):
-    """Results of the first run as NumPy arrays, and the memory it took beyond its inputs."""
+    """Results of the first run as NumPy arrays, and its memory without inputs."""
 
     results: dict[str, np.ndarray]
     peak_bytes: int
@@ -56,8 +56,8 @@ def _high_water() -> int:
 
 
 def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
-    """Run once; return the results and by how many bytes the process grew at most."""
-    gc.collect()  # give free memory back, lest it hide what a run takes, and start the high-water mark anew
+    """Run once; return the results and the largest growth of the process in bytes."""
+    gc.collect()  # return free memory, which would hide a run's use, and reset the high-water mark
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
@@ -69,8 +69,8 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """Return a result as an array of NumPy's, whoever has made it."""
-    if callable(value):  # what only the comparison needs, left for after the timing
+    """Return a result of any library as a NumPy array."""
+    if callable(value):  # computed for the comparison only, after the timing
         value = value()
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -78,7 +78,7 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def seconds_of(call: Call, number: int) -> float:
-    """Return the seconds of one of so many calls."""
+    """Return the mean seconds of `number` calls."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -86,7 +86,7 @@ def seconds_of(call: Call, number: int) -> float:
 
 
 class _Runner:
-    """A job, built: first run, then samples."""
+    """A built job: its first run, and samples of its time."""
 
     def __init__(self, job: Job) -> None:
         if job.warm is not None:
@@ -95,7 +95,7 @@ class _Runner:
         self.seconds = 0.0
 
     def first(self) -> First:
-        """Run once for results and memory, once more for an idea of the time."""
+        """Run once for results and memory, and once for an estimate of the time."""
         results, peak = peak_memory(self.call)
         named = {n: as_numpy(v) for n, v in results.items()}
         del results
@@ -103,7 +103,7 @@ class _Runner:
         return First(named, peak)
 
     def sample(self) -> float:
-        """Seconds of one call, over a block of calls where they are short."""
+        """Return the seconds of one call, averaged over a block of calls if they are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
             seconds_of(self.call, round(WARM_UP / self.seconds))
@@ -112,10 +112,10 @@ class _Runner:
 
 
 def serve(connection: Connection) -> None:
-    """Answer commands until there are no more; a failure is an answer too."""
-    os.dup2(2, 1)  # what libraries print must not mix with the tables
+    """Answer commands until the parent ends; failures are answers too."""
+    os.dup2(2, 1)  # libraries' output must not mix with the tables
     runner: _Runner | None = None
-    with suppress(EOFError):  # the parent is gone
+    with suppress(EOFError):  # the parent has ended
         for command, argument in iter(connection.recv, None):
             try:
                 if command == "open":

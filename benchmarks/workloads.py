@@ -1,4 +1,4 @@
-"""Workloads: which operators are called, at which sizes, against which peers; the operator table supplies the rest."""
+"""Workloads: operators, sizes and peers; everything else comes from the operator table."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
 
-TINY = 16  # entities of the run that loads what is loaded at the first call
+TINY = 16  # entities in the tiny run, which loads libraries
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Step:
     operator: str
     wrt: tuple[str, ...] | None = None  # fields asked for
     zero: tuple[str, ...] = ()  # cotangents passed as None
-    operations: str | None = None  # floating operations where the table, which counts all fields, has too many
+    operations: str | None = None  # formula for operations, if the table's count, for all fields, is too large
     # Arguments that are results of earlier steps: ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
-    given: Mapping[str, str] = field(default_factory=dict)
+    from_steps: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def op(self) -> Operator:
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Peer:
-    """Something users would otherwise run."""
+    """A program that users would otherwise run."""
 
     make: "Callable[[Case], Call]"
     about: str  # what it is, for the record
@@ -53,19 +53,19 @@ class Peer:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is timed."""
+    """A timed sequence of operator calls."""
 
     name: str
     family: str
     summary: str
-    steps: tuple[Step, ...]  # called one after the other; together they are one run
+    steps: tuple[Step, ...]  # called in sequence in each run
     sizes: Mapping[str, int]  # value of every symbol at full size
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    backends: tuple[str, ...] = ("fortran",)  # those timed at these sizes; the direct ones take long at large sizes
+    backends: tuple[str, ...] = ("fortran",)  # timed backends; the direct ones are slow at large sizes
     # Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # or "power law": how edges, or triplets, are spread
-    # Formula for how many numbers a run gathers from rows in random order; "0" if gathering does not limit its speed.
+    # Formula for the numbers that a run gathers in random order; "0" if gathering does not limit its speed.
     gathered: str = "0"
 
     @property
@@ -75,12 +75,12 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the contenders, all on the host; the others are compared with the first."""
+        """Names of the contenders on the host; the first is the baseline."""
         peers = (name for name, peer in self.peers.items() if not peer.device)
         return (*self.backends, *peers)
 
     def at(self, size: str) -> dict[str, int]:
-        """Return the sizes of a full, a small or a tiny run: fewer entities (edges, nodes, positions); widths stay."""
+        """Return the sizes of a full, small or tiny run, which differ in entities (edges, nodes), not in widths."""
         entities = [n for n in self.sizes if size != "full" and SYMBOLS[n].minimum == 0]
         fewer = {
             n: max(1, round(self.sizes[n] / 20)) if size == "small" else min(self.sizes[n], TINY) for n in entities
@@ -88,14 +88,14 @@ class Workload:
         return {**self.sizes, **fewer}
 
     def call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Build the inputs and return a contender ready to run; Unavailable if a module it needs is not there."""
+        """Build the inputs and return a contender ready to run; Unavailable if a module that it needs is missing."""
         peer = self.peers.get(name)
         require(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
         return backend_call(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
-        """Return what a contender is, for the record; of a backend the name says it."""
+        """Return the record's description of a peer; "" for a backend."""
         return self.peers[name].about if name in self.peers else ""
 
     def is_peer(self, name: str) -> bool:
@@ -113,29 +113,29 @@ class Workload:
 
     def bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
-        known = self.bound(sizes)
+        bindings = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
-        inputs_bytes = sum(math.prod(shape_of(a, known)) for a in inputs.values()) * dtype.itemsize
+        inputs_bytes = sum(math.prod(shape_of(a, bindings)) for a in inputs.values()) * dtype.itemsize
         outputs = (f for s in self.steps for f in self.fields(s) if not f.index)
-        return inputs_bytes + sum(math.prod(shape_of(f, known)) for f in outputs) * dtype.itemsize
+        return inputs_bytes + sum(math.prod(shape_of(f, bindings)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Sizes, and what else shapes depend on: whether optional inputs are there, positions of choices."""
-        known = dict(sizes)
+        """Return sizes, has_<optional input>, and numbers of choices: all that shapes depend on."""
+        bindings = dict(sizes)
         for spec in self.definitions:
-            known |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
+            bindings |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
             choices = (a for a in spec.attributes if a.choices)
-            known |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
-        return known
+            bindings |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+        return bindings
 
     def absent(self, name: str) -> bool:
         """Whether an input or graph object, or the cotangent of an input, is left out."""
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
-        """Arrays a step is given from outside; what fwd returned it is given by an earlier step, or not."""
-        others = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.given))
-        return tuple(a for a in others if not self.absent(a.name))
+        """Input arrays of a step, without results of fwd, which come from an earlier step or are omitted."""
+        inputs = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.from_steps))
+        return tuple(a for a in inputs if not self.absent(a.name))
 
     def fields(self, step: Step) -> tuple[Array, ...]:
         """Arrays a step returns with these settings."""
@@ -146,7 +146,7 @@ class Workload:
     def key(self, op: Operator, name: str) -> str:
         """Return the name of an operator's argument in a case.
 
-        Definitions that give a name (``weight``) different shapes each have their own: ``interaction_bilinear.weight``.
+        A name (``weight``) with different shapes in several definitions is qualified: ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
         return f"{op.definition.name}.{name}" if len(named) > 1 else name
@@ -154,7 +154,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """Arrays of one run of a workload by `Workload.key`, graph objects by argument name (None: absent), and sizes."""
+    """Inputs of a workload: arrays by `Workload.key`, graph objects by argument name (None if absent), and sizes."""
 
     workload: Workload
     sizes: Mapping[str, int]
@@ -175,8 +175,8 @@ def _drawn(
 ) -> dict[str, np.ndarray]:
     """Draw arrays as the verification does.
 
-    But distances over the cutoff begin where those of atoms do: much nearer, PyTorch Geometric's closed forms of the
-    spherical Bessel functions lose all digits in float32.
+    Except that distances are at least 0.3 cutoffs, like those of atoms: at much smaller ones PyTorch Geometric's closed
+    forms of spherical Bessel functions lose all digits in float32.
     """
     arrays = draw(wanted, sizes, dtype, rng)
     near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
@@ -184,7 +184,7 @@ def _drawn(
 
 
 def _attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Sizes the caller gives; choices and numbers keep their defaults where no setting changes them."""
+    """Return attributes: given sizes, and settings or defaults of choices and numbers."""
     return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
@@ -194,17 +194,17 @@ def _graphs(op: Operator, case: Case) -> dict[str, Any]:
 
 
 def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
-    """Draw rows again until no value of a kink is so close to zero that rounding could carry it across."""
+    """Redraw rows until no value is so close to a kink that rounding could change its side."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        others = _attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _graphs(forward, case)
+        keywords = _attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _graphs(forward, case)
         for kink in spec.kinks:
             key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
             margin = 64 * np.finfo(target.dtype).eps
             while True:
                 inputs = {a.name: case.arrays.get(workload.key(forward, a.name)) for a in spec.inputs}
-                values = values_of(**inputs, **others)
+                values = values_of(**inputs, **keywords)
                 close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
                 if close.size == 0:
                     break
@@ -217,21 +217,21 @@ def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rn
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> Case:
     """Draw the inputs of a workload as the table says, clear of the kinks it names.
 
-    At a kink two correct programs may differ by a whole term, since they round z differently; without that, the
-    comparison of their results can be tight.
+    Near a kink, rounding can make correct programs differ by a whole term; without kinks their results can be compared
+    tightly.
     """
     rng = np.random.default_rng(0)
-    known = workload.bound(sizes)
+    bindings = workload.bound(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
-    graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](known, rng) if kinds else {}
-    given = {name for s in workload.steps for name in s.given}
+    graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](bindings, rng) if kinds else {}
+    from_fwd = {name for s in workload.steps for name in s.from_steps}
     wanted: dict[str, Array] = {}
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
+        inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.absent(a.name))
         wanted |= {workload.key(forward, a.name): a for a in inputs}
     wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
-    case = Case(workload, dict(sizes), _drawn(wanted, known, dtype.name, rng), graphs)
+    case = Case(workload, dict(sizes), _drawn(wanted, bindings, dtype.name, rng), graphs)
     _clear_kinks(workload, case, wanted, rng)
     return case
 
@@ -239,12 +239,12 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
 def backend_call(workload: Workload, backend: str, case: Case) -> Call:
     """Return the steps through the front door, checks included, as a user calls them; the case is NumPy's.
 
-    What steps hand to each other is no result.
+    Arrays passed from step to step are not returned.
     """
     if BACKENDS[backend][1] == "cupy":
-        arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
+        arrays, graphs = ({n: to_device(v) for n, v in named.items()} for named in (case.arrays, case.graphs))
         case = replace(case, arrays=arrays, graphs=graphs)
-    between = {source for step in workload.steps for source in step.given.values()}
+    between = {source for step in workload.steps for source in step.from_steps.values()}
     calls = []
     for step in workload.steps:
         keys = {a.name: workload.key(step.op, a.name) for a in step.op.arguments}
@@ -256,7 +256,7 @@ def backend_call(workload: Workload, backend: str, case: Case) -> Call:
     def call() -> dict[str, Any]:
         results: dict[str, Any] = {}
         for step, function, values in calls:
-            result = function(**values | {n: results[source] for n, source in step.given.items()}, backend=backend)
+            result = function(**values | {n: results[source] for n, source in step.from_steps.items()}, backend=backend)
             for f in workload.fields(step):
                 results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
         return {n: value for n, value in results.items() if n not in between}

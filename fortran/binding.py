@@ -20,7 +20,7 @@ from trigraph.table import OPERATORS, Argument, Operator, evaluate, result_type
 LARGEST = 2**31 - 1
 
 
-class _Form(NamedTuple):
+class _CallLayout(NamedTuple):
     """What is the same in all calls of an operator whose arguments have the same shapes, dtypes and attributes.
 
     `function` is that of the extension module, empty where there is nothing to compute; `work` counts floating
@@ -37,8 +37,8 @@ class _Form(NamedTuple):
     integer: np.dtype
 
 
-class _Crossing:
-    """How the arguments of an operator cross into its shims; what is the same in every call is kept.
+class _ShimCall:
+    """How the arguments of an operator cross into its shims; the layout of a call is cached.
 
     `load` returns the extension module; it is called at each use.
     """
@@ -60,39 +60,39 @@ class _Crossing:
         sizes: Mapping[str, int],
         wanted: Sequence[str],
         out: Mapping[str, np.ndarray],
-        kept: dict[Any, Any],
+        backend_cache: dict[Any, Any],
     ) -> Any:
         """Run a call whose arguments are bound; see `functions`."""
         op = self.op
-        # The form depends on sizes, wanted fields, choices, dtypes and which arguments are there. `kept` belongs to
-        # calls that have these in common (`trigraph.checks.call._key`); the key tells operator and set of shims.
-        form = kept.get(self)
-        if form is None:
-            form = kept[self] = self.form(values, sizes, wanted)
+        # The layout depends on sizes, wanted fields, choices, dtypes and which arguments are there. `backend_cache`
+        # belongs to calls that have these in common (`trigraph.checks.call._key`); the key tells operator and shims.
+        layout = backend_cache.get(self)
+        if layout is None:
+            layout = backend_cache[self] = self.layout(values, sizes, wanted)
         outputs = [
             np.zeros(shape, dtype) if dummy else out[f.name] if f.name in out else empty(shape, dtype)
-            for f, (shape, dtype, dummy) in zip(op.fields, form.outputs, strict=True)
+            for f, (shape, dtype, dummy) in zip(op.fields, layout.outputs, strict=True)
         ]
-        if form.function:
-            self.invoke(self.load(), form, values, sizes, outputs)
+        if layout.function:
+            self.invoke(self.load(), layout, values, sizes, outputs)
         else:
             # f2py rejects zero-size arrays; with nothing to sum over, every output is zero, every index -1.
             for field, array in zip(op.fields, outputs, strict=True):
                 array[...] = -1 if field.index else 0
         if op.single:
             return outputs[0]
-        found = [None if dummy else a for a, (_, _, dummy) in zip(outputs, form.outputs, strict=True)]
-        return result_type(op.name)(*found)
+        fields = [None if dummy else a for a, (_, _, dummy) in zip(outputs, layout.outputs, strict=True)]
+        return result_type(op.name)(*fields)
 
-    def form(self, values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str]) -> _Form:
-        """Return the form of a call; ValueError where a size is too large."""
+    def layout(self, values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str]) -> _CallLayout:
+        """Return the layout of a call; ValueError where a size is too large."""
         op = self.op
         numbers = [sizes[s] for s in op.definition.symbols]
         if max(numbers) > LARGEST:
             name = op.definition.symbols[numbers.index(max(numbers))]
             raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
-        # Made anew, since this form serves later calls: the dtype of this call's arrays may have metadata, or be a type
-        # of integers that is equal to int64 but has another name.
+        # Made anew, since this layout serves later calls: the dtype of this call's arrays may have metadata, or be a
+        # type of integers that is equal to int64 but has another name.
         dtype = np.dtype(f"f{values[self.first].dtype.itemsize}")
         index = np.dtype(f"i{self.index_dtype(values).itemsize}")
         outputs = []
@@ -103,7 +103,7 @@ class _Crossing:
         written = [math.prod(shape) for shape, _, dummy in outputs if not dummy]
         name = f"{op.name}_f{8 * dtype.itemsize}" + (f"_i{8 * index.itemsize}" if op.graph else "")
         integers = numbers + [int(values[n] is not None) for n in self.presence] + [sizes[n] for n in op.choices]
-        return _Form(
+        return _CallLayout(
             function=name if all(numbers) and all(written) else "",
             work=evaluate(op.operations, sizes) + sum(written),
             integers=integers,
@@ -119,24 +119,24 @@ class _Crossing:
     def invoke(
         self,
         module: ModuleType,
-        form: _Form,
+        layout: _CallLayout,
         values: Mapping[str, Any],
         sizes: Mapping[str, int],
         outputs: Sequence[np.ndarray],
     ) -> None:
         """Call the shim; MemoryError where it was refused memory or threads."""
-        op, index = self.op, form.integer
-        arguments: list[Any] = [threads_for(form.work)] if self.shims.threads else []
-        arguments += form.integers
+        op, index = self.op, layout.integer
+        arguments: list[Any] = [threads_for(layout.work)] if self.shims.threads else []
+        arguments += layout.integers
         arguments += [values[n] for n in op.numbers]
         if op.graph is not None:
             # Absent: an order the graph could not decide (EdgeGraph.reverse_edge), or an object that was not given.
-            found = [op.graph.find(a, values) for a in self.graph]
-            arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in found]
+            arrays = [op.graph.find(a, values) for a in self.graph]
+            arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in arrays]
         arguments += [self.argument(a, values, sizes) for a in self.arguments]
-        arguments += form.flags
+        arguments += layout.flags
         arguments += [a.reshape(s).T for a, s in zip(outputs, self.output_shapes, strict=True)]
-        if getattr(module, form.function)(*arguments) != 0:
+        if getattr(module, layout.function)(*arguments) != 0:
             refused = module.refused_bytes()
             what = f"{refused} bytes of work space" if refused else "work space, or threads"
             raise MemoryError(f"{op.name}: the system refused {what}")
@@ -158,14 +158,14 @@ def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[.
     Beside one function for each operator of the table there is `execute`, which every backend has: it runs a call that
     has passed the checks. It takes the operator, `values` by name, `sizes` of every symbol, names of the `wanted`
     fields among those that exist, arrays to write to by field (`out`), and a dictionary in which the backend keeps what
-    holds for all calls of one form (`kept`, see `trigraph.checks.Checked`). `load`, which is called at each use,
-    returns the extension module.
+    holds for all calls of one layout (`backend_cache`, see `trigraph.checks.Checked`). `load`, which is called at each
+    use, returns the extension module.
     """
     shims = SHIM_SETS[name]
-    crossings = {op.name: _Crossing(op, shims, load) for op in OPERATORS.values()}
+    shim_calls = {op.name: _ShimCall(op, shims, load) for op in OPERATORS.values()}
 
-    def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:
-        return crossings[op.name].execute(values, sizes, wanted, out, kept)
+    def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, backend_cache: Any) -> Any:
+        return shim_calls[op.name].execute(values, sizes, wanted, out, backend_cache)
 
     lead = len(shims.input_parts)
     return {"execute": execute, **{op.name: unchecked(op, execute, lead) for op in OPERATORS.values()}}

@@ -222,10 +222,10 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
     A last dimension that is open is completed by the comment before the declaration.
     """
     text = re.sub(r"&\s*\n\s*&", "", source)
-    found = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
-    assert found is not None, procedure
+    match = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
+    assert match is not None, procedure
     declared, noted = {}, ""
-    for line in found[2].splitlines():
+    for line in match[2].splitlines():
         if noted_shape := re.fullmatch(r" *! (\(.*\))", line):
             noted = noted_shape[1]
         elif argument := re.fullmatch(r" *(\S.*), intent\(\w+\).* :: (.*)", line):
@@ -233,7 +233,7 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
                 name, _, shape = each.partition("(")
                 open_ended = shape.endswith("*)")
                 declared[name] = Declared(argument[1].strip(), noted if open_ended else f"({shape}" if shape else "")
-    return {name: declared[name] for name in _split(found[1]) if name != "status"}
+    return {name: declared[name] for name in _split(match[1]) if name != "status"}
 
 
 def _procedure(op: Operator, ending: str = "") -> str:
@@ -252,7 +252,7 @@ def _list(op: Operator, fast: str, reference: str) -> str:
     # The reference has the same arguments in the same order, but for those that it does not take. Fortran's names have
     # no case.
     only_fast = {*order.threads, *reverse, *back, *(f"has_{n}" for n in back)}
-    others = dict(zip((n for n in names if n not in only_fast), in_reference.items(), strict=True))
+    by_fast_name = dict(zip((n for n in names if n not in only_fast), in_reference.items(), strict=True))
     lines = [f"### `{op.name}_fast`", "", op.definition.summary, ""]
     for n, (kind, shape) in zip(names, declared.values(), strict=True):
         marks = " *" * (n in reverse) + " **" * (n in back or n.removeprefix("has_") in back)
@@ -266,7 +266,7 @@ def _list(op: Operator, fast: str, reference: str) -> str:
                 text += f", {SYMBOLS[n].doc}"
         else:
             text = f"{kind.partition('(')[0]} array `{shape}`"
-            other, (_, other_shape) = others.get(n, (n, Declared(kind, shape)))
+            other, (_, other_shape) = by_fast_name.get(n, (n, Declared(kind, shape)))
             if (other.lower(), other_shape) != (n.lower(), shape):
                 text += f", in the reference `{other}{other_shape if other_shape != shape else ''}`"
             text += f"; {of[n].doc}" if n in of else ""
@@ -285,8 +285,8 @@ def _check_list(name: str, source: str) -> str:
 
 def _statuses(source: str) -> dict[str, tuple[int, str]]:
     """Return what the checks of graphs find: number and meaning by name."""
-    found = re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", source)
-    return {name: (int(number), meaning) for name, number, meaning in found}
+    statuses = re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", source)
+    return {name: (int(number), meaning) for name, number, meaning in statuses}
 
 
 def _c_checks(source: str) -> tuple[str, str]:
@@ -362,14 +362,14 @@ def _digest(data: bytes) -> str:
 
 def _listed(manifest: Path) -> dict[str, set[str]]:
     """Return the digests by name of a manifest, which has the lines of sha256sum; ValueError if it is none."""
-    found: dict[str, set[str]] = {}
+    digests: dict[str, set[str]] = {}
     for line in manifest.read_text("utf-8").splitlines():
         digest, _, name = line.partition("  ")
         path = PurePosixPath(name)
         if not re.fullmatch("[0-9a-f]{64}", digest) or not path.parts or path.is_absolute() or ".." in path.parts:
             raise ValueError
-        found.setdefault(name, set()).add(digest)
-    return found
+        digests.setdefault(name, set()).add(digest)
+    return digests
 
 
 def _obstacles(folder: Path, files: Iterable[str]) -> tuple[dict[str, set[str]], list[str]]:
@@ -387,25 +387,25 @@ def _obstacles(folder: Path, files: Iterable[str]) -> tuple[dict[str, set[str]],
         listed = _listed(manifest)
     except ValueError:
         return {}, [f"{MANIFEST} (not a list of digests)"]
-    found = []
+    obstacles = []
     for name in sorted({*listed, *files}):
         for path in reversed([folder / name, *(folder / p for p in PurePosixPath(name).parents[:-1])]):
             if path.is_symlink():
-                found.append(f"{path.relative_to(folder)} (a symbolic link)")
+                obstacles.append(f"{path.relative_to(folder)} (a symbolic link)")
             elif not path.exists():
                 pass
             elif path != folder / name:
                 if path.is_dir():
                     continue
-                found.append(f"{path.relative_to(folder)} (not a folder)")
+                obstacles.append(f"{path.relative_to(folder)} (not a folder)")
             elif not path.is_file():
-                found.append(f"{name} (not a file)")
+                obstacles.append(f"{name} (not a file)")
             elif name not in listed:
-                found.append(name)
+                obstacles.append(name)
             elif _digest(path.read_bytes()) not in listed[name]:
-                found.append(f"{name} (changed since)")
+                obstacles.append(f"{name} (changed since)")
             break
-    return listed, list(dict.fromkeys(found))
+    return listed, list(dict.fromkeys(obstacles))
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -438,9 +438,9 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
 
     files, sources = _contents(vector_bytes)
-    listed, found = _obstacles(folder, files)
-    if found:
-        shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    listed, obstacles = _obstacles(folder, files)
+    if obstacles:
+        shown = ", ".join(obstacles[:SHOWN]) + (f" and {len(obstacles) - SHOWN} more" if len(obstacles) > SHOWN else "")
         raise FileExistsError(
             f"{folder} has {shown}; expected a new or empty folder, or files that trigraph fortran wrote"
         )

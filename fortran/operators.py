@@ -47,8 +47,8 @@ def _shape(array: Any, split: Collection[str]) -> list[str]:
     They are a dimension for each factor in its shape if the array is named in `split`, otherwise those of a matrix:
     one of the slowest factor, which counts entities, and one of all others.
     """
-    slowest, *others = [factor for axis in array.dims for factor in _factors(axis)]
-    faster = others[::-1] if array.name in split else [_product(others[::-1])] if others else []
+    slowest, *axes = [factor for axis in array.dims for factor in _factors(axis)]
+    faster = axes[::-1] if array.name in split else [_product(axes[::-1])] if axes else []
     return [*faster, _product([slowest, f"has_{array.name}"] if array.optional else [slowest])]
 
 
@@ -115,8 +115,8 @@ def describe(
 
 def number(definition: str, attribute: str, choice: str) -> int:
     """Return the number of a choice of an attribute, without regard to case and underscores."""
-    (found,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
-    return [str(c).lower() for c in found.choices].index(choice.replace("_", ""))
+    (entry,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
+    return [str(c).lower() for c in entry.choices].index(choice.replace("_", ""))
 
 
 def choices(definition: str, **names: str) -> str:

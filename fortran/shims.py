@@ -48,8 +48,8 @@ class ShimSet(NamedTuple):
 
     def presence(self, op: Any) -> tuple[str, ...]:
         """Return what may be absent; a flag ``has_...`` says whether it is there."""
-        found: tuple[str, ...] = op.presence(self.given_back)
-        return found
+        names: tuple[str, ...] = op.presence(self.given_back)
+        return names
 
     def graph_arrays(self, op: Any) -> list[str]:
         """Return the names of the graph's arrays in argument order."""
@@ -182,13 +182,13 @@ def source(name: str) -> str:
 
 def cases() -> str:
     """Cases of a C switch that call a fast path's shim with so many addresses; ``xla.c`` includes them."""
-    shims, found = SHIM_SETS["fast"], set()
+    shims, counts = SHIM_SETS["fast"], set()
     for op in load_table().OPERATORS.values():
         order = order_of(op, shims)
         arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
-        found.add(len(order.passed()) + 1 + arrays)
+        counts.add(len(order.passed()) + 1 + arrays)
     lines = []
-    for n in sorted(found):
+    for n in sorted(counts):
         types, addresses = ", ".join(["void *"] * n), ", ".join(f"p[{i}]" for i in range(n))
         lines.append(f"    case {n}: ((void (*)({types}))function)({addresses}); break;\n")
     return "".join(lines)

@@ -10,7 +10,7 @@ for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, o
     globals().update({name: f for name, f in _functions.items() if name.startswith(f"{_spec.name}_")})
 
 
-def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:
+def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, backend_cache: Any) -> Any:
     """Run a call that has passed the checks; `out` receives copies, since formulas return new arrays."""
     result = globals()[op.name](**values, **({"wrt": wanted} if op.selective else {}))
     for name, array in out.items():

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-# One thread, unless a test asks for several: there are as many test processes as processors, and threads of OpenMP and
-# torch would take each other's time. Those that wait sleep, in place of turning in a loop.
+# One thread, unless a test asks for several, since there are as many test processes as processors. Waiting threads
+# sleep instead of spinning.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 from trigraph import set_num_threads
@@ -16,7 +16,7 @@ pytest_plugins = ["seconds"]
 
 @pytest.fixture(autouse=True)
 def _num_threads(request):
-    """Leave the number of threads as it was; a test marked `threads` uses two for every call, however small."""
+    """Restore the number of threads; a test marked `threads` uses two for every call, however small."""
     with kept_num_threads():
         if request.node.get_closest_marker("threads"):
             set_num_threads(2)

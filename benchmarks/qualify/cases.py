@@ -190,14 +190,14 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
 
 def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what an operator is called with: all, each cotangent alone, what the forward has returned, each field."""
-    given = {n: values.get(n) for n in op.parameters if n != "wrt"}
-    yield "", given
-    ggs = [n for n in given if n.startswith("gg_") and given[n] is not None]
+    arguments = {n: values.get(n) for n in op.parameters if n != "wrt"}
+    yield "", arguments
+    ggs = [n for n in arguments if n.startswith("gg_") and arguments[n] is not None]
     for name in ggs if len(ggs) > 1 and not op.definition.restrictions else ():
-        yield f" of {name}", {n: None if n in ggs and n != name else v for n, v in given.items()}
+        yield f" of {name}", {n: None if n in ggs and n != name else v for n, v in arguments.items()}
     back = {a.name: forward.get(a.name) for a in op.arguments if a.given_back}
     if any(array is not None for array in back.values()):
-        yield " with what was given back", {**given, **back}
+        yield " with what was given back", {**arguments, **back}
 
 
 def _computed(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,34 +216,34 @@ def results(
     compute: Callable[[Operator, Mapping[str, Any]], dict[str, Any]], made: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the fields of every call of every operator."""
-    found: dict[str, dict[str, Any]] = {}
+    collected: dict[str, dict[str, Any]] = {}
     for key, values in made.items():
         forward: dict[str, Any] = {}
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
         for op in every_operator_of(definition):
-            for label, given in _calls(op, values, forward):
-                fields = compute(op, given)
+            for label, arguments in _calls(op, values, forward):
+                fields = compute(op, arguments)
                 forward = forward or fields
-                found[f"{key}: {op.name}{label}"] = fields
-    return found
+                collected[f"{key}: {op.name}{label}"] = fields
+    return collected
 
 
-def _close(what: str, mine: Any, right: Any) -> None:
+def _close(what: str, got: Any, right: Any) -> None:
     """Assert that the same numbers are finite, and within the tolerance of sums in chunks; integers are equal."""
-    if mine.dtype.kind == "i":
-        assert np.array_equal(mine, right), what
+    if got.dtype.kind == "i":
+        assert np.array_equal(got, right), what
         return
     value, _, scale = right
-    half, finite = mine.dtype.itemsize == 2, np.isfinite(value)
-    assert (np.isfinite(mine) == finite).all(), what
+    half, finite = got.dtype.itemsize == 2, np.isfinite(value)
+    assert (np.isfinite(got) == finite).all(), what
     # The judge's scale is NaN for a constant function of a NaN; the largest value stands for it.
     scale = np.where(np.isfinite(scale), scale, abs(value).max(initial=0, where=finite))
-    bound = tolerances.eps("float32" if half else mine.dtype.name) * tolerances.accuracy(True, 0) * scale
+    bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy(True, 0) * scale
     if half:  # sums are made in float32 and rounded once
-        unit = tolerances.eps(mine.dtype.name) / 2
-        bound += unit * np.maximum(abs(value), tolerances.tiny(mine.dtype.name))
+        unit = tolerances.eps(got.dtype.name) / 2
+        bound += unit * np.maximum(abs(value), tolerances.tiny(got.dtype.name))
     with np.errstate(invalid="ignore"):
-        good = abs(mine.astype(np.float64) - value) <= bound + tolerances.tiny(mine.dtype.name)
+        good = abs(got.astype(np.float64) - value) <= bound + tolerances.tiny(got.dtype.name)
     assert good[finite].all(), f"{what}: differs from the judge by more than the tolerance"
 
 
@@ -262,8 +262,8 @@ def run(family: str, place: Device) -> dict[str, np.ndarray]:
                 continue
             right = expected(family, name)
             for what, fields in place.hosted(results(_computed, place.moved(make(family, name)))).items():
-                for field, mine in fields.items():
-                    if mine is not None:
-                        _close(f"{name}: {what}, {field}", mine, right[what][field])
-                        collected[f"{name}: {what}, {field}"] = mine
+                for field, got in fields.items():
+                    if got is not None:
+                        _close(f"{name}: {what}, {field}", got, right[what][field])
+                        collected[f"{name}: {what}, {field}"] = got
     return collected

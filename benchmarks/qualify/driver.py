@@ -60,19 +60,19 @@ class _Parts:
             names = list(self._module.parts(self._place))
         except Exception as error:  # CuPy without a device, say: the other stages go on
             return [_known("", "crashed", repr(error))]
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
         try:
-            for known in pool.map(self._part, names):
-                found.append(known)
-                kept(found)
+            for record in pool.map(self._part, names):
+                records.append(record)
+                kept(records)
         finally:  # also at the user's Ctrl-C
             self._end = 0.0  # for a part that begins just now
             pool.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
                 _stop(process)
             pool.shutdown()
-        return found
+        return records
 
     def _part(self, part: str) -> dict[str, Any]:
         begun = time.monotonic()

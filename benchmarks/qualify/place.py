@@ -125,9 +125,9 @@ class Device:
     def properties(self) -> dict[str, Any]:
         """Return what the device says of itself, and the versions around it."""
         cuda = self.xp.cuda
-        found = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())
+        values = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())
         return {
-            "device": {name: found[name] for name in PROPERTIES if name in found},
+            "device": {name: values[name] for name in PROPERTIES if name in values},
             "driver": cuda.runtime.driverGetVersion(),
             "runtime": cuda.runtime.runtimeGetVersion(),
             "nvrtc": ".".join(map(str, cuda.nvrtc.getVersion())),

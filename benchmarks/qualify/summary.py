@@ -12,9 +12,9 @@ NOTE = 300  # characters
 
 def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
     """Yield the lines of a stage."""
-    for found in record["stages"]:
-        if found["stage"] == stage:
-            for part in found["parts"]:
+    for entry in record["stages"]:
+        if entry["stage"] == stage:
+            for part in entry["parts"]:
                 yield from part["lines"]
 
 

@@ -119,8 +119,8 @@ class Calculator(_Calculator):  # type: ignore[misc]
         self.results, self._settings_of_results = {}, self._settings()
         model: Any = self.model
         z, pos, cell, pbc = self._tensors(self.atoms)
-        given = {"neighbors": self._neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
-        results = model.energy_forces_stress(z, pos, cell=cell, **given)
+        keywords = {"neighbors": self._neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
+        results = model.energy_forces_stress(z, pos, cell=cell, **keywords)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
         if results.energies is not None:

@@ -111,12 +111,12 @@ class Attached:
                 results = [(*of_rank, *total) for of_rank in rows]
             except BaseException as error:
                 failed, results = error, [f"rank 0: {error}"] * comm.size
-        mine = comm.scatter(results)
+        result = comm.scatter(results)
         if failed is not None:
             raise failed
-        if isinstance(mine, str):
-            raise RuntimeError(mine)
-        return mine
+        if isinstance(result, str):
+            raise RuntimeError(result)
+        return result
 
     def _computed(self, tags: np.ndarray, types: np.ndarray, x: np.ndarray) -> Any:
         """Return forces and energies of the atoms, the energy and the virial (xx, yy, zz, xy, xz, yz)."""
@@ -136,11 +136,13 @@ class Attached:
         like = empty_like_model(self.model)
         z = torch.as_tensor(self.numbers[types[order]], device=like.device)
         pos, cell = (torch.as_tensor(array).to(like) for array in (places, box))
-        given = {"neighbors": self._neighbors(places, pos, cell, pbc)} if self.skin else {"pbc": torch.as_tensor(pbc)}
-        results = self.compute.energy_forces_stress(z, pos, cell=cell, **given)
+        keywords = (
+            {"neighbors": self._neighbors(places, pos, cell, pbc)} if self.skin else {"pbc": torch.as_tensor(pbc)}
+        )
+        results = self.compute.energy_forces_stress(z, pos, cell=cell, **keywords)
         forces, energies = np.empty_like(x), np.full(len(x), np.nan)
-        forces[order] = found = results.forces.double().cpu().numpy() * (self.length / self.energy)
-        self._check_finite("force", tags, found)
+        forces[order] = values = results.forces.double().cpu().numpy() * (self.length / self.energy)
+        self._check_finite("force", tags, values)
         if results.energies is not None:
             energies[order] = results.energies.double().cpu().numpy() / self.energy
         stress = results.stress[0].double().cpu().numpy()

@@ -1,6 +1,6 @@
-"""A rank of test_distributed.py: it does the checks that are named, such as ``pieces.triplets``, one after another.
+"""A rank of test_distributed.py: runs the checks in its arguments, such as ``pieces.triplets``, one after another.
 
-Rank 0 prints each that has passed on all ranks, and the seconds; an error ends all ranks.
+Rank 0 prints the name and seconds of each check that passed on all ranks; an error ends all ranks.
 """
 
 import importlib

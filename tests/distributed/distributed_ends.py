@@ -16,7 +16,7 @@ COMM = MPI.COMM_WORLD
 
 
 def interrupted():
-    """As by Ctrl-C, which a terminal and mpiexec both pass on."""
+    """Interrupt as Ctrl-C does: a terminal and mpiexec both pass it on."""
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -26,7 +26,7 @@ def raises():
 
 
 MAPS = Path("/proc/self/maps")
-if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH leaves its shared memory behind where ranks are ended
+if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH leaves shared memory behind if ranks are killed
     for shared in set(re.findall(r"/dev/shm/mpich_\S+", MAPS.read_text())):
         Path(shared).unlink()
 COMM.Barrier()

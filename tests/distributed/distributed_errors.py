@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: errors are met by all ranks and can be caught; inputs at the edges."""
+"""Checks of test_distributed.py: errors are raised on all ranks and can be caught; empty and odd inputs."""
 
 from functools import partial
 
@@ -18,19 +18,19 @@ MINE = PART.take(ROWS, "num_src_nodes")
 
 
 def refused(call, text, elsewhere=None):
-    """Every rank gets an error: the last one, say, that it has met; others (`elsewhere`) one that names that rank."""
+    """Assert that the rank where an argument is wrong raises this, and the others an error that names that rank."""
     expected = text if LAST or elsewhere is None else elsewhere
     try:
         call()
     except (TypeError, ValueError, RuntimeError, OSError) as error:
-        found = f"{type(error).__name__}: {error}"
-        assert expected in found, found
+        raised = f"{type(error).__name__}: {error}"
+        assert expected in raised, raised
     else:
         raise AssertionError(f"expected {expected}")
 
 
-def sums(mine=MINE, part=PART, op="sum"):
-    return distributed.agg_weighted_n2n_fwd(mine, None, part, op).output_embedding
+def sums(features=MINE, part=PART, op="sum"):
+    return distributed.agg_weighted_n2n_fwd(features, None, part, op).output_embedding
 
 
 def gradients(dist, wrt, part):
@@ -39,7 +39,7 @@ def gradients(dist, wrt, part):
 
 
 def arguments():
-    """Arguments of one rank that are wrong, or that differ from those of others."""
+    """Arguments that are wrong on one rank, or differ between ranks, raise on all."""
     graph, last = CSC(np.array([0, 2, 3, 5]), np.array([0, 1, 2, 0, 2])), COMM.size - 1
     part = distributed.partition(graph, COMM)
     rows = part.take(np.ones((3, 4), np.float32), "num_src_nodes")
@@ -67,7 +67,7 @@ def arguments():
     falls = "src of piece 0 falls; expected edges sorted by source"
     refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
     for array in (*part.owned.values(), *part.owners, part.table):
-        assert not array.flags.writeable  # what a partition keeps is made of them
+        assert not array.flags.writeable  # cached layouts depend on them
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
     refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
@@ -92,14 +92,14 @@ def arguments():
 
 
 def calls_after_errors():
-    """An error inside a call leaves no exchange under way, and no rank behind."""
+    """After an error inside a call no exchange is pending, and all ranks can call again."""
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
         refused(lambda: sums(op="bogus"), "bogus")
         refused(lambda: sums(MINE[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
-        dist[: LAST and 1] = -1  # which the call of the part refuses, on one rank
+        dist[: LAST and 1] = -1  # refused inside the call, on one rank
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
             refused(partial(gradients, dist, wrt, basis), "dist[0] is -1", text)
@@ -107,24 +107,24 @@ def calls_after_errors():
 
 
 def no_blocks():
-    """Sources without destinations, and inputs without outputs, have gradients of zero."""
+    """Without any destination or output, gradients of sources and inputs are zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
-    found = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
-    assert (part.collect(found.src_embedding, "num_src_nodes") == 0).all()
-    assert found.attention_weights.shape == (4,)
-    assert (found.attention_weights == 0).all()
+    grads = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
+    assert (part.collect(grads.src_embedding, "num_src_nodes") == 0).all()
+    assert grads.attention_weights.shape == (4,)
+    assert (grads.attention_weights == 0).all()
     nobody = np.zeros(0, np.int64)
     part = distributed.partition(Segments(nobody, 0), COMM, idx_in=Segments(nobody, 3))
     m = part.take(np.ones((3, 2)), "num_inputs")
     empty = [np.ones(shape) for shape in ((0, 5), (0, 3, 2), (0, 2))]
-    found = distributed.interaction_bilinear_bwd(*empty, m, np.ones((5, 6)), part)
-    assert (found.weight == 0).all()
-    assert (found.m == 0).all()
+    grads = distributed.interaction_bilinear_bwd(*empty, m, np.ones((5, 6)), part)
+    assert (grads.weight == 0).all()
+    assert (grads.m == 0).all()
 
 
 def reverse_edges():
-    """Edges that are said to have no reverse have none; a wrong reverse is refused on all ranks."""
+    """reverse_edge = -1 means no reverse edge; a wrong reverse raises on all ranks."""
     ends = np.array([0, 1]), np.array([1, 0])
     arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
 
@@ -134,15 +134,15 @@ def reverse_edges():
 
     for reverse in ([-1, -1], [1, 0]):
         part = pieces(reverse)
-        mine = [part.take(a, "num_edges") for a in arrays[:3]]
-        found = distributed.agg_edge_to_edge_fwd(*mine, arrays[3], part, 2, 1, "edge")
-        assert (part.collect(found, "num_edges") == 0).all() == (reverse[0] == 1)
+        own = [part.take(a, "num_edges") for a in arrays[:3]]
+        out = distributed.agg_edge_to_edge_fwd(*own, arrays[3], part, 2, 1, "edge")
+        assert (part.collect(out, "num_edges") == 0).all() == (reverse[0] == 1)
     refused(lambda: pieces([0, 77]), "reverse_edge")
     refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
 
     def triplets(edge, num_nodes=2, atoms=None, **more):
-        given = [(np.array(edge if LAST else [0]),)]
-        return distributed.partition_pieces(Segments, given, COMM, num_nodes, atoms=atoms, **more)
+        own_pieces = [(np.array(edge if LAST else [0]),)]
+        return distributed.partition_pieces(Segments, own_pieces, COMM, num_nodes, atoms=atoms, **more)
 
     refused(lambda: triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
     refused(lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "expected 0 <= edge < num_edges")
@@ -165,7 +165,7 @@ def reverse_edges():
 
 
 def rows_from_anywhere():
-    """What `distribute`, `collect` and `take` refuse."""
+    """Bad arguments of `distribute`, `collect` and `take` raise on all ranks."""
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]
     for kind in (np.int32, np.uint64):
@@ -188,7 +188,7 @@ def rows_from_anywhere():
 
 
 def equal_arguments():
-    """What is equal may be written in another way; `wrt` may be any iterable."""
+    """Equal arguments may be written differently on each rank; `wrt` may be any iterable."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
     grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}
@@ -197,6 +197,6 @@ def equal_arguments():
 
 
 def many_partitions():
-    """All partitions have the same duplicate of the caller's communicator: MPI has some two thousand."""
+    """Thousands of partitions share one duplicate of the communicator, of which MPI has about 2000."""
     first, second = (distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM).comm for _ in range(2))
     assert first == second != COMM

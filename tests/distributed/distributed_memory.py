@@ -1,6 +1,6 @@
-"""A rank of test_distributed.py: sums over the in-edges of a graph that the ranks draw piece by piece.
+"""A rank of test_distributed.py: sums over a graph that the ranks generate in pieces, under a limit of memory.
 
-Arguments: edges of the graph, and bytes that a rank may have beyond those that it has once everything is loaded.
+Arguments: number of edges, and bytes that a rank may allocate after a first small call.
 """
 
 import resource
@@ -16,7 +16,7 @@ DEGREE, PIECES = 20, 8
 
 
 def pieces(nodes):
-    """Yield the edges into this rank's nodes, a piece at a time: each node has those that follow it on a ring."""
+    """Yield the edges into this rank's nodes in pieces; sources are the next nodes on a ring."""
     cuts = np.arange(COMM.size * PIECES + 1) * nodes // (COMM.size * PIECES)
     for piece in range(COMM.rank * PIECES, (COMM.rank + 1) * PIECES):
         dst = np.repeat(np.arange(cuts[piece], cuts[piece + 1]), DEGREE)
@@ -24,7 +24,7 @@ def pieces(nodes):
 
 
 def run(edges):
-    """Return the number of edges that the operator has summed over, on all ranks."""
+    """Return the sum of all messages of ones over all ranks: the number of edges."""
     nodes = edges // DEGREE
     part = distributed.partition_pieces(CSC, pieces(nodes), COMM, nodes)
     embedding = np.ones((part.owned["num_src_nodes"].size, 1), np.float32)
@@ -33,14 +33,14 @@ def run(edges):
 
 
 def size():
-    """Return the bytes of the address space of this process."""
+    """Return the size of this process's address space in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def main():
     edges, limit = map(int, sys.argv[1:])
-    run(1000)  # loads what is loaded late, and lets MPI have its buffers
+    run(1000)  # loads libraries and allocates MPI's buffers
     resource.setrlimit(resource.RLIMIT_AS, (size() + limit,) * 2)
     total = run(edges)
     if COMM.rank == 0:

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: operators on divided graphs have the bits of one process, sums those of one rank."""
+"""Checks of test_distributed.py: operators on divided graphs give the bits of one process."""
 
 import contextlib
 import hashlib
@@ -20,14 +20,14 @@ from trigraph.verification.subjects import named_fields
 
 COMM = MPI.COMM_WORLD
 KINDS = (CSCKind, EdgesKind, RowsKind, SegmentsKind)
-# Terms of such a sum are of order one: a term that is missing, or there twice, is more, and all roundings are less.
+# Tolerance of global sums, whose terms are of order one: above all rounding, below one missing term.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
-ONE_CHUNK = 100_000  # blocks: sums of one chunk have the bits of one process, too
+ONE_CHUNK = 100_000  # blocks: then global sums too have the bits of one process
 
 
 @contextlib.contextmanager
 def chunks(number):
-    """Sum so many blocks at a time."""
+    """Set the number of blocks in a chunk of a global sum."""
     with pytest.MonkeyPatch.context() as patch:
         for kind in KINDS:
             patch.setattr(kind, "chunk", number)
@@ -35,14 +35,14 @@ def chunks(number):
 
 
 def owners(number, how, comm):
-    """By default, or scattered so that nobody's rows are neighbours; of three ranks or more the last has nothing."""
+    """Return owners: the default, or scattered (no two neighbouring rows; the last of three ranks owns nothing)."""
     if how == "blocks":
         return None
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
 
 def divided(case, how, comm=COMM):
-    """Return the partition of a case, and the graph arguments that it stands for."""
+    """Return the partition of a case, and the names of the graph arguments that it replaces."""
     values = case.values
     if "graph" in values:
         graph = values["graph"]
@@ -62,9 +62,9 @@ def divided(case, how, comm=COMM):
 
 
 class Comparison:
-    """Operators on all ranks beside one process; `on_device` moves the arrays that the ranks give.
+    """Compares operators on all ranks with one process; `on_device` moves the ranks' arrays.
 
-    The bits are those of one process, but for sums over several chunks, and on a device for sums over everything.
+    Results are bitwise those of one process, except global sums over more than one chunk (on a device, all of them).
     """
 
     def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
@@ -74,36 +74,36 @@ class Comparison:
         self.digest = hashlib.sha256()
 
     def check(self, op):
-        """Compare an operator, then each of its fields alone."""
-        given = self.case.arguments(op)
-        known = [a.name for a in op.arguments if a.given_back]
-        if known:
-            self.compare(op, given)
+        """Compare an operator, then each field requested alone."""
+        arguments = self.case.arguments(op)
+        given_back = [a.name for a in op.arguments if a.given_back]
+        if given_back:
+            self.compare(op, arguments)
             fwd = OPERATORS[f"{op.definition.name}_fwd"]
             result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
-            given |= {n: getattr(result, n) for n in known}
-        self.compare(op, given)
+            arguments |= {n: getattr(result, n) for n in given_back}
+        self.compare(op, arguments)
         for field in self.case.returned(op) if op.selective else ():
-            self.compare(op, given | {"wrt": field.name})
+            self.compare(op, arguments | {"wrt": field.name})
 
-    def mine(self, op, given):
-        """Return the arguments of this rank."""
-        arrays = {a.name: entity_of(a) for a in op.arguments if given[a.name] is not None}
-        local = {n: self.part.take(given[n], *rows) if rows else given[n] for n, rows in arrays.items()}
-        mine = given | {n: self.on_device(array) for n, array in local.items()}
-        return mine | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
+    def own_arguments(self, op, arguments):
+        """Return this rank's part of the arguments."""
+        arrays = {a.name: entity_of(a) for a in op.arguments if arguments[a.name] is not None}
+        local = {n: self.part.take(arguments[n], *rows) if rows else arguments[n] for n, rows in arrays.items()}
+        own = arguments | {n: self.on_device(array) for n, array in local.items()}
+        return own | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
 
-    def compare(self, op, given):
-        """Compare a call with one of one process."""
+    def compare(self, op, arguments):
+        """Compare a distributed call with the same call in one process."""
         expected = fields_of(
-            op, getattr(trigraph, op.name)(**given, **({"backend": self.backend} if self.backend else {}))
+            op, getattr(trigraph, op.name)(**arguments, **({"backend": self.backend} if self.backend else {}))
         )
-        found = fields_of(op, getattr(distributed, op.name)(**self.mine(op, given)))
-        assert found.keys() == expected.keys(), op.name
+        results = fields_of(op, getattr(distributed, op.name)(**self.own_arguments(op, arguments)))
+        assert results.keys() == expected.keys(), op.name
         for field in op.fields:
-            if field.name in found:
+            if field.name in results:
                 where = op.name, field.name, self.case.name
-                self.compare_field(field, found[field.name], expected[field.name], where)
+                self.compare_field(field, results[field.name], expected[field.name], where)
 
     def compare_field(self, field, local, whole, where):
         rows = entity_of(field)
@@ -134,13 +134,13 @@ def digests(dtype, how, comm):
 
 
 def in_one_chunk():
-    """The bits of one process; ranks own blocks of nodes."""
+    """With default owners and one chunk, all bits are those of one process."""
     with chunks(ONE_CHUNK):
         assert all(digests("float32", "blocks", COMM))
 
 
 def in_chunks():
-    """The bits of one rank; owners are scattered."""
+    """With scattered owners and several chunks, all bits are those of one rank."""
     with chunks(2):
         assert list(digests("float64", "scattered", COMM)) == list(digests("float64", "scattered", MPI.COMM_SELF))
 
@@ -155,12 +155,12 @@ ON_DEVICE = [
 
 
 def on_a_device():
-    """With a stand-in for CuPy: arrays on a device, whose rows go through the host."""
+    """Device arrays (stand-in for CuPy), whose rows are exchanged through the host, give the bits of one process."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         cupy_stand_in.install(patch, folder)
         for op in map(OPERATORS.get, ON_DEVICE):
             variant = next(v for v in variants(op.definition, ()) if v.kind.differenced)
             case = build(op.definition, variant, "float32", 0)
             comparison = Comparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
-            given = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
-            comparison.compare(op, given)
+            arguments = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
+            comparison.compare(op, arguments)

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: how many threads a rank has once a partition is made, and who may say otherwise."""
+"""Checks of test_distributed.py: threads of a rank, before and after the first partition."""
 
 import os
 
@@ -14,12 +14,12 @@ GRAPH = trigraph.CSC(np.array([0, 1]), np.array([0]))
 
 
 def divide():
-    """Make a partition on a new communicator, for which a rank's share of the processors is found anew."""
+    """Make a partition on a new communicator, which determines the rank's share of processors again."""
     partition(GRAPH, COMM.Dup())
 
 
 def as_started():
-    """Without OMP_NUM_THREADS all processors, and a share of them from the first partition on; `set_num_threads`."""
+    """A rank uses all processors, and its share once there is a partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number
     divide()
@@ -30,20 +30,20 @@ def as_started():
 
 
 def of_machines():
-    """All ranks may use all processors, each has its own, neighbours have one in common; there is only one."""
-    found, rank = [], COMM.rank
+    """The share follows the processors that ranks may use: all shared, one set each, overlapping sets, only one."""
+    told, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
-        for mine in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
+        for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
             patch.setattr(processors, "_shares", [])
-            patch.setattr(processors, "_listeners", [found.append])
-            patch.setattr(processors, "available_processors", lambda mine=mine: set(mine))
+            patch.setattr(processors, "_listeners", [told.append])
+            patch.setattr(processors, "available_processors", lambda cpus=cpus: set(cpus))
             divide()
     with_neighbours = 1 + (rank > 0) + (rank < COMM.size - 1)
-    assert found == [8 // COMM.size, 4, 7 // with_neighbours, 1], found
+    assert told == [8 // COMM.size, 4, 7 // with_neighbours, 1], told
 
 
 def of_torch():
-    """A share of the four that torch has begun with, unless the environment or the user has chosen a number."""
+    """torch's threads become a share of its first number, unless the environment or the user has set one."""
     import torch
 
     from trigraph.distributed import torch as divided
@@ -61,6 +61,6 @@ def of_torch():
             divide()
             return torch.get_num_threads()
 
-    found = after(4), after(5), after(4, "OMP_NUM_THREADS"), after(4, "MKL_NUM_THREADS")
+    threads = after(4), after(5), after(4, "OMP_NUM_THREADS"), after(4, "MKL_NUM_THREADS")
     torch.set_num_threads(1)
-    assert found == (3, 5, 4, 4), found
+    assert threads == (3, 5, 4, 4), threads

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: derivatives in torch, a training step beside one process without MPI, the example."""
+"""Checks of test_distributed.py: derivatives in torch, a training step beside one process, the example."""
 
 import contextlib
 import hashlib
@@ -22,12 +22,12 @@ from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
-# Both add the same float64 terms in another order, through a dozen layers of sums of at most some thousand terms.
+# Both add the same float64 terms in different orders, in a dozen layers of sums of at most some thousand terms.
 CLOSE = 1e-9
 
 
-def close(found, expected):
-    error = (found - expected).abs().max() / expected.abs().max()
+def close(got, expected):
+    error = (got - expected).abs().max() / expected.abs().max()
     assert error <= CLOSE, error
 
 
@@ -40,10 +40,10 @@ def digest(*tensors):
 
 
 def step_of_dimenet(comm):
-    """Forces of a slab with periodic images, and a step that fits them."""
+    """Energy, forces and a training step of DimeNet++ for a periodic slab equal one process's."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
-    atoms.append(Atom("Cu", [0, 0, -20]))  # without neighbours
+    atoms.append(Atom("Cu", [0, 0, -20]))  # an isolated atom
     atoms.numbers[::4] = 79
     torch.manual_seed(0)
     sizes = (16, 1, 2, 8, 4, 16, 3, 3)
@@ -53,8 +53,8 @@ def step_of_dimenet(comm):
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).double()
-    mine = torch.tensor(neighbors.into.owned["num_dst_nodes"])
-    energy, forces = model.energy_forces(z[mine], pos[mine], neighbors, create_graph=True)
+    own_atoms = torch.tensor(neighbors.into.owned["num_dst_nodes"])
+    energy, forces = model.energy_forces(z[own_atoms], pos[own_atoms], neighbors, create_graph=True)
     rows = neighbors.into.rows("num_dst_nodes")
     loss = energy**2 + divided.total(forces.square().sum(1), rows)
     loss.backward()
@@ -62,7 +62,7 @@ def step_of_dimenet(comm):
     all_forces = whole(neighbors.into, forces, "num_dst_nodes")
     assert not all_forces[-1].any()
     assert not torch.signbit(all_forces[-1]).any()
-    found = [energy, all_forces, *(p.grad.clone() for p in parameters)]
+    results = [energy, all_forces, *(p.grad.clone() for p in parameters)]
     reference = DimeNetPlusPlus(*sizes, cutoff=4.0).double()
     reference.load_state_dict(model.state_dict())
     cell = torch.from_numpy(np.array(atoms.cell)).double()
@@ -73,16 +73,16 @@ def step_of_dimenet(comm):
     for own, other in zip(parameters, reference.parameters(), strict=True):
         close(own.grad, other.grad)
     torch.optim.Adam(parameters, 1e-3).step()
-    return digest(*found, *parameters)
+    return digest(*results, *parameters)
 
 
 def dimenet():
-    with chunks(50):  # so that there are several
+    with chunks(50):  # several chunks
         assert step_of_dimenet(MPI.COMM_WORLD) == step_of_dimenet(MPI.COMM_SELF)
 
 
 def example():
-    """In float32 it prints the same for any number of ranks, and errors that fall."""
+    """The example prints the same numbers for any number of ranks, with falling errors."""
     spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -97,7 +97,7 @@ def example():
 
 
 def derivatives():
-    """Of all orders, over all ranks."""
+    """gradcheck of functions over all ranks, to second order."""
     rows = errors.PART.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
@@ -119,7 +119,7 @@ def derivatives():
 
 
 def totals():
-    """What `total` refuses."""
+    """Bad arguments of `total` raise on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
     errors.refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
     errors.refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")

@@ -22,7 +22,7 @@ CHECKS = [
     *(f"errors.{kind}" for kind in ("arguments", "calls_after_errors", "no_blocks", "reverse_edges")),
     *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
     "threads.of_machines",
-    "operators.on_a_device",  # before torch is loaded, which cannot see what is on such a device
+    "operators.on_a_device",  # first, since torch, once loaded, cannot view the stand-in's arrays
 ]
 OF_TORCH = [
     *(f"torch.{name}" for name in ("dimenet", "example", "derivatives", "totals")),
@@ -32,18 +32,22 @@ CHECKS += OF_TORCH if find_spec("torch") else []
 
 
 def ranks(number, script, *arguments, timeout=500, threads="1"):
-    """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
+    """Run a script of this folder on some ranks, whose waiting yields, since there may be fewer processors."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
-        given = {"OMP_NUM_THREADS": threads, "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
-        given |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
-        environment = {n: v for n, v in (os.environ | given).items() if v is not None}
+        variables = {
+            "OMP_NUM_THREADS": threads,
+            "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+            "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+        }
+        variables |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
+        environment = {n: v for n, v in (os.environ | variables).items() if v is not None}
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
 
 
 @pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=slow) for n in (1, 3, 7))])
 def checked(request):
-    """All checks by the same ranks, one after another: to start them takes longer than most checks."""
+    """Run all checks in one start of the ranks, which takes longer than most checks."""
     return ranks(request.param, "distributed_checks.py", *CHECKS)
 
 
@@ -65,7 +69,7 @@ def test_ranks_share_the_processors_of_a_machine():
 
 @pytest.mark.parametrize(("case", "status"), [("raises", 1), ("interrupted", 130)])
 def test_a_rank_that_ends_early_ends_all(case, status):
-    """The other rank waits in a call that this one never makes."""
+    """If a rank ends while others wait for it in a call, all end."""
     run = ranks(2, "distributed_ends.py", case, timeout=30)
     assert run.returncode == status
     assert "rank 1:\nTraceback" in run.stderr
@@ -74,12 +78,12 @@ def test_a_rank_that_ends_early_ends_all(case, status):
 @slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
 def test_two_ranks_take_what_one_cannot():
-    """Each with no more memory than the one had."""
-    edges, limit = 500_000, 100_000_000  # bytes of each rank: one needs more than 120 million, two less than 80 each
+    """Two ranks compute a graph that does not fit into one rank with the same limit of memory."""
+    edges, limit = 500_000, 100_000_000  # bytes per rank: one needs 120 million, two 80 each
     alone = ranks(1, "distributed_memory.py", str(edges), str(limit))
     assert alone.returncode != 0
     assert "MemoryError" in alone.stderr
-    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # the limit it was, and nothing else
+    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # with twice the limit one rank succeeds
         done = ranks(number, "distributed_memory.py", str(edges), str(bytes_of_each))
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == f"{edges} edges"

@@ -1,6 +1,6 @@
 """EdgeGraph: orders, left-out edges and reverses against loops, and bad geometry with its texts.
 
-What is summed over these triplets `trigraph verify` compares with golden vectors.
+`trigraph verify` compares the sums over these triplets with golden vectors.
 """
 
 import time
@@ -17,7 +17,7 @@ RULES = ["node", "edge", None]
 DTYPES = [np.int32, np.int64]
 
 
-# By loops, as the specification words them.
+# Expected values by loops that follow the definitions.
 
 
 def loop_reverse(src, dst, shifts):
@@ -26,7 +26,7 @@ def loop_reverse(src, dst, shifts):
 
 
 def loop_triplets(src, dst, exclude, reverse):
-    found = []
+    pairs = []
     into = [[f for f in range(len(src)) if dst[f] == j] for j in range(max([*src, *dst], default=-1) + 1)]
     for e in range(len(src)):
         for f in into[src[e]]:
@@ -34,12 +34,12 @@ def loop_triplets(src, dst, exclude, reverse):
                 continue
             if exclude == "edge" and f == reverse[e]:
                 continue
-            found.append((e, f))
-    return found
+            pairs.append((e, f))
+    return pairs
 
 
 def check(graph, src, dst, num_nodes, reverse):
-    """Every array of a graph against loops; `reverse` is None where it cannot be told."""
+    """Compare every array of a graph with loops; `reverse` is None if parallel edges make it ambiguous."""
     np.testing.assert_array_equal(graph.src, src)
     np.testing.assert_array_equal(graph.dst, dst)
     assert (graph.num_nodes, graph.num_edges) == (num_nodes, len(src))
@@ -82,7 +82,7 @@ def check_rule(graph, rule, reverse):
     start, stop = graph.left_out(rule)
     out = [graph.dst_edge_index[a:b].tolist() for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
     assert all(e in out[f] for e in range(graph.num_edges) for f in out[e]), "leaving out is mutual"
-    # The range lies among the in-edges of the source, so that a loop over them can step over it.
+    # The edges to leave out are a range of the in-edges of the source, which a loop over them can skip.
     assert bool((start >= graph.dst_offsets[graph.src]).all())
     assert bool((stop <= graph.dst_offsets[graph.src + 1]).all())
 
@@ -132,7 +132,7 @@ def test_random_graphs(case, dtype):
 def test_sorted_returns_graph_and_permutation(case, random):
     num_nodes, rows = case
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
-    src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # none of them contiguous
+    src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # views that are not contiguous
     order = np.argsort(src, kind="stable")
     expected = loop_reverse(src[order], dst[order], shifts[order])
     for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(lattice_vectors(src, dst, shifts))}):
@@ -191,7 +191,7 @@ def test_the_unit_of_length_does_not_matter(scale):
 
 
 def test_equal_projections_are_told_apart():
-    """Candidates that agree in the component that is bisected are compared as vectors."""
+    """Parallel edges with equal projections, by which reverses are searched, are told apart as whole vectors."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
     forward = np.array([3 * direction + c * across for c in np.linspace(-1, 1, 9)])
@@ -200,7 +200,7 @@ def test_equal_projections_are_told_apart():
     np.testing.assert_array_equal(EdgeGraph(src, 1 - src, 2, vec=vec).reverse_edge, np.arange(17, -1, -1))
 
 
-# The object.
+# The object itself.
 
 
 def sample(dtype=np.int64, **geometry):
@@ -290,7 +290,7 @@ def test_bad_geometry(arguments, error, text):
 
 
 def test_many_images_of_few_atoms_take_a_moment():
-    """Parallel edges by the thousand: nothing compares each with each."""
+    """An atom with 68,920 images of itself gets its reverse edges within a second: the search is not quadratic."""
     n = np.arange(-20, 21)
     shifts = np.stack(np.meshgrid(n, n, n, indexing="ij"), axis=-1).reshape(-1, 3)
     shifts = shifts[shifts.any(axis=1)]

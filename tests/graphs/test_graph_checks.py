@@ -1,4 +1,4 @@
-"""Bad input of graph objects and their constructors, huge numbers and foreign tensors get the exact exception."""
+"""Bad input of graph objects and constructors, huge numbers and tensors raise the exact exception."""
 
 import numpy as np
 import pytest
@@ -10,22 +10,22 @@ import trigraph
 from trigraph import CSC, EdgeGraph, Segments
 
 EDGES = {"src": ints(0, 1, 2), "dst": ints(1, 1, 0)}
-# Right arguments of each constructor; integer arrays and counts are told apart by their types.
+# Valid arguments of each constructor: index arrays, and counts as Python integers.
 GOOD = {
     CSC: arguments(),
     CSC.from_coo: {**EDGES, "num_src_nodes": 3, "num_dst_nodes": 3, "edge_ids": ints(0, 1, 2), "num_edges": 3},
     EdgeGraph: {**EDGES, "num_nodes": 3},
     Segments: {"index": ints(0, 2, 1), "num_segments": 3},
 }
-NAMES = [(build, name) for build, given in GOOD.items() for name in given]
+NAMES = [(build, name) for build, arguments in GOOD.items() for name in arguments]
 ARRAYS = [(build, name) for build, name in NAMES if isinstance(GOOD[build][name], np.ndarray)]
 COUNTS = [pair for pair in NAMES if pair not in ARRAYS]
-# The array whose dtype the others have.
+# The array that determines the dtype of the others.
 FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
 
 
 def refused(build, error, text, **changes):
-    """Assert that a constructor raises exactly this where some of its right arguments are changed."""
+    """Assert the exception of a constructor when some of its valid arguments are changed."""
     kind = getattr(build, "__self__", build).__name__
     raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
 
@@ -136,7 +136,7 @@ HUGE = [2**31, 2**48 + 1, TOP, 2**63, 2**64, 2**70, 10**30, 10**5000]
 
 @pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE)], ids=lambda n: f"{n.bit_length()} bits {n > 0}")
 def test_huge_numbers_are_value_errors(number):
-    """Never an OverflowError, nor memory asked for."""
+    """Indices and counts near or beyond 2^63 raise ValueError, without OverflowError and without allocating."""
     src, dst = ints(0, 1, 1, dtype=np.int32), ints(1, 0, 1, dtype=np.int32)
     calls = [
         lambda: Segments(src, number),
@@ -192,7 +192,7 @@ BEYOND_MEMORY = {
 
 @pytest.mark.parametrize("name", BEYOND_MEMORY)
 def test_sizes_that_no_memory_holds(name, monkeypatch):
-    """They are refused before memory is asked for: the system might grant it, and then end the process."""
+    """Graphs larger than the machine's memory raise MemoryError before any allocation (Linux might grant it)."""
     text = f"{name.partition(' of ')[0]} is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of"
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
     with pytest.raises(MemoryError, match=f"^{text} this machine$"):

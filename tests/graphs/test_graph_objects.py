@@ -1,4 +1,4 @@
-"""CSC, EdgeGraph and Segments alike: arrays of their own that nobody can write, pickles, copies, one `prepare`."""
+"""CSC, EdgeGraph and Segments own read-only arrays; pickles and copies are equal; `prepare` builds once."""
 
 import copy
 import pickle
@@ -37,10 +37,10 @@ def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
     return src, dst, rows, CSC.from_coo(src, dst, n_src, n_dst, rows, n_rows)
 
 
-# Parallel edges, with reverses that only shifts tell; one edge has none.
+# Parallel edges, whose reverses only shifts distinguish; one edge has no reverse.
 SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])
 IMAGES = ints(0, 0, 0, 1, 1), ints(1, 1, 1, 0, 0), 2, SHIFTS
-# Class and arguments; integers become those of the dtype that is tried.
+# Class and arguments; index arrays are converted to the dtype that is tried.
 OBJECTS = {
     "CSC": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4, ints(0, 1, 1), 3]),
     "CSC in order": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4]),
@@ -53,17 +53,17 @@ EACH = pytest.mark.parametrize("name", OBJECTS)
 
 
 def arguments_of(name, dtype=np.int64):
-    kind, given = OBJECTS[name]
-    return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in given]
+    kind, arguments = OBJECTS[name]
+    return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments]
 
 
 def build(name, dtype=np.int64):
-    kind, given = arguments_of(name, dtype)
-    return kind(*given)
+    kind, arguments = arguments_of(name, dtype)
+    return kind(*arguments)
 
 
 def assert_nobody_can_write(array):
-    """Neither this array, nor what it is a view of, whatever its flags are set to."""
+    """Assert that neither the array nor what it is a view of can be made writable."""
     assert array.flags.c_contiguous
     while isinstance(array, np.ndarray):
         assert not array.flags.writeable
@@ -79,24 +79,24 @@ def assert_same_object(got, expected):
     assert type(got) is type(expected)
     assert repr(got) == repr(expected)
     for name in expected.__slots__:
-        mine, value = getattr(got, name), getattr(expected, name)
+        actual, value = getattr(got, name), getattr(expected, name)
         if isinstance(value, np.ndarray):
-            assert mine.dtype == value.dtype
-            assert np.array_equal(mine, value), name
-            assert_nobody_can_write(mine)
+            assert actual.dtype == value.dtype
+            assert np.array_equal(actual, value), name
+            assert_nobody_can_write(actual)
         else:
-            assert mine == value
+            assert actual == value
     if isinstance(expected, CSC):
-        for mine, value in zip(got.prepare(), expected.prepare(), strict=True):
-            assert np.array_equal(mine, value)
-            assert_nobody_can_write(mine)
+        for actual, value in zip(got.prepare(), expected.prepare(), strict=True):
+            assert np.array_equal(actual, value)
+            assert_nobody_can_write(actual)
 
 
 @EACH
 def test_the_callers_arrays_are_copied(name):
-    kind, given = arguments_of(name)
-    graph = kind(*given)
-    for array in (a for a in given if isinstance(a, np.ndarray)):
+    kind, arguments = arguments_of(name)
+    graph = kind(*arguments)
+    for array in (a for a in arguments if isinstance(a, np.ndarray)):
         array[...] = 99
     assert_same_object(graph, build(name))
 
@@ -132,7 +132,7 @@ def test_pickle_and_copy(name, dtype, prepared):
     raw = [bytearray(b.raw()) for b in buffers]
     assert raw
     other = pickle.loads(text, buffers=raw)
-    for memory in raw:  # memory that a pickle was read from may change afterwards
+    for memory in raw:  # the memory of an out-of-band pickle may change later
         memory[:] = b"\x7f" * len(memory)
     assert_same_object(other, graph)
 
@@ -174,11 +174,11 @@ def test_prepare_gives_all_the_same(monkeypatch):
         futures = [pool.submit(graph.prepare) for _ in range(8)]
         threading.Timer(0.05, release.set).start()
         results = [f.result(20) for f in futures]
-    assert len(built) <= 8  # nobody waits for another, who may be in the same thread, or not in this process
+    assert len(built) <= 8  # without a lock each thread may build once
     assert all(r is results[0] is graph.prepare() for r in results)
     with pytest.raises(AttributeError):
         results[0].destinations = None
-    results[0].__init__()  # what a tuple holds stays
+    results[0].__init__()  # a second __init__ changes nothing
     assert results[0].destinations.size == graph.num_positions
 
 

@@ -1,4 +1,4 @@
-"""CSC: its sizes, the reverse order against brute force, constructors, and nodes in another order."""
+"""CSC: sizes, the order by source beside brute force, constructors, and renumbered nodes."""
 
 import re
 import sys
@@ -73,13 +73,13 @@ def test_from_edge_index():
         assert np.array_equal(getattr(graph, name), getattr(expected, name))
     assert graph.offsets.tolist() == [0, 1, 1, 4, 4]
     assert graph.indices.tolist() == [3, 0, 1, 3]
-    assert graph.edge_ids.tolist() == [2, 0, 1, 3]  # edges are numbered as they come
+    assert graph.edge_ids.tolist() == [2, 0, 1, 3]  # edge k is entry k of the COO arrays
     assert CSC.from_edge_index(edge_index, 6).num_dst_nodes == 6
     assert CSC.from_edge_index(np.zeros((2, 0), np.int32)).num_positions == 0
 
 
 def entries(kind):
-    """A COO matrix of random entries in random order, explicit zeros and duplicates among them."""
+    """A COO matrix with entries in random order, explicit zeros and duplicates."""
     rng = np.random.default_rng(0)
     values = np.where(rng.random(40) < 0.2, 0, rng.standard_normal(40))
     return kind((values, (rng.integers(0, 6, 40), rng.integers(0, 9, 40))), shape=(6, 9))
@@ -88,9 +88,9 @@ def entries(kind):
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
 def test_from_scipy_keeps_the_order_of_data(form, kind):
-    """Edge arrays in the order of the matrix's data: sums are products."""
+    """With `data` as weights the weighted sum is the matrix product: edge_ids follow the order of the matrix's data."""
     matrix = entries(kind)
-    if form in ("csr", "csc"):  # lines whose entries are in no order; SciPy would add up duplicates on the way
+    if form in ("csr", "csc"):  # shuffle within rows, without SciPy's conversion, which merges duplicates
         rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
         order = np.argsort(rows, kind="stable")
         offsets = np.searchsorted(rows[order], np.arange(matrix.shape[form == "csc"] + 1))
@@ -105,7 +105,7 @@ def test_from_scipy_keeps_the_order_of_data(form, kind):
     assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (*matrix.shape, len(data))
     if form in ("coo", "csr", "csc"):
         assert len(data) == 40
-        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # which would be another order
+        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # in CSR the order would differ
     x = np.random.default_rng(1).standard_normal((9, 2))
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], matrix @ x, rtol=1e-14, atol=1e-14)
     empty = CSC.from_scipy(type(matrix)((0, 3)))
@@ -123,7 +123,7 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
 
 
 def adjacency(graph, rows):
-    """Multiset of (source, destination, edge of the networkx graph) of every position."""
+    """Return how often each (source, destination, edge of the networkx graph) occurs among positions."""
     destinations = graph.prepare().destinations
     return sorted(
         (int(j), int(i), rows[r]) for j, i, r in zip(graph.indices, destinations, graph.edge_ids, strict=True)
@@ -132,7 +132,7 @@ def adjacency(graph, rows):
 
 @pytest.mark.parametrize("kind", [nx.DiGraph, nx.Graph, nx.MultiGraph])
 def test_from_networkx(kind):
-    """The two positions of an undirected edge share a row; a self loop is one position."""
+    """Both directions of an undirected edge share one row of edge arrays; a self loop is one position."""
     g = kind([("a", "b"), ("c", "b"), ("b", "b"), ("c", "a"), ("a", "c")])
     graph = CSC.from_networkx(g)
     number = {node: i for i, node in enumerate(g.nodes)}
@@ -155,7 +155,7 @@ def test_from_networkx_multigraph_and_nodes():
         assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (0, 0, len(empty))
 
 
-# The same graph, with neighbours near each other
+# Renumbered nodes
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -167,7 +167,7 @@ def test_operators_give_the_same_in_the_new_order(dtype, backend):
     assert order.dtype == other.offsets.dtype == dtype
     assert sorted(order) == list(range(60))
     rng = np.random.default_rng(1)
-    # Sums of products of small integers are exact in every order.
+    # Sums of products of small integers are exact in any order.
     x, g, weights = (rng.integers(-3, 4, shape).astype(float) for shape in ((60, 8), (60, 8), 200))
 
     def results(graph, x, g):
@@ -175,8 +175,8 @@ def test_operators_give_the_same_in_the_new_order(dtype, backend):
         return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
     expected, got = results(graph, x, g), results(other, x[order], g[order])
-    for right, mine in zip(expected[:2], got[:2], strict=True):  # by node
-        np.testing.assert_array_equal(mine, right[order])
+    for right, reordered in zip(expected[:2], got[:2], strict=True):  # by node
+        np.testing.assert_array_equal(reordered, right[order])
     np.testing.assert_array_equal(got[2], expected[2])  # by row of edge_weight
 
 
@@ -195,7 +195,7 @@ def test_graphs_without_edges(nodes):
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_what_is_in_order_is_not_sorted(monkeypatch, index):
-    """Edges by destination need no look-up of rows; sources in order are not sorted for the backward."""
+    """If edges are in order, arrays of the graph are reused instead of sorted."""
     src, dst = np.array([0, 0, 1, 2, 2, 2], index), np.array([1, 1, 1, 3, 3, 4], index)
     shuffled = np.array([3, 0, 5, 1, 4, 2])
     other = CSC.from_coo(src[shuffled], dst[shuffled], 4, 6)
@@ -207,7 +207,7 @@ def test_what_is_in_order_is_not_sorted(monkeypatch, index):
     assert np.array_equal(graph.offsets, other.offsets)
     assert np.array_equal(graph.edge_ids, np.arange(6))
     for name in ("destinations", "src_offsets", "src_positions"):
-        found = getattr(graph.prepare(), name)
-        assert found.dtype == index
-        assert np.array_equal(found, getattr(expected, name)) or name == "src_positions"
+        array = getattr(graph.prepare(), name)
+        assert array.dtype == index
+        assert np.array_equal(array, getattr(expected, name)) or name == "src_positions"
     assert np.array_equal(graph.prepare().src_positions, np.arange(6))

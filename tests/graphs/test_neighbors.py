@@ -1,4 +1,4 @@
-"""Edges of real structures: against loops over images, and every bad input."""
+"""Neighbour search in real structures, beside loops over images; and bad input."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ from trigraph.graphs.edge_graph import EdgeGraph
 
 def ethanol_crystal():
     atoms = molecule("CH3CH2OH", cell=[[5.1, 0, 0], [1.3, 5.6, 0], [-0.8, 1.1, 4.9]], pbc=True)
-    # Outside the cell, and some of its atoms cells away from the others.
+    # Structures with atoms outside the cell, up to several cells away.
     atoms.positions += [40.0, -70.0, 13.0]
     atoms.positions[2] += [3, -2, 1] @ np.array(atoms.cell)
     atoms.positions[7] += [0, 4, -3] @ np.array(atoms.cell)
@@ -50,7 +50,7 @@ STRUCTURES = {
 
 @pytest.fixture(params=["ase", "matscipy"])
 def backend(request, monkeypatch):
-    """Both sources of neighbour lists give the same graph."""
+    """Each package that finds neighbours, so that the tests hold for both."""
     if request.param == "ase":
         monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
     else:
@@ -59,15 +59,15 @@ def backend(request, monkeypatch):
 
 
 def loop_neighbors(atoms, cutoff):
-    """(src, dst, shift) of every pair closer than the cutoff, from all images that could be."""
+    """Return (src, dst, shift) of every pair within the cutoff, from a loop over all possible images."""
     n, cell, p = len(atoms), np.array(atoms.cell), atoms.positions
     cells = np.array(list(itertools.product(*(range(-8, 9) if c else [0] for c in atoms.pbc))))
-    found = []
+    pairs = []
     for j, i in itertools.product(range(n), repeat=2):
         d = np.linalg.norm(p[j] - p[i] + cells @ cell, axis=1)
         near = cells[d < cutoff]
-        found += [(j, i, *s) for s in near.tolist() if i != j or any(s)]
-    return sorted(found)
+        pairs += [(j, i, *s) for s in near.tolist() if i != j or any(s)]
+    return sorted(pairs)
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -92,8 +92,8 @@ def test_structures(name, backend):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
 def test_atoms_many_cells_away(pbc, dtype, backend):
-    """Up to the limit the same neighbours, by other whole cells; beyond it the atom and its distance are named."""
-    # A lattice of powers of two: positions are exact as far as the limit of float32 allows.
+    """Atoms moved by whole cells have the same neighbours, up to a limit, beyond which the error names the atom."""
+    # Lattice constants are powers of two, so that moved positions are exact up to float32's limit.
     cell = np.array([[4, 0, 0], [1, 4, 0], [-1, 0.5, 4]], dtype)
     positions = (np.random.default_rng(2).integers(0, 1024, (6, 3)) / 1024 @ cell).astype(dtype)
     positions[0] = cell.sum(axis=0) / 2
@@ -108,7 +108,7 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
         rows[:, 2:] += moves[rows[:, 1]] - moves[rows[:, 0]]
         order = np.lexsort(rows.T[::-1])
         np.testing.assert_array_equal(np.column_stack([far.graph.src, far.graph.dst, far.shifts]), rows[order])
-        # Differences and offsets are rounded to eps of the distance, of at most 3 cells of length 4.25 at a time.
+        # Rounding: eps times the distance, at most 3 cells of length 4.25.
         rounding = np.finfo(dtype).eps * away * 3 * 4.25
         np.testing.assert_allclose(far.vec, near.vec[order], rtol=0, atol=rounding)
     for away in (limit + 2, 2**20, 2**31, 2**33, 2**52, 2**60):
@@ -124,27 +124,27 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
 def test_atoms_far_away_without_a_cell(away, backend):
-    """Neighbours far from the others are found, in memory that does not grow with the distance."""
+    """Pairs far apart are found in memory that does not grow with their distance."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
-    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on they are in one place
+    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, all positions round to one
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
-    # A cell that is not periodic is not read, whatever it holds.
-    found = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
+    # The vectors of a cell that is not periodic do not matter.
+    edges = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
     assert src.size > (26 if away < 1e15 else 20)
-    np.testing.assert_array_equal(found.graph.src, src)
-    np.testing.assert_array_equal(found.graph.dst, dst)
-    np.testing.assert_array_equal(found.vec, positions[src] - positions[dst])
-    assert not found.offset.any()
-    assert not found.shifts.any()
+    np.testing.assert_array_equal(edges.graph.src, src)
+    np.testing.assert_array_equal(edges.graph.dst, dst)
+    np.testing.assert_array_equal(edges.vec, positions[src] - positions[dst])
+    assert not edges.offset.any()
+    assert not edges.shifts.any()
 
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
 @pytest.mark.parametrize("length", [1e3, 1e4, 1e6, 1e9, 1e12])
 def test_few_atoms_in_a_large_cell(length, pbc, backend):
-    """Neither memory nor numbers of parts grow with a cell that is empty but for some atoms."""
+    """Few atoms in a huge periodic cell need little memory."""
     positions = np.array([[0.5, 0, 0], [1, -1, 0], [1, 0, -1], [0.2, 0.5 + 0.7 * length, 0.9]])
     graph, _, _, shifts = EdgeGraph.from_positions(positions, 4.0, length * np.eye(3), pbc)
     assert list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True)) == list(itertools.permutations(range(3), 2))
@@ -155,11 +155,11 @@ def test_few_atoms_in_a_large_cell(length, pbc, backend):
 def test_lengths_in_any_unit(unit, backend):
     atoms = ethanol_crystal()
     for pbc in (True, False):
-        known = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
-        found = EdgeGraph.from_positions(atoms.positions * unit, 3.6 * unit, np.array(atoms.cell) * unit, pbc)
-        np.testing.assert_array_equal(found.graph.src, known.graph.src)
-        np.testing.assert_array_equal(found.graph.dst, known.graph.dst)
-        np.testing.assert_array_equal(found.shifts, known.shifts)
+        plain = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
+        scaled = EdgeGraph.from_positions(atoms.positions * unit, 3.6 * unit, np.array(atoms.cell) * unit, pbc)
+        np.testing.assert_array_equal(scaled.graph.src, plain.graph.src)
+        np.testing.assert_array_equal(scaled.graph.dst, plain.graph.dst)
+        np.testing.assert_array_equal(scaled.shifts, plain.shifts)
 
 
 def test_atoms_far_above_a_slab(backend):
@@ -169,7 +169,7 @@ def test_atoms_far_above_a_slab(backend):
     up = np.cross(*np.array(atoms.cell)[:2])
     up /= np.linalg.norm(up)
     atoms.positions[-2:] += 2.0**26 * up
-    far = EdgeGraph.from_ase(atoms, 2.0)  # of CO only the bond with each other is left
+    far = EdgeGraph.from_ase(atoms, 2.0)  # only the bond of CO is within the cutoff
     kept = (near.graph.src < 3) == (near.graph.dst < 3)
     assert 2 <= kept.sum() < kept.size
     for got, expected in ((far.graph.src, near.graph.src), (far.graph.dst, near.graph.dst), (far.shifts, near.shifts)):
@@ -191,14 +191,14 @@ def test_no_neighbors(n, dtype, backend):
 
 
 def test_a_pair_at_the_cutoff_is_both_edges_or_none(backend):
-    """Distances that rounding puts on either side of the cutoff: an edge never comes without its reverse."""
+    """For distances within rounding of the cutoff, an edge and its reverse are both found or both not."""
     atoms = bulk("NaCl", "rocksalt", a=5.64).repeat((2, 2, 1))
     atoms.positions += [0.1, 0.7, 1.3]
     for cutoff in (5.64 / 2, 5.64 / np.sqrt(2), 5.64):
         assert bool((EdgeGraph.from_ase(atoms, cutoff).graph.reverse_edge >= 0).all())
 
 
-# Bad input.
+# Bad input
 
 
 def place(**changes):

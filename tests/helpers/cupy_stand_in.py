@@ -1,8 +1,8 @@
 """A stand-in for CuPy where there is no device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
 
-What CuPy leaves to luck is an error here: an operation on arrays of a device that is not the current one, an array read
+Errors here, though CuPy may accept them: an operation on arrays of a device that is not the current one, an array read
 on a stream while another stream still writes it, a synchronisation while a stream is captured, a matrix product by
-cuBLAS. It is evidence for the code around the kernels (devices, streams, copies, launches), and for nothing else.
+cuBLAS. This tests the code around the kernels (devices, streams, copies, launches), and nothing else.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from trigraph.graphs import to_device as moved
 
 
 class Misuse(AssertionError):
-    """What a device would answer with wrong numbers, or not at all."""
+    """A use that gives wrong numbers, or an error, on a device."""
 
 
 class Device:
@@ -49,12 +49,12 @@ class Device:
 
 
 class Stream:
-    """A stream that has done nothing before somebody waits for it; ``with`` makes it the current one."""
+    """A stream whose work counts as unfinished until something waits for it; ``with`` makes it the current one."""
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
-        self.waited = 0  # what was put on the stream before this time is done
-        self.seen = {}  # and what other streams had been given until then, when this one goes on
+        self.waited = 0  # work put on the stream before this time is finished
+        self.seen = {}  # for other streams: work before this time is waited for by this one
         self.captured = False
 
     @classmethod
@@ -91,7 +91,7 @@ class State:
         self.allocator = None
         self.capturing = False
         self.dry = False  # whether kernels are counted, but not run
-        self.launches = 0  # launches of our kernels, and of those that CuPy would need
+        self.launches = 0  # launches of our kernels and of CuPy's own
 
 
 state = State()
@@ -99,9 +99,9 @@ state.stream = Stream(0)
 
 
 class Memory:
-    """Where an array and its views lie: the device, and which stream wrote there last, when."""
+    """Memory of an array and its views: the device, and when which stream wrote last."""
 
-    mem = types.SimpleNamespace(ptr=None)  # what CuPy has of it
+    mem = types.SimpleNamespace(ptr=None)  # an attribute that CuPy's has
 
     def __init__(self):
         self.device = state.device
@@ -113,8 +113,8 @@ class Memory:
     def used(self):
         if self.device != state.device:
             raise Misuse(f"an array on device {self.device} is used while device {state.device} is current")
-        known = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
-        if self.stream.ptr != state.stream.ptr and self.time > known:
+        latest = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
+        if self.stream.ptr != state.stream.ptr and self.time > latest:
             raise Misuse("an array is used that another stream may still write")
 
 
@@ -129,14 +129,14 @@ def _plain(value):
 
 
 def _wrapped(value):
-    """Return a result as CuPy has it: an array, also where NumPy has a number."""
+    """Return a result as CuPy does: an array of rank 0 where NumPy returns a number."""
     if isinstance(value, (np.ndarray, np.generic)):
         return ndarray(*_allocated(np.asarray(value)))
     return tuple(map(_wrapped, value)) if isinstance(value, tuple) else value
 
 
 class UnownedMemory:
-    """Memory of another library, which `owner` keeps."""
+    """Memory of another library, kept alive by `owner`."""
 
     def __init__(self, ptr, size, owner, device):
         self.ptr, self.owner = ptr, owner
@@ -151,7 +151,7 @@ class MemoryPointer:
         self.mem, self.ptr = mem, mem.ptr + offset
 
     def array(self, shape, dtype, strides=None):
-        """Return what lies there, as NumPy's array and the stand-in's memory."""
+        """Return the contents as a NumPy array, and the stand-in's memory."""
         dtype = np.dtype(dtype)
         strides = strides or np.ndarray(shape, dtype, bytes(0) if 0 in shape else None).strides
         extent = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
@@ -164,7 +164,7 @@ def using_allocator(allocator):
 
 
 def _allocated(array):
-    """Return a new array, and its memory, where the current allocator puts it."""
+    """Return a new array and its memory, from the current allocator."""
     if state.allocator is None or array.size == 0:
         return array, None
     place, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
@@ -177,7 +177,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of a device."""
 
     def __init__(self, array, memory=None, memptr=None, strides=None):
-        if memptr is not None:  # as CuPy has it: shape, dtype, memptr, strides
+        if memptr is not None:  # CuPy's constructor: shape, dtype, memptr, strides
             array, memory = memptr.array(array, memory, strides)
         self.array = array
         self.memory = memory or Memory()
@@ -207,9 +207,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __getitem__(self, key):
-        found = self.array[_plain(key)]
-        shares = isinstance(found, np.ndarray) and found.base is not None and np.shares_memory(found, self.array)
-        return ndarray(found, self.memory) if shares else ndarray(np.asarray(found))
+        part = self.array[_plain(key)]
+        shares = isinstance(part, np.ndarray) and part.base is not None and np.shares_memory(part, self.array)
+        return ndarray(part, self.memory) if shares else ndarray(np.asarray(part))
 
     def __setitem__(self, key, value):
         self.memory.used()
@@ -287,7 +287,7 @@ class Kernel:
 
 
 class RawModule:
-    """A compiled file, which holds the family and the instance's name here."""
+    """A compiled file, which here contains the family and the instance's name."""
 
     def __init__(self, *, path):
         self._family, self._name = Path(path).read_text().split("\n")
@@ -304,19 +304,19 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
 
 
 def capturing():
-    """Capture a stream: whatever waits for any is an error meanwhile."""
+    """Capture a stream: any synchronisation raises meanwhile."""
     return mock.patch.object(state, "capturing", True)
 
 
 def asarray(value):
-    """Return a device array that holds what a NumPy array does; the copy is done when this returns."""
+    """Return a device array with the numbers of a NumPy array; the copy is finished on return."""
     array = ndarray(np.array(value))
     array.memory.time = 0
     return array
 
 
 def asnumpy(value):
-    """Return a NumPy array, which may be one already."""
+    """Return a NumPy array, unchanged if it is one already."""
     return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
 
@@ -351,7 +351,7 @@ def install(monkeypatch, cache):
     def function(name):
         def run(*args, **kwargs):
             state.launches += not name.startswith("empty")
-            numpy_name = "zeros" if name == "empty" and state.dry else name  # else warnings of what lies there
+            numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised numbers would warn
             return _wrapped(getattr(np, numpy_name)(*_plain(args), **{n: _plain(v) for n, v in kwargs.items()}))
 
         return run
@@ -367,8 +367,8 @@ def install(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
-    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))  # an address says nothing here
+    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))  # instead of the address
     monkeypatch.setattr(launcher, "AHEAD", False)
-    for module in (base, csc):  # torch, where it is imported, knows nothing of these arrays
+    for module in (base, csc):  # torch, if imported, cannot view these arrays
         monkeypatch.setattr(module, "VIEWS", [])
     return cupy

@@ -1,4 +1,4 @@
-"""What the tests of GemNet-OC's padded interface share: golden vectors, and a case whose lists have any order."""
+"""Golden vectors and random cases for the tests of GemNet-OC's padded interface."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def vectors(name):
 
 
 class Padded:
-    """A case in any order of triplets, with edges and atoms that have none."""
+    """A case with unordered triplets, and with edges and atoms without any."""
 
     def __init__(self, dtype=np.float64, index=np.int64):
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Programs that tests run in processes of their own."""
+"""Running programs in new processes."""
 
 import subprocess
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def run(*command, status=0, timeout=600, **keywords):
-    """Run a command to its end; a test fails where its status is another than expected."""
+    """Run a command; fail unless it ends with the expected status."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **keywords)
     assert done.returncode == status, f"{words} has status {done.returncode}:\n{done.stdout}\n{done.stderr}"
@@ -14,16 +14,16 @@ def run(*command, status=0, timeout=600, **keywords):
 
 
 def running(pid):
-    """Whether a process is there and has not ended; one that was killed and that nobody waits for is a zombie."""
+    """Whether a process exists and is no zombie (killed, and not waited for)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except OSError:
         return False
 
 
-def wait_until(there, seconds=60):
-    """Wait for a condition; a test fails where it does not come."""
+def wait_until(condition, seconds=60):
+    """Wait for a condition; fail if it does not become true in time."""
     deadline = time.monotonic() + seconds
-    while not there():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -17,7 +17,7 @@ SIZES = {
     "output_initializer": "glorot_orthogonal",
 }
 
-# Rounding of PyG's closed forms of the basis: they lose z^-l x^-l of the digits, 1e4 for the sizes of the tests.
+# Rounding of PyG's closed forms of the basis, which cancel by a factor z^-l x^-l: 1e4 for the sizes of the tests.
 TOLERANCE = 2**-53 * 1e5
 
 
@@ -36,7 +36,7 @@ def triplets(edge_index, num_nodes):
 
 
 def patch(monkeypatch, peer):
-    """Give PyG's module what a plain installation lacks, and zeros that are more than float32 numbers."""
+    """Replace what a plain installation lacks in PyG's module, and its float32 zeros by float64."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
     monkeypatch.setattr(peer, "triplets", triplets)
     monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

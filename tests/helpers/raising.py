@@ -1,4 +1,4 @@
-"""How tests write an error down: its kind and its words, as one text."""
+"""Expected errors as one text: kind and message."""
 
 import builtins
 import re
@@ -7,6 +7,6 @@ import pytest
 
 
 def raising(text):
-    """Expect an error whose text begins so, as "ValueError: f: x has shape (3,)"; `...` stands for any words."""
+    """Expect an error that begins with this text, such as "ValueError: f: x has shape (3,)"; `...` matches anything."""
     kind, _, words = text.partition(": ")
     return pytest.raises(getattr(builtins, kind), match="^" + re.escape(words).replace(r"\.\.\.", ".*"))

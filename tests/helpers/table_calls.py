@@ -1,4 +1,4 @@
-"""Small calls of every operator, drawn from the operator table: no operator is known by name here."""
+"""Random small calls of every operator, drawn from the operator table alone."""
 
 import re
 
@@ -27,18 +27,18 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None,
 
     For an operator of several graph objects `graph` is a mapping from name to object.
 
-    With the usual seed, edges are spread evenly over nodes; with another, most may belong to a few.
+    With the default seed edges are spread evenly over nodes; with others, most may belong to a few nodes.
 
-    What numbers are drawn `data` says, see `trigraph.verification.cases.draw`.
+    `data` selects the distribution of numbers, as in `trigraph.verification.cases.draw`.
 
-    Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
+    Optional arguments are present unless `setting` has None; results of fwd are passed to bwd.
     """
     rng, spec = np.random.default_rng(seed), op.definition
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in spec.symbols}
     graph = GRAPHS[spec.graph](chosen, index, rng) if graph is None else graph
-    found = graph if isinstance(graph, dict) else {"graph": graph}
+    graphs = graph if isinstance(graph, dict) else {"graph": graph}
     setting = {a.name: a.choices[-1] for a in op.attributes if a.choices} | (setting or {})
-    case = cases.assemble(spec, found, chosen, setting, np.dtype(dtype).name, rng, data=data)
+    case = cases.assemble(spec, graphs, chosen, setting, np.dtype(dtype).name, rng, data=data)
     values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in case.arguments(op).items()}
     if any(a.given_back for a in op.arguments):
         fwd = OPERATORS[f"{spec.name}_fwd"]
@@ -53,7 +53,7 @@ def graphs_of(op, values):
 
 
 def fields(op, result):
-    """Return the result of `op` as a mapping from field to array; without what the choices do not give."""
+    """Return the result of `op` as a mapping from field to array, without fields that its choices exclude."""
     if op.single:
         return {op.fields[0].name: result}
     return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}
@@ -65,7 +65,7 @@ def call(op, values, **keywords):
 
 
 def assert_right(op, values, got, chunked):
-    """Elementwise what the judge says, by the accuracy rule of sums in chunks or of direct ones."""
+    """Assert the accuracy rule elementwise against the judge, for sums in chunks or direct sums."""
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
     tolerance = tolerances.accuracy(chunked, evaluate(op.definition.terms, sizes))
     expected = ask(op, values)
@@ -88,7 +88,7 @@ def assert_same_bits(got, expected):
 
 
 def raises(kind, text, function, *args, **kwargs):
-    """Assert that a call raises exactly `kind` with exactly `text` (a compiled pattern: all of it matches)."""
+    """Assert that a call raises exactly `kind` with exactly `text` (or a compiled pattern that matches all of it)."""
     with pytest.raises(kind) as caught:
         function(*args, **kwargs)
     assert caught.type is kind

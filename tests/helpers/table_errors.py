@@ -1,4 +1,4 @@
-"""What the tests of argument checks share: one array of each kind from the operator table, and words of error texts."""
+"""For tests of argument checks: one array argument of each kind from the table, and parts of error texts."""
 
 import re
 
@@ -10,11 +10,11 @@ from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, shape_of
 from trigraph.table import SYMBOLS, names_in
 
-GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]  # what the choices of `draw` do not give is not there
+GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]  # without arguments that are absent from the drawn calls
 
 
 def sizes_of(op, values):
-    """Size of every symbol of a good call, read off plain axes and solved for the one symbol that has none."""
+    """Return the size of every symbol of a good call, from axes that are one symbol, or solved for."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
     sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
@@ -36,40 +36,40 @@ def listed(items):
 
 
 def with_numbers(array, sizes, free=()):
-    """Return the symbolic shape and its numbers; symbols in `free` have none yet."""
+    """Return the symbolic shape and its numbers as in error texts; symbols in `free` have no number."""
     numbers = [d if names_in(d) & set(free) else n for d, n in zip(array.dims, shape_of(array, sizes), strict=True)]
     return f"{listed(array.dims)} = {listed(numbers)}"
 
 
 def without_whole(op, array, shape, axis, sizes):
-    """Return a pattern of the text that no whole number fits the symbol that an axis is solved for."""
+    """Return a pattern of the error text for an axis that no whole number of a symbol fits."""
     symbol = bound_by(op, array, axis)
-    known = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
+    other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {listed(array.dims)}"
-    end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(known) + ", ".join(known)
+    end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
 
 
 def bound_by(op, array, axis):
-    """Symbol that this axis of a good call defines, rather than has to agree with; None if there is none."""
-    known = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
-    known |= {f"has_{n}" for n in op.definition.optional}
+    """Return the symbol whose size this axis defines; None if its size must agree with earlier ones."""
+    bound = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
+    bound |= {f"has_{n}" for n in op.definition.optional}
     for a in op.definition.inputs:
         for k, dim in enumerate(a.dims):
-            free = names_in(dim) - known
+            free = names_in(dim) - bound
             if (a.name, k) == (array.name, axis):
                 return next(iter(free), None)
-            known |= free
+            bound |= free
     return None
 
 
-# Of an Array, what argument checks look at, and what they do not.
+# Attributes of `Array` that argument checks read, and those that they do not.
 LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
 OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
 
 
 def kind_of(op, array):
-    """What the checks know of an array argument: two of one kind are checked by the same lines."""
+    """Return what the checks distinguish in an array argument: those of one kind take the same path."""
     axes = set()
     for k, dim in enumerate(array.dims):
         symbol = bound_by(op, array, k)
@@ -83,11 +83,11 @@ def kind_of(op, array):
 
 
 def one_of_each(items, kind, name):
-    """Return parameters of a test: the first item of each kind."""
-    found = {}
+    """Return the first item of each kind, as parameters of a test."""
+    params = {}
     for item in items:
-        found.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
-    return list(found.values())
+        params.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
+    return list(params.values())
 
 
 def _label(op, array):
@@ -116,12 +116,12 @@ SELECTIVE = one_of_each([(op,) for op in OPS if op.selective], lambda op: op.def
 
 
 def refused(op, values, error, text, **keywords):
-    """Assert that a call raises exactly this, after the operator's name."""
+    """Assert that a call raises exactly this text after the operator's name."""
     raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
 
 
 def empty_like(shape, order="C", offset=0, dtype="float64"):
-    """Array in the given order; `offset` bytes off an address aligned for its dtype."""
+    """Return an uninitialised array in this order, `offset` bytes after an aligned address."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + 16, np.uint8)
     start = -memory.ctypes.data % 8 + offset

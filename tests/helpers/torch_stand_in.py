@@ -1,9 +1,6 @@
-"""A stand-in for torch on a CUDA device, where torch knows the CPU alone: tensors that say that they are on one.
+"""A stand-in for torch on a CUDA device: CPU tensors that report a CUDA device.
 
-`trigraph.torch` then goes the way that it goes on a device: CuPy's stand-in views the tensors' memory, kernels run on
-the CPU, and results and workspace come from torch. It is evidence for that way alone. Torch itself computes on the CPU,
-through the dispatcher's key of the CPU, with the CPU's allocator; nothing is asynchronous, no graph is captured, there
-is one device, and the order between streams is seen only where CuPy's stand-in sees it.
+The records are streams passed to record_stream, by address, and sizes of allocations.
 """
 
 import sys

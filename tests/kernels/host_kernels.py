@@ -1,4 +1,4 @@
-"""The test kernels of this folder: primitives, storage, and faults (wrong ones beside their right twins)."""
+"""Builds of the test kernels: primitives, storage, and faults (a wrong kernel and its correct twin)."""
 
 import os
 import re
@@ -34,10 +34,10 @@ def require_compiler():
     require(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
 
 
-def turn():
-    """Return a number that says what `make test` takes of what `make test-all` takes all of.
+def rotating_subset():
+    """Return a number by which `make test` selects a subset of the cases of `make test-all`.
 
-    It is another one for another commit; outside of a repository, on another day.
+    It changes with the commit or, outside of a repository, with the day.
     """
     commit = environment._git(HERE, "rev-parse", "HEAD")
     return int(commit, 16) if commit else date.today().toordinal()

@@ -1,4 +1,4 @@
-"""What the sanitizer tests of kernel families share: builds, a library that counts, and workspace full of NaN."""
+"""Runs of a family's kernels under sanitizers: instrumented builds, recorded launches, workspace filled with NaN."""
 
 import ctypes
 import importlib.util
@@ -19,13 +19,13 @@ from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
-# The package's own library runs in every order, and has to give the same bits in each. What the slow builds report
-# depends on accesses and on the barriers between them, not on the order: each of them runs in one.
+# The package's own library must give the same bits in every order of threads. Sanitizers report accesses between
+# barriers, which do not depend on the order: instrumented builds run in one.
 ORDERS = ("forward", "reverse", "random")
 
 
 class Recorder(HostLibrary):
-    """A library that remembers what was launched."""
+    """A library that records the instances it launches."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -37,14 +37,14 @@ class Recorder(HostLibrary):
 
 
 def run(family):
-    """Run all cases of a family and compare them with the judge; return what the kernels gave."""
+    """Run all cases of a family and compare the results with the judge's; return them."""
     place = Rehearsal()
-    with place.poisoned():  # workspace that nobody has written
+    with place.poisoned():  # uninitialised workspace holds NaN
         return cases.run(family, place)
 
 
 def check(family, path, order):
-    """Run all cases with every kernel; sanitizers speak up by themselves, and every order gives the same bits."""
+    """Assert that all cases run all kernels, with the same bits in each order; a sanitizer raises by itself."""
     library = Recorder(path)
     with using_host_library(library, order, seed=5):
         fields = run(family)
@@ -67,7 +67,7 @@ _BARRIER = re.compile(r"\b__sync(?:threads|warp)\(\);")
 
 
 def barriers(family):
-    """Return the barriers in the sources of a family: the file, and which of the file's barriers it is."""
+    """Return the barriers in the sources of a family, as (file, number of the barrier in the file)."""
     sources = {}
     expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, sources)
     return [(path.name, k) for path, text in sources.items() for k in range(len(_BARRIER.findall(text)))]
@@ -93,7 +93,7 @@ def build(family, variant):
 
 
 def left_out(family, library, barrier):
-    """Run all cases without one barrier; return what speaks against it, or None.
+    """Run all cases without one barrier; return the error that this causes, or None.
 
     Parameters
     ----------
@@ -120,12 +120,12 @@ def left_out(family, library, barrier):
 
 
 def run_program(*arguments):
-    """Run a test file as a program with AddressSanitizer, which has to be the first thing a process loads.
+    """Run a test file in a new process, into which AddressSanitizer is loaded first.
 
     Returns
     -------
     tuple of str
-        What it printed, and the reports.
+        Standard output, and AddressSanitizer's reports.
     """
     require_compiler()
     environment = sanitizer_environment()

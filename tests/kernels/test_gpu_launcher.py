@@ -1,4 +1,4 @@
-"""The launcher: argument checks, refusals, threads, fork, and what it asks of CuPy, for which there is a stand-in."""
+"""The launcher: argument checks, errors, threads, forks, and its calls of CuPy, for which there is a stand-in."""
 
 import gc
 import importlib.util
@@ -31,7 +31,7 @@ F4, F8 = np.dtype("f4"), np.dtype("f8")
 
 
 def test_the_source_says_what_the_compiler_says():
-    """The launcher of a device goes by the former: types and names of the parameters of every instance."""
+    """Parameters read from the source equal those that the compiler reports, for every instance."""
     for family in INSTANCES:
         compiled = launcher.describe(HostLibrary(launcher.installed(family))._library)
         assert {name: tuple(texts) for name, texts in launcher._described()[family].items()} == compiled
@@ -50,13 +50,13 @@ def host():
 
 @pytest.fixture
 def compiled():
-    """Instances that NVRTC was asked for: options, file name, names and source."""
+    """The compilations that were requested: options, file name, names and source."""
     return []
 
 
 @pytest.fixture
 def device(host, monkeypatch, tmp_path, compiled):
-    """The launcher of a device whose kernels are those of primitives.cu, in a folder of their own."""
+    """The launcher of a device, with the kernels of primitives.cu."""
     cupy = cupy_stand_in.install(monkeypatch, tmp_path / "cache")
 
     def compile_using_nvrtc(source, options, filename, name_expressions):
@@ -226,7 +226,7 @@ def test_the_library_is_restored(host):
 
 
 def test_structs_are_passed_by_value(host):
-    """CuPy takes an array without axes; its dtype has the members where C++ has them."""
+    """A struct becomes an array of rank 0 whose dtype has the offsets of C++."""
     signature, names = launcher.describe(host.library("primitives")._library)["scalars"]
     assert signature == "double*,{bool,int,long long,const double*},float,double"
     assert names == "out,given.flag,given.i,given.wide,given.nothing,x,y"
@@ -239,7 +239,7 @@ def test_structs_are_passed_by_value(host):
 
 
 def function(device, kernel="scale"):
-    """What the launcher of a device has kept of a kernel."""
+    """Return the compiled kernel that the launcher of a device has cached."""
     return device._functions[0, "primitives", kernel, F4][0]
 
 
@@ -270,7 +270,7 @@ def test_the_next_process_finds_what_was_compiled(device, compiled, monkeypatch,
 
 
 def test_what_a_call_needs_is_compiled_ahead(device, compiled, monkeypatch):
-    """In other threads, of the same types; whoever needs it meanwhile waits. `compile` does it beforehand, once."""
+    """The first launch compiles, in threads, what else its call needs; `compile` does so for an operator, each once."""
     monkeypatch.setattr(launcher, "AHEAD", True)
     begun, kernels = threading.Event(), cache.together("weighted", "finish_rows<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
@@ -302,7 +302,7 @@ def flipped(code):
 @pytest.mark.parametrize("damage", [lambda code: b"", lambda code: code[:-1], flipped], ids=["empty", "cut", "flipped"])
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_damaged_file_is_compiled_again(device, compiled, tmp_path, damage, renamed):
-    """Whether it has the right name, or one of other content; nothing else stays in the folder."""
+    """An empty, truncated or changed file in the cache, also if renamed, is compiled again; nothing else is left."""
     scale(device)
     (file,) = (tmp_path / "cache").rglob("*.cubin")
     whole = file.read_bytes()
@@ -319,7 +319,7 @@ def test_a_damaged_file_is_compiled_again(device, compiled, tmp_path, damage, re
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(device, compiled, tmp_path, monkeypatch):
-    """The folder of the process takes the code instead."""
+    """With a full disk no partial file is left, and a temporary folder of the process is used."""
     write, full = Path.write_bytes, tmp_path / "cache"
 
     def cut(path, code):
@@ -334,7 +334,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(device, compiled, tmp_path, m
 
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
 def test_a_cache_that_cannot_be_kept(device, compiled, monkeypatch, tmp_path, why):
-    """The folder is that of the process where CuPy keeps nothing either, and where the home cannot be written to."""
+    """A temporary folder is used if CuPy's cache is in memory, or the home is not writable."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / ("file" if why == "read-only" else "kept")))
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", str(int(why == "in memory")))
@@ -375,10 +375,10 @@ def test_asks_for_more_shared_memory(device):
     ("owner", "method"), [(cupy_stand_in.Kernel, "__call__"), (cupy_stand_in.RawModule, "get_function")]
 )
 def test_refused_memory_passes_through(device, monkeypatch, owner, method):
-    """The launcher keeps no array of a call that failed, so that the pool gets them back, and works on."""
+    """After a MemoryError the launcher holds no array of the call, and the next call works."""
 
     class OutOfMemoryError(MemoryError):
-        """As CuPy's."""
+        """Like CuPy's, a MemoryError."""
 
     def refuse(*_, **__):
         raise OutOfMemoryError("Out of memory allocating 512 bytes")
@@ -395,7 +395,7 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
     assert (scale(device) == 2).all()
 
 
-# Numbers of the Python side that are those of a kernel, and show in no case of `trigraph verify` where they are larger.
+# Constants that Python and CUDA sources both state; no case of `trigraph verify` would show a difference.
 SAME = [
     (dimenet.DEGREES, "dimenet_triplets.cuh", "DEGREES"),
     (dimenet.PAD, "dimenet_triplets.cuh", "PAD"),

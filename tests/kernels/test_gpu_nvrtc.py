@@ -1,6 +1,6 @@
-"""NVRTC, without a GPU: every kernel instance compiles for every architecture and keeps to its budget.
+"""Every kernel instance compiles with NVRTC (no GPU needed) for every architecture, within its budget of registers.
 
-`make test` compiles one instance of every kernel for one architecture, by the commit's turn; `make test-all` all.
+`make test` compiles one instance of every kernel for one architecture, selected by the commit; `make test-all` all.
 """
 
 import functools
@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import require, turn
+from host_kernels import require, rotating_subset
 
 from trigraph.gpu import budgets as gpu_budgets
 from trigraph.gpu import cache
@@ -24,13 +24,13 @@ SMALL = Usage(registers=20, stack=0, spill_stores=0, spill_loads=0, barriers=1, 
 
 @pytest.fixture(scope="module")
 def nvrtc():
-    found = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
-    require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
+    installed = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
+    require(installed, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
 
 
 @pytest.fixture(scope="module")
 def compiled(nvrtc, request):
-    """The families and architectures of the slow tests to be run, compiled by as many processes as there are cores."""
+    """What the selected slow tests need, compiled by as many processes as there are cores."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
@@ -52,10 +52,10 @@ def test_kernels_keep_to_their_budgets(compiled, family, architecture):
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("family", INSTANCES)
 def test_one_instance_of_every_kernel(family):
-    by_kernel, architecture = {}, ARCHITECTURES[turn() % len(ARCHITECTURES)]
+    by_kernel, architecture = {}, ARCHITECTURES[rotating_subset() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:
         by_kernel.setdefault(name.split("<")[0], []).append(name)
-    names = [instances[turn() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
+    names = [instances[rotating_subset() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
     measured = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
     assert compare(family, architecture, measured, gpu_budgets.read_budgets()) == []
 
@@ -70,8 +70,8 @@ def test_budgets_are_of_the_instances():
 def test_budgets_are_of_what_is_launched():
     from cuda.core import ProgramOptions
 
-    given = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_budgets.OPTIONS).as_bytes("nvrtc")}
-    assert given == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
+    options = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_budgets.OPTIONS).as_bytes("nvrtc")}
+    assert options == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 
 @pytest.mark.usefixtures("nvrtc")
@@ -137,7 +137,7 @@ def test_command_line(monkeypatch, tmp_path, capsys):
 
 
 def test_what_cupy_adds_to_the_options(monkeypatch):
-    """The function past `RawModule`, which CuPy does not document, takes what it took, and adds no -ftz=true."""
+    """CuPy's undocumented function below `RawModule` has the same parameters as before, and adds no -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
     def compiled(program, options):
@@ -146,5 +146,5 @@ def test_what_cupy_adds_to_the_options(monkeypatch):
 
     monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", compiled)
     call = functools.partial(cupy.cuda.compiler.compile_using_nvrtc, "", cache.OPTIONS, arch="90", method="lto")
-    with pytest.raises(InterruptedError):  # for a link, since no device is asked then what it is
+    with pytest.raises(InterruptedError):  # raised in place of the link, before CuPy asks for a device
         call(filename="product.cu", name_expressions=("product<float>",))

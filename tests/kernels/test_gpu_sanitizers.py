@@ -1,10 +1,10 @@
-"""Every kernel under the race build, AddressSanitizer and three orders of blocks and threads; and these tests tested.
+"""Every kernel under the race detector, AddressSanitizer and three orders of blocks and threads.
 
-No kernel can do without any of its barriers: each is left out in turn, and the race build, wrong results or other bits
-in another order have to tell. Where NaN goes `trigraph verify` shows.
+The tests are tested: each barrier is left out in turn, which a reported race, wrong results or bits that depend on
+the order must show.
 
-`make test` takes one family and one of the two sanitizers, by the commit's turn. Run as a program with a family and
-the path of a library, this file does the work of one build in a process of its own.
+`make test` takes one family and one sanitizer, selected by the commit. Run as a program with a family and the path of a
+library, this file tests that library.
 """
 
 import random
@@ -12,19 +12,21 @@ import sys
 
 import pytest
 import sanitizers
-from host_kernels import turn
+from host_kernels import rotating_subset
 
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = FAMILIES[turn() % 5], ("race", "asan")[turn() // 5 % 2]
+QUICK_FAMILY, QUICK_VARIANT = FAMILIES[rotating_subset() % 5], ("race", "asan")[rotating_subset() // 5 % 2]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]
-QUICK_BARRIERS = random.Random(turn()).sample([barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2)
+QUICK_BARRIERS = random.Random(rotating_subset()).sample(
+    [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2
+)
 
 
 def in_turn(values, variant, quick=((QUICK_FAMILY,),)):
-    """Return parameters of a test of a variant, of which those are slow that are not quick or whose turn it is not."""
+    """Return a test's parameters for a variant; those that the commit does not select are marked slow."""
     turns = quick if variant == QUICK_VARIANT else ()
     return [pytest.param(*v, marks=() if v in turns else pytest.mark.slow) for v in values]
 
@@ -48,11 +50,11 @@ def test_asan(family):
 
 @pytest.mark.parametrize(("family", "file", "number"), in_turn(BARRIERS, "race", QUICK_BARRIERS))
 def test_no_barrier_is_superfluous(family, file, number):
-    found = None
+    report = None
     for variant in ("race", "fast"):
-        if found is None:
-            found = sanitizers.left_out(family, sanitizers.build(family, variant), (file, number))
-    assert found is not None
+        if report is None:
+            report = sanitizers.left_out(family, sanitizers.build(family, variant), (file, number))
+    assert report is not None
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""What NVRTC made of the loops that matter, counted in machine code: a device is not needed, and no time is claimed.
+"""Instructions of the innermost loops that NVRTC generates: shares of multiply-adds, and loads. No device is needed.
 
-CUDA's disassembler shows the machine code. Of the loops of DimeNet++ and GNO the share of products is counted, and how
-often they read shared memory: each of a multiprocessor's four parts issues one instruction at a time, a product or
-another one, so that the share of products is the share of the arithmetic peak that a loop can come to.
+At least half of the loops, those that run most often, reach half of the peak.
 """
 
 import importlib.metadata
@@ -45,16 +43,16 @@ def disassembler():
         files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    found = [str(file.locate()) for file in files if file.name == "nvdisasm"]
-    require(found, "nvidia-cuda-nvdisasm")
-    return found[0]
+    paths = [str(file.locate()) for file in files if file.name == "nvdisasm"]
+    require(paths, "nvidia-cuda-nvdisasm")
+    return paths[0]
 
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory):
     """A function of a family: instance -> its lines, labels that end with a colon and instructions with a semicolon."""
-    found = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
-    require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
+    installed = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
+    require(installed, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
     from cuda.core import Program, ProgramOptions
 
     command, directory = disassembler(), tmp_path_factory.mktemp("sass")

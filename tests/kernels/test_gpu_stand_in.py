@@ -1,4 +1,4 @@
-"""The device path with a stand-in for CuPy (see cupy_stand_in.py): devices, streams, captures, waits, and launches."""
+"""The device path with a stand-in for CuPy (cupy_stand_in.py): devices, streams, captures, waits, launches."""
 
 import cupy_stand_in
 import numpy as np
@@ -17,9 +17,9 @@ from trigraph.table import SYMBOLS
 @pytest.mark.parametrize(("device", "sizes"), [(0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_bits_of_gpu_host(cupy, name, device, sizes):
-    """The device of the arrays is entered, whichever is the current one; results are there, too.
+    """Results lie on the arrays' device, whichever is current, with the bits of gpu-host.
 
-    With graphs that have been prepared, with and without long rows, a call waits for nothing: it can be captured.
+    With prepared graphs, with and without long rows, a call never synchronises, so that it can be captured.
     """
     with cupy.cuda.Device(device):
         values, on_device = moved_call(OPERATORS[name], **sizes)
@@ -27,13 +27,13 @@ def test_bits_of_gpu_host(cupy, name, device, sizes):
             graph.prepare()
     expected = fields(OPERATORS[name], FUNCTIONS[name](**values, backend="gpu-host"))
     with capturing():
-        found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
+        results = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
     assert cupy.cuda.Device().id == 0
     with cupy.cuda.Device(device):
         for field, array in expected.items():
-            assert (array is None) == (found[field] is None)
-            assert array is None or found[field].device.id == device
-            assert array is None or found[field].get().tobytes() == array.tobytes(), field
+            assert (array is None) == (results[field] is None)
+            assert array is None or results[field].device.id == device
+            assert array is None or results[field].get().tobytes() == array.tobytes(), field
 
 
 @pytest.mark.parametrize("graph", ["csc", "edges", "triplets"])
@@ -42,15 +42,15 @@ def test_graphs_of_another_device(cupy, graph):
     for value in values.values() if isinstance(values, dict) else (values,):
         function, arguments = value.__reduce__()
         with cupy.cuda.Device(1):
-            given = [moved(a) for a in arguments]
-        graph = function(*given)
+            on_device = [moved(a) for a in arguments]
+        graph = function(*on_device)
         assert graph.device == "cuda:1"
         assert graph.prepare() is not None
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if op.graph])
 def test_a_graph_is_done_when_it_is_there(cupy, name):
-    """Another stream may use a graph, and its order of the backward, as soon as they are there."""
+    """Another stream may use a graph, and its order by source, without waiting: constructing them synchronises."""
     op = OPERATORS[name]
     values, on_device = moved_call(op)
     with cupy.cuda.Stream():
@@ -62,18 +62,18 @@ def test_a_graph_is_done_when_it_is_there(cupy, name):
 
 @pytest.mark.usefixtures("cupy")
 def test_an_index_array_is_warned_of():
-    """It is sorted and checked at each call, for which the host waits; a graph object is so once."""
+    """An index array in place of a graph object works, with a warning: each call sorts it, and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
     _, on_device = moved_call(op)
     expected = call(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
-        found = call(op, {**on_device, "triplets": on_device["triplets"].index})
+        results = call(op, {**on_device, "triplets": on_device["triplets"].index})
     assert [w.filename for w in caught] == [table_calls.__file__]
-    assert found["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
+    assert results["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
 
 def test_the_stand_in_is_strict(cupy):
-    """What it is for: each of these would be a wrong number on a device, or none."""
+    """The stand-in raises for each misuse that would give wrong numbers, or an error, on a device."""
     x = asarray(np.ones(3))
     with cupy.cuda.Device(1), pytest.raises(Misuse, match="device 0 is used while device 1"):
         x + x
@@ -87,7 +87,7 @@ def test_the_stand_in_is_strict(cupy):
 
 @pytest.mark.usefixtures("cupy")
 def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
-    """A sum of 16,777,216 rows takes two launches, each within what a device grants."""
+    """A sum over 16,777,216 rows exceeds the blocks of one launch and takes two."""
     x = floats(sums.MOST_ROWS + 256, 1)
     cupy_stand_in.state.dry = True
     before = cupy_stand_in.state.launches
@@ -101,14 +101,14 @@ def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize("name", ["agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_bwd2"])
 def test_checks_of_the_same_arguments_are_remembered(monkeypatch, name):
-    """Arrays of a device too, half precision included; on another device they are looked at again."""
+    """Checked calls are remembered for device arrays too; the same call on another device is checked again."""
     op = OPERATORS[name]
     values, on_device = moved_call(op)
     expected = call(op, on_device)
     with monkeypatch.context() as passed:
         passed.setattr(checks, "_check_arrays", None)
-        found = call(op, on_device)
-    assert all(a is None or a.get().tobytes() == expected[n].get().tobytes() for n, a in found.items())
+        results = call(op, on_device)
+    assert all(a is None or a.get().tobytes() == expected[n].get().tobytes() for n, a in results.items())
     first = next(a.name for a in op.arguments if on_device[a.name] is not None)
     with cupy_stand_in.Device(1):
         elsewhere = moved(values[first])
@@ -116,15 +116,15 @@ def test_checks_of_the_same_arguments_are_remembered(monkeypatch, name):
         call(op, {**on_device, first: elsewhere})
 
 
-# Launches of each call: those of our kernels, of CuPy and of cuBLAS. A launch costs some microseconds of the host's
-# time, and leaves a device idle where it is small.
+# Number of launches of each call: our kernels, CuPy's and cuBLAS's. Each takes microseconds on the host, which small
+# calls cannot hide.
 
 
 WIDTH, HEADS, HIDDEN, D = 32, 8, 64, 3
 
 
 def regular(num_nodes, degree):
-    """Every node has as many in-edges, and as many out-edges."""
+    """Return a graph in which every node has this number of in-edges and of out-edges."""
     offsets = np.arange(num_nodes + 1, dtype=np.int32) * degree
     indices = (np.arange(num_nodes * degree, dtype=np.int32) * 7) % num_nodes
     graph = CSC(asarray(offsets), asarray(indices))
@@ -133,12 +133,12 @@ def regular(num_nodes, degree):
 
 
 def floats(*shape):
-    """Numbers that no kernel reads."""
+    """Return an array whose numbers no kernel reads."""
     return ndarray(np.empty(shape, np.float32))
 
 
 def calls(graph):
-    """Operator and arguments by name of the test."""
+    """Return the arguments of each operator in LAUNCHES."""
     n, edges = graph.num_dst_nodes, graph.num_edges
     x, y, w = floats(n, WIDTH), floats(n, WIDTH), floats(edges)
     attention = x, x, floats(2 * WIDTH), graph, HEADS
@@ -155,8 +155,8 @@ def calls(graph):
     }
 
 
-# With 320 thousand and with 4 million edges: no row is long, so nothing joins pieces, and only the bound of a block's
-# memory (sums.WORKSPACE) makes more launches of more edges, where a message's moments are 19 and 36 KB for each node.
+# With 320 thousand and 4 million edges, and no long rows. More edges take more launches only where the workspace is
+# bounded (sums.WORKSPACE): the moments of gno_message are 19 and 36 KB per node.
 MOST = {
     "agg_weighted_n2n_fwd": (1, 1),
     "agg_weighted_n2n_bwd": (2, 2),
@@ -171,11 +171,11 @@ MOST = {
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize(("size", "edges"), [(0, 320_000), (1, 4_000_000)])
 def test_launches_of_a_call(size, edges):
-    given = calls(regular(edges // 16, 16))
+    arguments = calls(regular(edges // 16, 16))
     cupy_stand_in.state.dry = True
     for name, most in MOST.items():
         before = cupy_stand_in.state.launches
-        getattr(trigraph, name)(*given[name])
+        getattr(trigraph, name)(*arguments[name])
         assert cupy_stand_in.state.launches - before <= most[size], name
 
 
@@ -194,7 +194,7 @@ MOLECULE = {
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_batch_costs_what_a_molecule_does(name):
-    """256 molecules take the launches of one; a sum over all of their edges may have one level more."""
+    """A batch of 256 molecules takes as many launches as one molecule, plus at most one for a sum over all edges."""
     op, counts = OPERATORS[name], []
     symbols = {*op.definition.symbols, *(op.graph.sizes if op.graph else ())}
     for molecules in (1, 256):

@@ -1,6 +1,6 @@
-"""Half precision in the CUDA kernels, run as gpu-host: what may be half, what must be float32, and how it is rounded.
+"""Half precision in gpu-host: which arrays may be half or must be float32, and how results are rounded.
 
-How far results are from the right ones is what `trigraph verify` tells (`verification/half.py`).
+`trigraph verify` checks the errors (`verification/half.py`).
 """
 
 import ml_dtypes
@@ -18,16 +18,16 @@ WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in o
 
 
 def stored(op, dtype, **more):
-    """Arguments with what may be half in `dtype`, the rest in float32; scores are those of these embeddings."""
+    """Return arguments in `dtype` where they may be half, else float32, with fwd's results for these numbers."""
     names = {a.name for a in op.arguments if a.half}
     values = draw(op, np.float32, **more)
     values = {n: v.astype(dtype) if n in names else v for n, v in values.items()}
     back = [a.name for a in op.arguments if a.given_back]
     if back:
         fwd = OPERATORS[f"{op.definition.name}_fwd"]
-        given = values | dict.fromkeys(op.definition.requests, True)
-        found = FUNCTIONS[fwd.name](**{n: given[n] for n in fwd.parameters}, backend="gpu-host")
-        values |= {n: getattr(found, n) for n in back}
+        arguments = values | dict.fromkeys(op.definition.requests, True)
+        result = FUNCTIONS[fwd.name](**{n: arguments[n] for n in fwd.parameters}, backend="gpu-host")
+        values |= {n: getattr(result, n) for n in back}
     return values
 
 
@@ -65,7 +65,7 @@ def test_outputs_of_the_callers(op):
 
 @pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
 def test_round(kind):
-    """The numbers themselves, those half way between two, and the neighbours of both; and any others."""
+    """Rounds half precision's own numbers, midpoints between them, the neighbours of both, and random numbers."""
     with np.errstate(invalid="ignore", over="ignore"):
         every = np.arange(1 << 16, dtype=np.uint16).view(kind)
         bits = every.astype(np.float32).view(np.uint32).astype(np.int64)

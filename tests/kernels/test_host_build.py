@@ -1,4 +1,4 @@
-"""The builder: rewriting, included files, tables of parameters, the command line that meson calls."""
+"""The builder of gpu-host: rewriting of CUDA, included files, tables of parameters, meson's command line."""
 
 import sys
 
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, build.__file__]
     ],
 )
 def test_rewrite(declaration, rewritten):
-    """Other forms are those of the package's kernels, whose results have to be right; comments are in primitives.cu."""
+    """Declarations in shared memory are rewritten as references (other forms occur in the package's kernels)."""
     assert rewrite_shared(declaration).startswith(rewritten)
 
 
@@ -47,7 +47,7 @@ def test_rewrite_refuses(declaration):
 
 @pytest.fixture
 def family(tmp_path):
-    """A gpu folder with one small family, as meson sees it."""
+    """A folder like gpu/ with one small family."""
     source = tmp_path / "gpu"
     (source / "kernels").mkdir(parents=True)
     (source / "kernels" / "toy.cu").write_text('#include "toy.cuh"\n__global__ void other(int n) {}\n')
@@ -83,7 +83,7 @@ def test_generate_refuses(family, tmp_path, instances, says):
 
 
 def test_no_floating_atomics(tmp_path):
-    """Sums in no order are refused by the compiler, whose words the error has: there are no atomics."""
+    """A kernel with atomicAdd of floats does not compile, and the error has the compiler's text."""
     require_compiler()
     source = tmp_path / "kernels" / "toy.cu"
     source.parent.mkdir()

@@ -1,6 +1,6 @@
-"""What is wrong with a kernel is found, and its right twin raises no alarm, in each order of threads.
+"""gpu-host reports the fault of each wrong kernel, and none for its correct twin, in each order of threads.
 
-Run as a program with the path of a library, this file launches kernels under AddressSanitizer, in a process of its own.
+Run as a program with the path of a library, this file launches the kernels under AddressSanitizer.
 """
 
 import os
@@ -26,7 +26,7 @@ def launch(kernel, right, case):
 
 
 def following(kernel):
-    """Return the kernel that stands behind another one in the file."""
+    """Return the kernel that follows another one in the file."""
     kernels = list(dict.fromkeys(name.split("<")[0] for name in INSTANCES["faults"]))
     return kernels[kernels.index(kernel) + 1]
 
@@ -40,12 +40,12 @@ def integers(size):
 
 
 class Case(NamedTuple):
-    """A launch of a kernel of faults.cu and what is said about it."""
+    """A launch of a kernel of faults.cu, and the expected message."""
 
     threads: int
     args: Callable[[], dict[str, object]]
     says: str
-    line: str = ""  # a text on the source lines that the message names
+    line: str = ""  # text of the source line that the message names
     shared_mem: int = 0
     blocks: int = 1
 
@@ -54,7 +54,7 @@ def row():
     return {"y": floats(64)}
 
 
-#: What only the race build finds.
+#: Faults that only the race detector finds.
 RACES = {
     "missing_barrier": Case(64, row, r"race: .* tile\[\d+\] \(shared\)", "tile["),
     "chain_of_syncwarps": Case(32, row, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
@@ -68,7 +68,7 @@ RACES = {
     "null_pointer": Case(64, lambda: row() | {"x": None}, r"reads at .* through a null pointer", "y[thr"),
 }
 
-#: What every build finds: the schedule itself cannot go on.
+#: Faults that every build finds, because no thread can continue.
 SCHEDULE = {
     "deadlock": Case(
         64,
@@ -94,7 +94,7 @@ SCHEDULE = {
     "width_of_shuffle": Case(32, lambda: row() | {"width": 12}, r"width 12 is not a power of two"),
 }
 
-#: What AddressSanitizer or UBSan finds, which end the process; of the last two nothing else speaks.
+#: Faults that AddressSanitizer or UBSan finds and that end the process; no other build finds the last two.
 BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
 ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in BOUNDS} | {
     "outside_local": Case(64, lambda: row() | {"last": 7}, "insufficient space|stack-buffer-overflow"),
@@ -135,7 +135,7 @@ def test_schedule(faults_fast, faults_race, order, kernel, right):
             if right:
                 launch(kernel, right, case)
                 continue
-            for _ in range(2):  # a failed launch leaves nothing behind
+            for _ in range(2):  # a failed launch does not affect the next
                 with pytest.raises(KernelError, match=case.says):
                     launch(kernel, right, case)
             launch(kernel, True, case)
@@ -149,7 +149,7 @@ def test_many_seeds_give_no_false_alarm(faults_race):
 
 
 def test_asan():
-    """The wrong kernels one after the other, each with its report; before them the right ones, without any."""
+    """Correct kernels cause no report, then each wrong one causes its own."""
     output, report = run_program(__file__, library("faults", "asan"))
     reports = dict(re.findall(r"^begin (\w+)$(.*?)^end$", report, re.DOTALL | re.MULTILINE))
     assert output == "all right\n", report
@@ -161,7 +161,7 @@ def test_asan():
 
 
 def right_kernels(path):
-    """Launch all right kernels; threads that a deadlock has abandoned leave nothing poisoned behind."""
+    """Launch all correct kernels, after a deadlock whose abandoned threads must leave no poisoned memory."""
     for order in ("forward", "reverse", "random"):
         with using_host_library(path, order):
             for kernel, case in {**RACES, **SCHEDULE, **ASAN}.items():

@@ -17,13 +17,13 @@ from trigraph.table import OPERATORS
 
 PROGRAM = Path(__file__).with_name("athena_program.f90")
 ARRAYS = ("adj_ia", "adj_ja", "coords", "params", "features", "up_kernel", "up_agg")
-# The program's results in their order: the operators whose fields they are, and what the golden vectors call them.
+# Results in the order in which the program writes them: operator and name in the golden vectors.
 CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") for order in ("fwd", "bwd")]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Built as the README of the sources says, but unoptimised and with all checks of gfortran."""
+    """The program's path, built as the sources' README says, but unoptimised and with gfortran's run-time checks."""
     folder = tmp_path_factory.mktemp("athena")
     done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
     assert done.exit_code == 0, done.output
@@ -36,7 +36,7 @@ def program(tmp_path_factory):
 
 
 def run(program, folder, case, status=0):
-    """Run the program on a case, whose arrays have the Fortran shapes in C order, as golden vectors have them."""
+    """Run the program on a case and return its output file's path; arrays have Fortran's shapes in C order."""
     with open(folder / "case", "wb") as file:
         file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
         for name in ARRAYS:
@@ -51,7 +51,7 @@ def graph_of(case):
 
 
 def draw(d, hidden, f_in, f_out, degrees, num_e, edges):
-    """A case. The hidden layer is of small fractions, exact in float32, and odd biases keep its neurons away from 0."""
+    """Draw a case whose hidden layer is exact in float32 (small fractions) and never 0, relu's kink (odd biases)."""
     rng, f, num_v = np.random.default_rng(7), f_in * f_out, len(degrees)
     adj_ia = 1 + np.concatenate([[0], np.cumsum(degrees)])
     senders = rng.integers(1, num_v + 1, adj_ia[-1] - 1)
@@ -71,7 +71,8 @@ def shuffled(rng, n):
 
 
 CASES = {
-    # Vertices without in-edges come first, in between and last; one has more than a leaf of 128.
+    # Degrees: vertices without in-edges first, in between and last; one with more than 128 in-edges (a leaf of the
+    # sum).
     "permuted edges": draw(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled),
     "shared and unused edges": draw(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
     "isolated vertices": draw(2, 4, 3, 2, [0] * 5, 3, shuffled),
@@ -84,19 +85,19 @@ CASES = {
 def test_program_agrees_with_the_formula(program, tmp_path, name):
     case = CASES[name]
     run(program, tmp_path, case)
-    found = np.fromfile(tmp_path / "results", np.float32)
+    numbers = np.fromfile(tmp_path / "results", np.float32)
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
-    given = {n: case[name].T.copy() for n, name in names.items()}
-    given |= {"graph": graph_of(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
+    values = {n: case[name].T.copy() for n, name in names.items()}
+    values |= {"graph": graph_of(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
     for op in map(OPERATORS.get, CALLS):
-        arguments, got = {n: given[n] for n in op.parameters}, {}
+        arguments, got = {n: values[n] for n in op.parameters}, {}
         sizes = bind_sizes(op, arguments, {a.name: arguments[a.name].shape for a in op.given(arguments)})
         for field in op.fields:
             shape = shape_of(field, sizes)
-            got[field.name], found = found[: math.prod(shape)].reshape(shape), found[math.prod(shape) :]
+            got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
         assert_right(op, arguments, got, chunked=True)
-        given.setdefault("kernel", got.get("kernel"))  # which the sums get
-    assert not len(found)
+        values.setdefault("kernel", got.get("kernel"))  # the kernel that the program computed is the input of its sums
+    assert not len(numbers)
 
 
 def changed(name, place, value):

@@ -44,7 +44,7 @@ def test_signatures_of_the_backends(backend):
         expected = inspect.signature(front).parameters
         assert list(expected)[-2:] == ["out", "backend"]
         assert pickle.loads(pickle.dumps(front)) is front
-        writes_out = backend != "pyref"  # its functions are formulas, which return new arrays
+        writes_out = backend != "pyref"  # pyref's functions are formulas, which return new arrays
         names = [n for n in expected if n != "backend" and (writes_out or n != "out")]
         assert list(inspect.signature(function).parameters) == names
         for name in names:
@@ -70,7 +70,7 @@ def test_docstring_names_everything(op):
     assert raised == ["TypeError", "ValueError", "MemoryError", "ImportError"]
 
 
-# Calls and results: what backends compute `trigraph verify` shows
+# Calls and types of results (`trigraph verify` checks the numbers)
 
 
 @pytest.mark.parametrize("op", EACH_OPERATOR)
@@ -102,7 +102,7 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
 
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op):
-    """Names in any form; verify asks each backend for each field alone."""
+    """`wrt` may be a list, tuple or other iterable of names (`trigraph verify` requests each field alone)."""
     values = draw(op)
     full = call(op, values)
     names = list(full)
@@ -144,7 +144,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def typical(definition, k=0):
-    """Sizes, presence of everything optional, and places of the default choices."""
+    """Return typical values of all symbols: sizes, 1 for has_<optional>, and the numbers of the default choices."""
     sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
     sizes |= {f"has_{n}": 1 for n in definition.optional}
     return sizes | {a.name: choice_number(a.choices, a.default) for a in definition.attributes if a.choices}
@@ -157,7 +157,7 @@ def test_symbols():
         assert {name for name, _ in definition.maxima} <= set(definition.symbols)
         assert all(max(SYMBOLS[name].typical) <= maximum for name, maximum in definition.maxima)
     used = {s for d in DEFINITIONS for s in d.symbols}
-    assert used == SYMBOLS.keys()  # nothing unknown, nothing dead
+    assert used == SYMBOLS.keys()  # every symbol in use is declared, and the other way round
 
 
 @pytest.mark.parametrize("definition", DEFS)
@@ -168,8 +168,8 @@ def test_definition(definition):
     reserved = {"graph", "wrt", "out", "backend"}  # an output is no parameter, but grad_<output> is
     assert not reserved & (set(names) - {a.name for a in definition.outputs + definition.auxiliary})
     assert set(definition.given_back) <= {a.name for a in definition.outputs + definition.auxiliary}
-    known = {a.name for a in definition.attributes} | set(definition.optional)
-    assert all(set(setting) <= known for setting in definition.settings)
+    allowed = {a.name for a in definition.attributes} | set(definition.optional)
+    assert all(set(setting) <= allowed for setting in definition.settings)
     assert len(definition.formulas) == len(definition.operations) == 3
     for a in definition.attributes:
         assert [bool(a.choices), a.real, a.name in SYMBOLS].count(True) == 1
@@ -186,7 +186,7 @@ def test_definition(definition):
 
 @pytest.mark.parametrize("definition", DEFS)
 def test_expressions(definition):
-    """Sizes follow from them, and numbers of operations that grow with the order of the derivative."""
+    """Every shape and count of operations can be evaluated; counts grow with the order of the derivative."""
     for k in range(3):
         sizes = typical(definition, k)
         for a in definition.inputs + definition.outputs:
@@ -200,7 +200,7 @@ def test_expressions(definition):
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():
-    """Rooms of the Fortran sources include files, and use modules, of their own and of common/ alone."""
+    """reference/ and fast/ include files, and use modules, of their own folder and of common/ only."""
     used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
     for room in ("common", "reference", "fast"):
         here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]

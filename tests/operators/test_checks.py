@@ -1,4 +1,4 @@
-"""Arrays, attributes, graphs, choices, `backend`, `wrt`, `out` and calls are perturbed; the exact error is expected."""
+"""Each argument of each operator is made wrong in one way, and the exact error is expected."""
 
 import contextlib
 import dataclasses
@@ -41,13 +41,13 @@ from trigraph.table import SYMBOLS, names_in
 
 
 def test_kinds_tell_all_that_is_known_of_an_array():
-    """The checks know no operator by name: they read the table, and here is what they read there of an array."""
+    """Every attribute of `Array` is in LOOKED_AT, which `kind_of` compares, or in OVERLOOKED."""
     attributes = {f.name for f in dataclasses.fields(OPS[0].arguments[0])} - {"shape"}
     assert attributes == {*LOOKED_AT, *OVERLOOKED}
 
 
 def blamed(op, array, symbol):
-    """Array that does not fit any more when `array` has redefined a symbol: the next one that uses it."""
+    """Return the array that the error names when `array` redefines a symbol: the next one that uses the symbol."""
     later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
     return next((a for a in later if any(symbol in names_in(d) for d in a.dims)), None)
 
@@ -73,7 +73,7 @@ def test_wrong_size_on_each_axis(op, array, change):
         elif (other := blamed(op, array, symbol)) is not None:
             text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
         else:
-            call(op, values)  # a size that nothing else shares
+            call(op, values)  # no other array has this size: any value is right
             continue
         raises(ValueError, text, FUNCTIONS[op.name], **values)
 
@@ -101,7 +101,7 @@ def test_wrong_rank(op, array):
     for bad in (value[None], *column, value[0], np.float64(1).reshape(())):
         start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
         end = f" of rank {len(array.dims)}"
-        if array.name in [a.name for a in op.definition.inputs]:  # it would have fixed some of the numbers
+        if array.name in [a.name for a in op.definition.inputs]:  # the text does not know the sizes it defines
             text = re.compile(re.escape(start + listed(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
             text = start + with_numbers(array, sizes_of(op, good)) + end
@@ -174,7 +174,7 @@ def test_no_array_at_all(op, array):
 
 
 class Elsewhere:
-    """What the checks know of a CuPy array: a shape, a dtype, a layout and a device."""
+    """An array on a CUDA device, as far as the checks look at it: shape, dtype, strides and device."""
 
     def __init__(self, array, device=0):
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
@@ -199,8 +199,8 @@ def test_arrays_of_the_wrong_device(op, array):
     first, *later = op.binding_order
     if len(op.arguments) > 1:  # one device array is enough for gpu to be the default
         raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
-        name, here, there = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
-        text = f"{op.name}: {name} is on cuda:{here}; expected cuda:{there}, where {first.name} is"
+        name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
+        text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
         moved = device | {array.name: Elsewhere(good[array.name], 1)}
         raises(ValueError, text, FUNCTIONS[op.name], **moved)
     refused(op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu")
@@ -216,7 +216,7 @@ def test_graph_of_the_wrong_device(op):
     for attribute, value in (("kind", "cupy"), ("device", "cuda:1")):
         object.__setattr__(moved, attribute, value)
     refused(op, device | {name: moved}, ValueError, f"{name} is on cuda:1; expected cuda:0, where the arrays are")
-    FUNCTIONS[op.name](**good)  # a call that passed, with a graph that differs in nothing else
+    FUNCTIONS[op.name](**good)  # remembered; the next call differs in the graph's device only
     refused(op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; backend 'fortran' takes numpy.ndarray")
 
 
@@ -324,7 +324,7 @@ COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in 
 
 @pytest.mark.parametrize(("op", "array"), COLUMNS)
 def test_columns(op, array):
-    """A trailing axis of one is taken, and given back by the derivative in this input."""
+    """An input of shape (n, 1) is taken for (n,), and the derivative in this input has shape (n, 1) again."""
     good = draw(op)
     flat = call(op, good)
     out = {name: np.empty((*value.shape, 1) if name == array.name else value.shape) for name, value in flat.items()}
@@ -377,15 +377,15 @@ def test_the_sum_over_triplets_takes_the_basis_by_its_name():
     graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
     rest = {"vec": np.eye(2, 3), "embedding": np.ones((2, 1)), "weights": np.ones((3, 1)), "graph": graph}
     rest |= {"num_spherical": 1, "num_radial": 2, "exclude": None}
-    found = FUNCTIONS["agg_edge_to_edge_fwd"](**rest, sbf_rad=basis.sbf_rad)
-    np.testing.assert_allclose(found[::-1, 0], basis.sbf_rad.sum(axis=1) / np.sqrt(4 * np.pi), rtol=1e-14)
+    out = FUNCTIONS["agg_edge_to_edge_fwd"](**rest, sbf_rad=basis.sbf_rad)
+    np.testing.assert_allclose(out[::-1, 0], basis.sbf_rad.sum(axis=1) / np.sqrt(4 * np.pi), rtol=1e-14)
     with pytest.raises(TypeError, match=r"^agg_edge_to_edge_fwd: got an unexpected keyword argument 'rbf'; expected"):
         FUNCTIONS["agg_edge_to_edge_fwd"](**rest, rbf=basis.rbf)
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if any(a.nullable for a in p.values[0].arguments)])
 def test_what_may_be_none_may_be_left_out(op):
-    """By keyword; positions stay what they are."""
+    """Arguments that may be None can be omitted; positions of the others do not change."""
     function, optional = FUNCTIONS[op.name], [a.name for a in op.definition.inputs if a.optional]
     for setting in [{}, *({name: None} for name in optional)]:
         good = draw(op, setting=setting)
@@ -393,11 +393,11 @@ def test_what_may_be_none_may_be_left_out(op):
         for left_out in [*([a] for a in free), *([free] if free else [])]:
             explicit = good | {a.name: None for a in left_out}
             expected = call(op, explicit)
-            given = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
-            assert_same_bits(call(op, given), expected)
-            first = min(op.parameters.index(a.name) for a in left_out)  # those before it may come by position
-            head = [given.pop(n) for n in op.parameters[:first]]
-            assert_same_bits(fields(op, function(*head, **given)), expected)
+            rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
+            assert_same_bits(call(op, rest), expected)
+            first = min(op.parameters.index(a.name) for a in left_out)  # earlier ones are passed by position
+            head = [rest.pop(n) for n in op.parameters[:first]]
+            assert_same_bits(fields(op, function(*head, **rest)), expected)
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
@@ -407,8 +407,8 @@ def test_index_arrays_for_graph_objects(op, backend, index):
     expected = call(op, good, backend=backend)
     arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
     assert "triplets" in arrays
-    for given in (*({n: array} for n, array in arrays.items()), arrays):
-        assert_same_bits(call(op, good | given, backend=backend), expected)
+    for indices in (*({n: array} for n, array in arrays.items()), arrays):
+        assert_same_bits(call(op, good | indices, backend=backend), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
     text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
@@ -448,11 +448,11 @@ ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
 
 
 def changed(name, value, op):
-    """Return values beside a right one: each differs from it in one thing that a check looks at."""
+    """Return wrong values made from a right one: each differs in one property that a check looks at."""
     if isinstance(value, np.ndarray):
-        found = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
-        found += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
-        return [*found, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
+        variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
+        variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
+        return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
     if name in graphs_of(op, draw(op)):
         return [draw(op, seed=2)[name], draw(op, index=np.int32)[name], draw(op, num_edges=9, num_triplets=7)[name]]
     if name == "wrt":
@@ -463,18 +463,18 @@ def changed(name, value, op):
 
 @pytest.mark.parametrize("op", [*EACH_OPERATOR, *(pytest.param(p.values[0], id=p.values[0].name) for p in INDICES)])
 def test_a_call_is_judged_alike_whatever_was_called_before(op):
-    """Calls that have passed the checks are remembered: no other call may pass for one of them.
+    """A call has the same outcome whether or not similar calls were checked, and remembered, before it.
 
-    Whatever comes is taken, or refused by a TypeError or ValueError that names the operator, and by nothing else.
+    The outcome is a result, or a TypeError or ValueError that names the operator.
     """
     good, function = draw(op), FUNCTIONS[op.name]
 
     def outcome(arguments):
         try:
-            found = fields(op, function(**arguments))
+            results = fields(op, function(**arguments))
         except (TypeError, ValueError) as error:
             return type(error), str(error)
-        return {n: None if a is None else (a.dtype, a.shape, a.tobytes()) for n, a in found.items()}
+        return {n: None if a is None else (a.dtype, a.shape, a.tobytes()) for n, a in results.items()}
 
     function(**good)
     for name in inspect.signature(function).parameters:
@@ -513,7 +513,7 @@ def test_few_calls_are_remembered():
     assert len(checks._passed) > most // 2
 
 
-# `out`: what is wrong is refused, what fits is written and returned.
+# `out`: wrong arrays are refused; right ones are written and returned.
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
@@ -524,7 +524,7 @@ def test_out_of_the_wrong_kind(op, field):
 
     def expect(kind, text, out):
         raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
-        if op.selective or op.single:  # the same without the mapping: there is one field
+        if op.selective or op.single:  # with one field, the array itself stands for the mapping
             raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
@@ -564,7 +564,7 @@ def test_out_that_overlaps(op, field):
         before = memory.copy()
         text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected memory of its own"
         raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
-        assert np.array_equal(memory, before)  # nothing was computed
+        assert np.array_equal(memory, before)  # the refused call has not written to it
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
@@ -602,7 +602,7 @@ def garbage(value):
 
 @pytest.mark.parametrize("op", EACH_OPERATOR)
 def test_out_is_written_and_returned(op):
-    """In the fast path; that each backend writes everywhere `trigraph verify` shows."""
+    """Results are the arrays of `out` themselves (fast path; `trigraph verify` checks that each backend fills them)."""
     good = draw(op)
     expected = call(op, good)
     outs = {name: garbage(value) for name, value in expected.items()}
@@ -616,7 +616,7 @@ def test_out_is_written_and_returned(op):
             got = FUNCTIONS[op.name](**good, **keywords, out=wrapped(array))
             assert fields(op, got)[name] is array
             assert array.tobytes() == value.tobytes()
-        if op.selective:  # a field asked for twice is one field; the others get arrays of their own
+        if op.selective:  # duplicates in `wrt` count once; fields without an array in `out` are allocated
             again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
             assert getattr(again, name) is array
             array = garbage(value)

@@ -35,15 +35,15 @@ def test_golden(name, backend):
     close(m_ca, z["out_m_ca"])
     close(basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], backend=backend), z["out_radial_only"])
     if "out_sph_W1_per_triplet" in z:
-        given = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
-        got = basis_embedding(*given, idx_sph_outer=z["in_idx_agg_outer"], backend=backend)
+        inputs = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
+        got = basis_embedding(*inputs, idx_sph_outer=z["in_idx_agg_outer"], backend=backend)
         close(got, z["out_sph_W1_per_triplet"])
 
 
 @pytest.mark.parametrize("edges", [0, 4])
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_empty_lists(backend, edges):
-    """Zeros without slots, where the original fails for some."""
+    """Lists without edges, triplets or slots give zeros; the original fails for some of them."""
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
     dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))
@@ -60,7 +60,7 @@ def test_empty_lists(backend, edges):
 
 
 def test_slots_nobody_fills_are_zero():
-    """A NaN in one slot of an edge stays with that edge."""
+    """Slots that no triplet fills count as zero, and a NaN in a slot of one edge does not reach other edges."""
     case = Padded(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists)
@@ -101,9 +101,9 @@ ABSENT = [
 @pytest.mark.parametrize(("changes", "error", "text"), ABSENT)
 def test_what_is_given_must_fit(changes, error, text):
     case = Padded()
-    given = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists | case.atoms
+    arguments = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists | case.atoms
     with pytest.raises(error, match=text):
-        basis_embedding(**given | changes)
+        basis_embedding(**arguments | changes)
 
 
 BAD_BILINEAR = [
@@ -125,17 +125,17 @@ BAD_BILINEAR = [
 def test_bad_bilinear(changes, error, text):
     case = Padded()
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, backend="pyref", **case.lists)
-    given = {"weight": case.dense, "basis": basis, "m": case.m}
-    given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
-    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    arguments = {"weight": case.dense, "basis": basis, "m": case.m}
+    arguments |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
+    arguments |= {n: c(arguments[n]) if callable(c) else c for n, c in changes.items()}
     with pytest.raises(error, match=text) as caught:
-        interaction_bilinear(**given, backend="pyref")
+        interaction_bilinear(**arguments, backend="pyref")
     assert str(caught.value).startswith("interaction_bilinear")
 
 
 @pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
 def test_slots_that_no_memory_holds(slot):
-    """Never an OverflowError, nor a product of sizes that wraps around."""
+    """Indices and numbers of atoms that ask for too much memory raise ValueError, never OverflowError."""
     weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
     inner = np.array([0, slot])
     with pytest.raises(ValueError, match=rf"^basis_embedding: idx_rad_inner\[1\] is {slot}; expected 0 <= idx_rad"):

@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def library(folder):
-    """Built as its meson.build says, unoptimised; the parts on both processors."""
+    """The shared library, built by its meson.build without optimisation on two processors."""
     build_folder = folder.parent / "build"
     options = ["--buildtype=plain", "-Dfortran_args=-O0 -w"]
     meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
@@ -52,8 +52,8 @@ def call(library, op, case, arguments):
     order, values, sizes, dtype = order_of(op, SHIM_SETS["fast"]), checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else None
     name = f"trigraph_{op.name}_{TYPES[case.dtype]}" + (f"_{TYPES[str(index)]}" if op.graph else "")
-    given = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
-    passed = [ctypes.c_int(2), *(ctypes.c_int((sizes | given)[n]) for n in order.dims)]
+    presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
+    passed = [ctypes.c_int(2), *(ctypes.c_int((sizes | presence)[n]) for n in order.dims)]
     passed += [ctypes.c_double(values[n]) for n in order.numbers]
     arrays = []
     for n in order.graph:
@@ -67,21 +67,21 @@ def call(library, op, case, arguments):
     passed += [a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
     fields = {f.name: f for f in op.returned(values, sizes)}
     passed += [ctypes.c_int(n.removeprefix("want_") in fields) for n in order.wants]
-    found = {}
+    results = {}
     for f in op.fields:
         shape = trigraph.checks.shape_of(f, sizes) if f.name in fields else (1,)
-        found[f.name] = np.full(shape, -7, index if f.index else dtype)
-    passed += [a.ctypes.data_as(ctypes.c_void_p) for a in found.values()]
+        results[f.name] = np.full(shape, -7, index if f.index else dtype)
+    passed += [a.ctypes.data_as(ctypes.c_void_p) for a in results.values()]
     assert getattr(library, name)(*passed) == 0
-    # A size that is negative, and no threads, are refused before anything is read.
+    # Negative sizes and numbers of threads below 1 are refused before any array is read.
     for place, wrong in [(0, 0), (0, -1), *((k + 1, -1) for k in range(len(order.dims)))]:
         changed = [*passed[:place], ctypes.c_int(wrong), *passed[place + 1 :]]
         assert getattr(library, name)(*changed) == export.REFUSED
-    return {n: found[n] for n in fields}
+    return {n: results[n] for n in fields}
 
 
 def calls(definition, case):
-    """Operators of a definition with arguments; with each that fwd returned and bwd may be given back, alone, too."""
+    """Yield each operator of a definition with arguments: as drawn, and with each result of fwd that it accepts."""
     for op in (o for o in OPERATORS.values() if o.definition is definition):
         arguments = case.arguments(op)
         yield op, arguments
@@ -102,7 +102,8 @@ def test_c_functions_give_the_packages_results(library, definition, dtype):
             for name, array in call(library, op, case, arguments).items():
                 reference = expected if op.single else getattr(expected, name)
                 scale = max(np.abs(reference).max(initial=0), 1)
-                # Built without fused multiply-adds: rounding differs, and 1,000 eps are far from any mistake.
+                # This build has no fused multiply-adds, so results differ by rounding; 1,000 eps separate that from any
+                # mistake.
                 error = np.abs(array - reference).max(initial=0) / scale
                 assert error <= 1000 * np.finfo(dtype).eps, (op.name, name, variant.label)
 
@@ -117,8 +118,8 @@ def test_header_and_lists_name_every_function(folder):
     # The Fortran function behind each C function of the header takes as many arguments as its prototype says.
     interface = "".join(p.read_text() for p in (folder / "src").glob("*_c.f90")).replace("&\n    & ", "")
     for name, arguments in re.findall(r"int (trigraph_\w+)\(([^;]*)\);", header):
-        (found,) = re.findall(rf"^function {name}\(([^)]*)\)", interface, re.MULTILINE)
-        assert arguments.count(",") == found.count(",")
+        (parameters,) = re.findall(rf"^function {name}\(([^)]*)\)", interface, re.MULTILINE)
+        assert arguments.count(",") == parameters.count(",")
 
 
 def test_constants_are_the_positions_of_choices(folder):
@@ -146,13 +147,13 @@ ARGUMENT = re.compile(
 
 
 def listed(readme, ending="_fast"):
-    """Arguments of each procedure: name, marks, kind, shape, name and shape in the reference, or kind of a scalar."""
-    found = {}
+    """Return the arguments of each procedure in the README's lists, as the groups of `ARGUMENT`."""
+    lists = {}
     for part in re.split("^### ", readme, flags=re.MULTILINE)[1:]:
         if (name := part.split("`")[1]).endswith(ending):
             lines = [line for line in part.splitlines() if line.startswith("- ")]
-            found[name] = [ARGUMENT.match(line).groups() for line in lines]
-    return found
+            lists[name] = [ARGUMENT.match(line).groups() for line in lines]
+    return lists
 
 
 def caller(procedure, module, arguments):
@@ -167,12 +168,12 @@ def caller(procedure, module, arguments):
 
 @pytest.mark.usefixtures("library")
 def test_declarations_of_the_readme_compile(folder):
-    """Arrays of the shapes that the README says, passed to every procedure of the fast path and of the reference."""
-    found = listed((folder / "README.md").read_text())
-    assert {name.removesuffix("_fast") for name in found} == set(OPERATORS)
+    """gfortran accepts calls of every procedure with arrays that are declared as the README says."""
+    lists = listed((folder / "README.md").read_text())
+    assert {name.removesuffix("_fast") for name in lists} == set(OPERATORS)
     kinds = {"integer": "integer(i64)", "real": "real(dp)"}
     program = []
-    for name, arguments in found.items():
+    for name, arguments in lists.items():
         op = OPERATORS[name.removesuffix("_fast")]
         fast, reference = [], []
         for argument, marks, kind, shape, other, other_shape, scalar in arguments:
@@ -186,8 +187,8 @@ def test_declarations_of_the_readme_compile(folder):
     source.write_text("\n".join(program))
     (modules,) = {p.parent for p in (folder.parent / "build").rglob("trigraph_gno.mod")}
     run("gfortran", "-fsyntax-only", "-Werror", f"-I{modules}", source)
-    # Results of one procedure are arguments of the next.
-    shapes = {(name, a[0].lower()): a[3] for name, arguments in found.items() for a in arguments}
+    # An argument has the same shape in every procedure: results of one are passed to the next.
+    shapes = {(name, a[0].lower()): a[3] for name, arguments in lists.items() for a in arguments}
     for before, result, after in (
         ("gno_kernel_fwd_fast", "kernel", "gno_aggregate_fwd_fast"),
         ("radial_basis_fwd_fast", "sbf_rad", "agg_edge_to_edge_fwd_fast"),
@@ -237,7 +238,7 @@ NO_GRAPHS = {
 
 
 def status_of(library, kind, arguments, index="i64"):
-    """Status of the check of a graph, which says nothing of the arrays beyond their ends."""
+    """Return the status of the check of a graph; it reads nothing beyond the arrays' ends."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
     passed = [ctypes.c_int(a) if isinstance(a, int) else a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
@@ -245,7 +246,7 @@ def status_of(library, kind, arguments, index="i64"):
 
 
 def changed(arguments, at, change):
-    """The arguments with array `at` changed."""
+    """Return a function's arguments with `change` applied to number `at`."""
     return [change(a.copy()) if k == at else a for k, a in enumerate(arguments)]
 
 
@@ -304,7 +305,7 @@ def test_graphs_are_checked(library, folder, index):
 
 
 def is_right(kind, changed_arguments, same):
-    """Whether Python takes these arrays of a CSC; those of other graphs tell everything twice."""
+    """Whether `trigraph.CSC` accepts the arrays (other kinds of graph derive some of the arrays that Fortran takes)."""
     if kind != "csc":
         return same
     offsets, indices, edge_ids = changed_arguments[4:]
@@ -360,12 +361,12 @@ def test_graphs_are_checked_from_fortran(folder):
     assert statuses == ["0", "0", first, of_range, "3", "0", "0", "0"]
 
 
-# What is written over
+# Which files of an earlier export are overwritten
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """Three files in place of all, since expanding templates takes seconds."""
+    """The export with three short files instead of all sources, whose templates take seconds to expand."""
     files = {"src/a.f90": "a", "src/b.f90": "b", "README.md": "read"}
     monkeypatch.setattr(export, "_contents", lambda vector_bytes: (files, ["src/a.f90", "src/b.f90"]))
     return files
@@ -378,7 +379,7 @@ def contents(folder):
 
 
 def refused_for(folder, *words):
-    """The export is refused with these words, and nothing is written."""
+    """Assert that the export is refused with this text and changes no file."""
     before = contents(folder.parent)
     done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
     assert done.exit_code == 1
@@ -415,7 +416,7 @@ def test_files_of_others_are_not_written_over(few, tmp_path):
 @pytest.mark.parametrize("link", ["README.md", "src", "src/a.f90", ".trigraph-fortran"])
 @pytest.mark.parametrize("before", [True, False])
 def test_links_are_not_followed(few, tmp_path, link, before):
-    """Neither in a folder of others nor where a file that was written has become a link."""
+    """A symbolic link in place of a folder or of a file of an earlier export is refused, not followed."""
     folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     if before:
         export.write(folder, 16)

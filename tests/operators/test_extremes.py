@@ -1,6 +1,6 @@
-"""Attention, weighted aggregation and DimeNet++ at the ends of their domain, and many numbers and widths of heads.
+"""Attention, weighted aggregation and DimeNet++ with inf, NaN, ties, extreme lengths, and heads of any width.
 
-Values elsewhere, large scores, NaN in every argument, graphs without edges are what `trigraph verify` shows.
+`trigraph verify` covers ordinary values, large scores, NaN in every argument and graphs without edges.
 """
 
 import importlib
@@ -30,7 +30,7 @@ TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
 def run(name, backend, *args, **keywords):
-    """Call an operator with what NumPy warns about in inf - inf left to the test."""
+    """Call an operator without NumPy's warnings about inf - inf."""
     with np.errstate(all="ignore"):
         return getattr(trigraph, name)(*args, backend=backend, **keywords)
 
@@ -53,7 +53,7 @@ def close(got, expected, dtype, scale=1.0):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("infinite", [np.inf, -np.inf])
 def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
-    """Infinite features of one in-edge of destination 0, of all of destination 1, of none of destination 2."""
+    """Scores are infinite for one in-edge of destination 0, all of destination 1, none of destination 2."""
     dtype = np.float32
     graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
     edges = np.zeros((7, 2), dtype)
@@ -61,18 +61,18 @@ def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
     src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
     dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
     options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-    found = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
+    result = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
     with np.errstate(all="ignore"):
         pre = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
         post = np.concatenate([softmax(pre[:3]), softmax(pre[3:5]), softmax(pre[5:])])
-    close(found.softmax_scores, np.array([[pre], [post]]), dtype)
+    close(result.softmax_scores, np.array([[pre], [post]]), dtype)
     expected = [part @ values for part, values in zip(np.split(post, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)]
-    close(found.output_embedding[:, 1], np.array(expected), dtype, 4)
+    close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
     grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
     reached = np.array([np.isnan(post[[0, 3]]).any(), np.isnan(post[[1, 4, 5]]).any(), np.isnan(post[[2, 6]]).any()])
     np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
     assert np.isfinite(grads.dst_embedding[2]).all()
-    masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # selects zero, whatever the gradient is
+    masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu selects 0, also for a NaN gradient
     np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(post) & ~masked)
 
 
@@ -98,7 +98,7 @@ def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
 @pytest.mark.parametrize("level", levels.available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh_is_within_two_epsilon(level, dtype):
-    """One in-edge: the score before the softmax is tanh of the first number of the source."""
+    """Scores tanh(x) before the softmax, of one in-edge each, are within 2 eps of NumPy's in long double."""
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-1, 1, 4000) * 2.0 ** rng.integers(-100, 6, 4000), [0.0, np.inf, -np.inf, 1e-40]])
     x = x.astype(dtype)
@@ -109,18 +109,18 @@ def test_tanh_is_within_two_epsilon(level, dtype):
     trigraph.set_cpu_level(level)
     try:
         options = {"activation": "tanh", "return_softmax_scores": True}
-        found = trigraph.mha_gat_n2n_fwd(src, np.zeros_like(src), np.array([1, 0, 0, 0], dtype), graph, 1, **options)
+        result = trigraph.mha_gat_n2n_fwd(src, np.zeros_like(src), np.array([1, 0, 0, 0], dtype), graph, 1, **options)
     finally:
         trigraph.set_cpu_level(before)
     expected = np.tanh(x.astype(np.longdouble))
-    error = abs(found.softmax_scores[0, 0] - expected)
+    error = abs(result.softmax_scores[0, 0] - expected)
     assert (error <= 2 * np.finfo(dtype).eps * abs(expected) + np.finfo(dtype).smallest_subnormal).all()
 
 
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("heads", [1, 3, 4, 5, 8, 9])
 def test_any_number_and_width_of_heads(heads, backend):
-    """They decide how rows are cut into vectors and lanes."""
+    """Heads of every number and width agree with the judge; both decide how rows are cut into vectors and lanes."""
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
@@ -161,13 +161,13 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
     values, graph = star(messages, index)
     values = values.astype(dtype)
     for weights in (np.ones(graph.num_edges, dtype), None):
-        found = run("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
+        result = run("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
         expected = np.array([start + PICK[op](m) if m else -1 for start, m in starts])
-        assert found.output_extrema_location.dtype == index
-        assert found.node_degree is None
-        np.testing.assert_array_equal(found.output_extrema_location[:, 0], expected)
-        np.testing.assert_array_equal(found.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
+        assert result.output_extrema_location.dtype == index
+        assert result.node_degree is None
+        np.testing.assert_array_equal(result.output_extrema_location[:, 0], expected)
+        np.testing.assert_array_equal(result.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
         g = np.arange(1, len(messages) + 1, dtype=dtype)[:, None]
         grads = run("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
         chosen = expected >= 0
@@ -181,20 +181,20 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 @pytest.mark.parametrize("op", PICK)
 @pytest.mark.parametrize("first", [3, 300, 699])
 def test_ties_and_nan_far_apart(backend, op, first):
-    """More in-edges than two chunks of 256: a tie, and a NaN, beyond the first."""
+    """With 700 in-edges, in several chunks of 256: of tied extrema the first is taken, and NaN wins in any chunk."""
     sign = 1 if op == "max" else -1
     messages = np.cos(np.arange(700.0)) * 0.5
     messages[[first, 699]] = sign * 2.0
     values, graph = star([messages, np.where(np.arange(700) >= first, NAN, messages)])
-    found = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
-    np.testing.assert_array_equal(found.output_extrema_location[:, 0], [first, 700 + first])
-    np.testing.assert_array_equal(found.output_embedding[:, 0], [sign * 2.0, NAN])
+    result = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
+    np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
+    np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
 
 
 @EACH_BACKEND
 @pytest.mark.parametrize("op", PICK)
 def test_losers_get_zero_whatever_they_are(backend, op):
-    """Weight inf and feature NaN-free: the loser's gradient is a selected zero, not 0 * inf."""
+    """The gradient of a message that is not the extremum is 0 even if its weight is infinite (not 0 * inf = NaN)."""
     lost = INF if op == "min" else -INF
     embedding, weights = np.array([[2.0], [3.0]]), np.array([lost, 1.0])
     graph = CSC(np.array([0, 2]), np.array([0, 1]), 2)
@@ -211,14 +211,14 @@ def test_losers_get_zero_whatever_they_are(backend, op):
 
 @EACH_BACKEND
 def test_weights_that_sum_to_zero(backend):
-    """Destinations with 1 - 1: 0/0 and 1/0; the others do not notice."""
+    """A mean whose weights sum to 0 is 0/0 = NaN or x/0 = inf; other destinations are unaffected."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
-    found = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
-    np.testing.assert_array_equal(found.node_degree, [0, 0, 0, 1.5])
-    np.testing.assert_array_equal(found.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
-    np.testing.assert_allclose(found.output_embedding[3], [5, 4], rtol=1e-15)
+    result = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
+    np.testing.assert_array_equal(result.node_degree, [0, 0, 0, 1.5])
+    np.testing.assert_array_equal(result.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
+    np.testing.assert_allclose(result.output_embedding[3], [5, 4], rtol=1e-15)
     g = np.ones((4, 2))
     grads = run("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(np.isfinite(grads.embedding[:, 0]), [False, False, True, True, True])
@@ -240,7 +240,7 @@ S, R, C, M = 5, 3, 6, 4
 
 
 def complete_graph(nodes=9):
-    """Every node has nodes - 1 edges either way: more than S, so that fast backends take the linear form."""
+    """Edges between all pairs; where a node has more than num_spherical, fast backends sum over harmonics."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
 
@@ -255,16 +255,16 @@ def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
     two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
-    found = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
-    found["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**two, **call)
-    for order, given in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", two)):
-        result = getattr(trigraph, f"agg_edge_to_edge_{order}")(grad_out=grad_out, **given, **call)
-        found |= {f"{order}.{name}": array for name, array in result._asdict().items()}
-    return found
+    arrays = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
+    arrays["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**two, **call)
+    for order, keywords in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", two)):
+        result = getattr(trigraph, f"agg_edge_to_edge_{order}")(grad_out=grad_out, **keywords, **call)
+        arrays |= {f"{order}.{name}": array for name, array in result._asdict().items()}
+    return arrays
 
 
 def lengths(dtype):
-    """Powers of two from the smallest subnormal number to the largest finite one, in no order."""
+    """Return shuffled powers of two from the smallest subnormal to the largest finite number."""
     info = np.finfo(dtype)
     powers = np.linspace(info.minexp - info.nmant, info.maxexp, 72).astype(int)
     return np.random.default_rng(1).permutation(powers)[:, None]
@@ -273,10 +273,10 @@ def lengths(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
-    """A vector times a power of two: the same bits everywhere, and gradients in it divided by that power."""
+    """Vectors scaled by powers of two give the same bits, except gradients in vec, which are divided by the power."""
     rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
     base = drawn(rng, graph.num_edges, dtype)
-    # Largest component below one, so that the largest power is within the range. Subnormal vectors have few digits.
+    # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
     base["vec"] = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
     base["vec"][:, 0] = rng.choice([-1, 1], len(powers)) * np.nextafter(dtype(1), dtype(0))
     along = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
@@ -287,19 +287,19 @@ def test_only_directions_matter(backend, dtype):
     cotangents = {f"gg_{name}": array for name, array in drawn(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     here = all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
-    with np.errstate(over="ignore"):  # what is of size 1 / |vec| may overflow
-        there = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
+    with np.errstate(over="ignore"):  # gradients of size 1 / |vec|
+        rescaled = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
         expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in here.items()}
     for name, array in here.items():
         assert np.isfinite(array).all(), name
-        np.testing.assert_array_equal(there[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(rescaled[name], expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("exclude", [None, "node"])
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_BACKEND
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
-    """Y_0 is constant: vec's gradients do not depend on sbf_rad of degree 0, nor those of degree 0 on gg_vec."""
+    """NaN in sbf_rad of degree 0 stays out of grad vec, and NaN in gg_vec out of the former's: Y_0 is constant."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
     inputs = drawn(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in drawn(rng, graph.num_edges, np.float64).items()}
@@ -307,22 +307,22 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
     clean = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
-    found = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
-    assert np.isnan(found["out"]).any()
+    results = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
+    assert np.isnan(results["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
-        # The fast backends may sum in another order where something is not finite.
-        np.testing.assert_allclose(found[name], clean[name], rtol=1e-9, atol=1e-9)
+        # Where an input is not finite, the fast backends may sum in another order.
+        np.testing.assert_allclose(results[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
-    found = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
-    assert np.isnan(found["bwd2.sbf_rad"][:, R:]).any()
-    np.testing.assert_allclose(found["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
+    results = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    assert np.isnan(results["bwd2.sbf_rad"][:, R:]).any()
+    np.testing.assert_allclose(results["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
 
 
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
 def test_no_distance(backend, wrong):
-    """Refused at the front door, NaN where a backend is called directly; NaN is let through."""
+    """dist <= 0 is refused by the checks and gives NaN where a backend is called directly; dist = NaN gives NaN."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):
         trigraph.radial_basis_fwd(dist, freq, backend=backend)
@@ -333,12 +333,12 @@ def test_no_distance(backend, wrong):
     module = importlib.import_module(BACKENDS[backend][0])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         first = module.radial_basis_fwd(dist, freq, num_spherical=2)
-        found = {"rbf": first.rbf, "sbf_rad": first.sbf_rad}
+        arrays = {"rbf": first.rbf, "sbf_rad": first.sbf_rad}
         second = module.radial_basis_bwd(**grads, dist=dist, freq=freq, num_spherical=2)
-        found["dist"] = second.dist[:, None]
+        arrays["dist"] = second.dist[:, None]
         third = module.radial_basis_bwd2(np.ones(4), np.ones(3), **grads, dist=dist, freq=freq, num_spherical=2)
-        found |= {"grad_rbf": third.grad_rbf, "grad_sbf_rad": third.grad_sbf_rad, "second dist": third.dist[:, None]}
-    for name, array in found.items():
+        arrays |= {"grad_rbf": third.grad_rbf, "grad_sbf_rad": third.grad_sbf_rad, "second dist": third.dist[:, None]}
+    for name, array in arrays.items():
         assert np.isnan(array[1::2]).all(), name
         assert np.isfinite(array[::2]).all(), name
     assert np.isnan(second.freq).all()
@@ -348,7 +348,7 @@ def test_no_distance(backend, wrong):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
-    """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate."""
+    """Four parallel edges, nearly the whole sum at their node, are left out: the small remainder is still accurate."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     more = np.array([0, 1]), np.array([1, 0])
@@ -362,6 +362,6 @@ def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
     right = trigraph.agg_edge_to_edge_fwd(
         **{n: a.astype(np.float64) for n, a in inputs.items()}, **call, backend="pyref"
     )
-    found = trigraph.agg_edge_to_edge_fwd(**inputs, **call, backend=backend)
+    out = trigraph.agg_edge_to_edge_fwd(**inputs, **call, backend=backend)
     sizes = np.abs(right[pair]).max()
-    assert np.abs(found[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes
+    assert np.abs(out[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes

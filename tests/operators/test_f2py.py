@@ -1,4 +1,4 @@
-"""The types that reach Fortran: f2py maps a kind it does not know to C float with a log line, and casts in silence."""
+"""Dtypes reach Fortran unchanged (f2py would map an unknown kind to C float, and cast silently)."""
 
 import importlib
 import pkgutil
@@ -14,15 +14,15 @@ from trigraph.fortran import judge, reference
 from trigraph.table import OPERATORS
 
 MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
-# Type characters by the kinds that the name of a function ends in.
+# f2py's type characters, by the suffix of a function's name.
 KINDS = {"f32": "f", "f64": "d", "i32": "i", "i64": "ql"}
 STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
 
 
 def functions(module):
     """Wrapped functions of an extension module by name."""
-    found = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
-    return {n: f for n, f in found.items() if type(f).__name__ == "fortran"}
+    members = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
+    return {n: f for n, f in members.items() if type(f).__name__ == "fortran"}
 
 
 def types(function):
@@ -32,7 +32,7 @@ def types(function):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_wrapped_types(module):
-    """Names, ranks and intents are those of the calls of `trigraph verify`."""
+    """Every wrapped array has the dtype that the function's name says (`trigraph verify` calls all of them)."""
     wrapped = functions(importlib.import_module(f"trigraph.fortran.{module}"))
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
@@ -43,9 +43,9 @@ def test_wrapped_types(module):
 
 
 def ones(op):
-    """Arguments of ones: every mask holds, and every argument matters; numbers drawn where ones are special.
+    """Return arguments of ones, for which every argument affects the results; random numbers where 1 is special.
 
-    Those are a cutoff, and vectors that are all parallel.
+    A distance of 1 is the cutoff, and vectors of ones are all parallel.
     """
     defaults = {a.name: a.default for a in op.attributes if a.choices}
     values = draw(op, setting=defaults, d=1, hidden=2)
@@ -55,12 +55,12 @@ def ones(op):
 
 
 def factors(array):
-    """Numbers near one, no two alike: what depends on directions alone depends on them."""
+    """Return distinct numbers near one, on which also results that depend on directions only depend."""
     return np.linspace(0.25, 1.75, array.size).reshape(array.shape)
 
 
 def exact_change(after, before):
-    """Largest change of hi + lo, relative to the largest value where that is above one."""
+    """Return the largest change of hi + lo, divided by the largest value if that is above one."""
     changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # hi - hi is exact where they are close
     return np.max(changes, initial=0) / max(1, np.max(np.abs(before[0]), initial=0))
 

@@ -18,19 +18,19 @@ def blocks(dtype=np.float64):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_layout(dtype):
-    given = blocks(dtype)
-    params = pack_gno_params(**given)
+    arrays = blocks(dtype)
+    params = pack_gno_params(**arrays)
     assert params.dtype == dtype
     assert params.flags.c_contiguous
     assert params.flags.owndata
     expected = []
     for name in ("U", "V"):  # column by column, each followed by its bias
-        matrix, bias = given[name], given["b_" + name.lower()]
+        matrix, bias = arrays[name], arrays["b_" + name.lower()]
         expected += [matrix[row, column] for column in range(matrix.shape[1]) for row in range(matrix.shape[0])]
         expected += list(bias)
     assert params.tolist() == [x.item() for x in expected]
     for name, block in unpack_gno_params(params, D, F_IN, F_OUT)._asdict().items():
-        assert np.array_equal(block, given[name])
+        assert np.array_equal(block, arrays[name])
 
 
 def test_blocks_are_views():

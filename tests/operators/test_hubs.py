@@ -1,9 +1,6 @@
-"""Sums of very many equal terms, in every sum of every operator that is added in chunks: within 8 eps of the judge's.
+"""Every sum of every operator, of very many equal terms, is within 8 eps of the judge.
 
-Roundings of equal terms all go the same way, so a chain of additions shows here what it hides in random data. A small
-call is repeated so often that what the judge says of it, times the number of repetitions where they add up, is right
-for the large one; scales add up the same way. `trigraph verify` has 8,100 terms: too few for a chain of the sums of
-chunks to show.
+The gradient of parameters sums over nodes of very different degrees; it is within 8 eps.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Memory of results: reused when nothing refers to it any more, never before.
+"""Memory of results is reused if and only if nothing refers to it any more.
 
-Operators in signal handlers and finalisers are called by the soak test.
+The soak test calls operators in signal handlers and finalisers.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def test_no_more_is_kept_than_allowed(blocks: Blocks) -> None:
     assert [a.flags.owndata for a in held] == [False, False, True, True]
     assert sum(len(b[0]) for b in blocks.blocks) <= blocks.kept
     del held
-    large = blocks.empty((7 * LEAST,), np.dtype(np.int8))  # takes the place of free ones
+    large = blocks.empty((7 * LEAST,), np.dtype(np.int8))  # free blocks are released for it
     assert not large.flags.owndata
     assert sum(len(b[0]) for b in blocks.blocks) <= blocks.kept
 
@@ -92,11 +92,11 @@ def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
     assert np.all(array == 1)
 
 
-# Calls within calls, forks; refused memory
+# Calls within calls, forks, refused memory
 
 
 class Refused(Exception):
-    """What an interrupted call raises."""
+    """The exception that interrupts a call."""
 
 
 def at_every_step(action):
@@ -123,7 +123,7 @@ def at_every_step(action):
 @pytest.mark.parametrize("free", [0, 1, 3])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
 def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
-    """Whatever step of one call a signal handler or finaliser runs in: no block is lost, none has two results."""
+    """A second call that runs at any step of a first one loses no block, and no two results share a block."""
     held = []
 
     def handler() -> None:
@@ -154,7 +154,7 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
         assert len({id(b[0]) for b in blocks.blocks}) == len(blocks.blocks)
         assert len(blocks.blocks) >= len(held)
         number = len(blocks.blocks)
-        held.clear()  # every block can be had again
+        held.clear()  # every block is free again
         held.extend(blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(number))
         assert len(blocks.blocks) == number
     assert step > 100
@@ -181,14 +181,14 @@ def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None
     again = blocks.empty(LARGE, np.dtype(np.float32))
     assert blocks.blocks[0][0] is in_use[0]
     assert not again.flags.owndata
-    del again  # what is free is given back before a result is refused
+    del again  # now free: it is released before an allocation fails
     assert not blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
-    """A child never waits for what only another thread of its parent could have given free."""
+    """A child forked while another thread is anywhere in this code can call operators: it waits for no lost lock."""
     graphs = [some_graph()]
-    graphs[0].prepare()  # SciPy is imported: whoever imports a module holds the interpreter's lock of it
+    graphs[0].prepare()  # imports SciPy; a fork during an import would leave the import lock held
     stop = threading.Event()
 
     def work() -> None:
@@ -220,7 +220,7 @@ def some_graph() -> trigraph.CSC:
 
 
 def use_the_table() -> None:
-    """Compute what operators and definitions keep, in new ones."""
+    """Compute the cached properties of operators and definitions, in copies that have none."""
     op = dataclasses.replace(trigraph.OPERATORS["gno_message_bwd2"])
     assert op.signature is op.signature
     assert dataclasses.replace(op.definition).symbols

@@ -1,6 +1,6 @@
-"""Every operator on graphs, sizes and memory layouts that hypothesis makes up: right by the judge, whatever the layout.
+"""Every operator on hypothesis' graphs, sizes and memory layouts: results agree with the judge.
 
-The same examples each time (`derandomize`), so that a failure is a change of the code.
+The examples are the same each time (`derandomize`), so that a new failure comes from a change of the code.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, supp
 
 @st.composite
 def calls(draw_, op):
-    """Arguments of an operator: few nodes, edges and channels, or none; dtypes and choices."""
+    """Draw arguments of an operator: at most a few nodes, edges and channels, any dtypes and choices."""
     index, dtype = draw_(strategies.index_dtypes()), draw_(st.sampled_from([np.float32, np.float64]))
     graph = draw_(strategies.graph_arguments(op.definition.graph, index))
     sizes = {}
@@ -32,7 +32,7 @@ def calls(draw_, op):
 
 
 def misaligned(a):
-    """Return a copy that begins one byte after an element's place."""
+    """Return a copy whose address is one byte off the dtype's alignment."""
     memory = np.empty(a.nbytes + 1, np.int8)
     moved = np.ndarray(a.shape, a.dtype, buffer=memory[1:].data)
     moved[...] = a
@@ -69,11 +69,11 @@ LAYOUTS = {
 }
 
 
-# NumPy's product of few rows has raised this flag for finite numbers, once and not again; results are compared anyway.
+# NumPy's product of few rows once raised this flag for finite numbers; results are compared anyway.
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("op", ALL)
 def test_any_graph_in_any_layout(op):
-    """The fast path and pyref are right, and give the same bits for the same numbers in other layouts."""
+    """The fast path and pyref agree with the judge, and give the same bits for any layout of the arrays."""
 
     @SETTINGS
     @given(st.data())
@@ -84,7 +84,7 @@ def test_any_graph_in_any_layout(op):
         back = {a.name for a in op.arguments if a.given_back}
         moved = {n: LAYOUTS[layouts[n]](values[n]) for n in names if n not in back}
         plain = values | {n: np.ascontiguousarray(v) for n, v in moved.items()}
-        if back:  # belongs to these numbers
+        if back:  # results of fwd for the same inputs
             plain |= dict.fromkeys(back)
         for backend in ("fortran", "pyref"):
             expected = call(op, plain, backend=backend)

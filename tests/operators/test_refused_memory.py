@@ -1,9 +1,9 @@
-"""Refused memory: with little of the address space left, an operator returns a right result or raises MemoryError.
+"""With little address space left, an operator returns the right result or raises MemoryError.
 
 Child processes (this file, run as a script) limit their address space to what they have and a budget, between nothing
 and all that the call needs. Either MemoryError is raised, and arrays given as `out=` hold what they held before; or the
-result has the bits it has without a limit. The next call, without the limit, has them as well. A child that ends or
-hangs fails the operator it was at, and another child goes on with the next one. pyref has no compiled code but NumPy's.
+result has the bits it has without a limit. The next call, without the limit, has them as well. If a child ends or
+hangs, its operator has failed, and another child goes on. pyref is left out, since its only compiled code is NumPy's.
 """
 
 import faulthandler
@@ -29,22 +29,22 @@ from trigraph.table import OPERATORS, SYMBOLS
 
 PAGE = resource.getpagesize()
 HANG = 60  # seconds for an operator, in the dense sweep 20 times as many
-SENTINEL = 0xA5  # every byte of `out=` before a call
+SENTINEL = 0xA5  # fills `out=` before a call
 MOST = 2**34  # bytes that are enough for every call
 
 
 class Sweep(NamedTuple):
     """How a backend is tried.
 
-    `many` edges or triplets and `few` nodes are such that work space is much more than a page: the direct backends pay
-    for every triplet, gpu-host for every thread of a block. What gpu-host has written when memory is refused between
-    two kernels is not promised to be `untouched`.
+    `many` edges or triplets and `few` nodes make the work space much larger than a page, at little cost: the direct
+    backends visit every triplet, gpu-host every thread of a block. `untouched`: whether a refused call leaves `out` as
+    it was; gpu-host may be refused memory between two kernels.
     """
 
     backend: str
     many: int
     few: int
-    teams: bool = False  # only OpenMP's threads are to be made under the limit
+    teams: bool = False  # whether only the start of OpenMP threads is limited
     untouched: bool = True
 
 
@@ -54,7 +54,7 @@ SWEEPS = {
     "fortran-reference": Sweep("fortran-reference", 2000, 300),
     "gpu-host": Sweep("gpu-host", 400, 40, untouched=False),
 }
-TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # stacks of threads that have ended are given back, too
+TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads that have ended
 
 
 class Wrong(Exception):
@@ -107,7 +107,7 @@ def in_new_thread(budget: int, function: Callable[[], Any]) -> Any:
 
 
 def settings(op: Any) -> list[dict[str, Any]]:
-    """Choices, and inputs that are absent."""
+    """Return the settings to try: choices, and optional inputs that are None."""
     if op.definition.settings:
         return list(op.definition.settings)
     return [{}] + [{a.name: choice} for a in op.attributes if a.choices for choice in a.choices]
@@ -119,11 +119,11 @@ class Job(NamedTuple):
     name: str
     values: dict[str, Any]
     threads: int
-    given: bool
+    with_out: bool
 
 
 def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
-    """Calls of one operator, one with `out=` and the next one without; few of them for the ordinary test."""
+    """Yield calls of one operator, alternately with and without `out=`."""
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
@@ -146,22 +146,22 @@ def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 class Call:
-    """One call under a falling limit; counts what was refused and what was not."""
+    """One call that is repeated under different limits, and counts of its refusals and results."""
 
     def __init__(self, op: Any, sweep: Sweep, job: Job, dense: bool) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
-        self.name, self.values, _, self.given = job
+        self.name, self.values, _, self.with_out = job
         self.refused = self.complete = 0
-        found = call(op, self.values, backend=sweep.backend)
-        self.expected = {n: None if v is None else v.copy() for n, v in found.items()}
+        results = call(op, self.values, backend=sweep.backend)
+        self.expected = {n: None if v is None else v.copy() for n, v in results.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
     def step(self, budget: int) -> bool:
         """Call with so much left; return whether there was a result."""
-        where = f"{self.name}: {budget} bytes left, out {'' if self.given else 'not '}given"
+        where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
-        keywords = {"out": self.out} if self.given else {}
+        keywords = {"out": self.out} if self.with_out else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
         function = functools.partial(call, self.op, self.values, backend=self.sweep.backend, **keywords)
@@ -175,7 +175,7 @@ class Call:
         if self.op.name not in str(got):
             raise Wrong(f"{where}: {got!r} does not name the operator")
         if (
-            self.given
+            self.with_out
             and self.sweep.untouched
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
@@ -186,8 +186,8 @@ class Call:
         return False
 
     def run(self) -> None:
-        """Find out what the call needs to the page, since the last request that is refused may be a small one."""
-        if self.sweep.teams:  # from nothing to more than stacks and heaps of its threads
+        """Bisect what the call needs to one page, since the last allocation that can fail may be small."""
+        if self.sweep.teams:  # from 0 to more than the stacks and heaps of all threads
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.step(budget)
             return
@@ -202,7 +202,7 @@ class Call:
         while need - refused > PAGE:
             middle = (refused + need) // 2 // PAGE * PAGE
             refused, need = (refused, middle) if self.step(middle) else (middle, need)
-        if self.dense:  # the last requests of a call, which may be small
+        if self.dense:  # the range of the call's last allocations, which may be small
             for budget in range(max(0, need - 64 * PAGE), need + 16 * PAGE, PAGE):
                 self.step(budget)
 
@@ -241,7 +241,7 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 
 
 def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the child, with a C library that asks the system for every block and gives it back when it is freed."""
+    """Run the child with settings by which glibc maps every block, and unmaps it when it is freed."""
     environment = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": str(PAGE),
         "MALLOC_TRIM_THRESHOLD_": "0",
@@ -261,15 +261,15 @@ RUNS += [pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWE
 
 @pytest.mark.parametrize(("name", "dense"), RUNS)
 def test_a_result_or_memory_error(name: str, dense: bool) -> None:
-    """One child tries all operators; where it ends or hangs, that operator is wrong, and another child goes on."""
+    """Every operator of a backend passes in child processes; the number of refusals shows that the limit was met."""
     left, wrong, refused, complete = [op.name for op in OPS], {}, 0, 0
     while left:
         done = start(name, dense, left)
         for line in done.stdout.splitlines():
             operator = left.pop(0)
-            found, (r, c) = json.loads(line)
+            failures, (r, c) = json.loads(line)
             refused, complete = refused + r, complete + c
-            wrong |= {operator: found} if found else {}
+            wrong |= {operator: failures} if failures else {}
         if left:
             last = "\n".join(done.stderr.splitlines()[-40:])
             wrong[left.pop(0)] = f"the process ended with {done.returncode}:\n{last}"

@@ -38,7 +38,7 @@ m_ca: Array = trigraph.interaction_bilinear_fwd(x, x, x, x, members, idx_in=memb
 basis: RadialBasisFwd[Array] = trigraph.radial_basis_fwd(p, p, envelope_exponent=np.int64(6))
 out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, num_radial=2, exclude=None)
 """
-# Call and mypy's error code.
+# Calls, and the error codes that mypy must report for them.
 BAD = {
     "trigraph.gno_kernel_fwd(x, p.astype(np.float32), 1, 2)": "type-var",
     "trigraph.gno_kernel_fwd([[1.0]], p, 1, 2)": "type-var",
@@ -57,7 +57,7 @@ BAD = {
 
 
 def stub(name):
-    """The tree of a stub of the installed package."""
+    """Return the syntax tree of an installed stub."""
     return ast.parse(files("trigraph").joinpath(*name.split("/")).read_text(encoding="utf-8"))
 
 
@@ -67,7 +67,7 @@ def described(functions):
 
 
 def assert_same_functions(tree, expected):
-    """Return the nodes of a stub's functions, whose parameters and docstrings are those that are expected."""
+    """Compare a stub's parameters and docstrings with the expected ones; return the nodes of its functions."""
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     arguments = {name: [a.arg for a in node.args.args + node.args.kwonlyargs] for name, node in nodes.items()}
     assert {name: [arguments[name], ast.get_docstring(node)] for name, node in nodes.items()} == expected
@@ -81,7 +81,7 @@ def test_the_stub_of_torch_says_what_its_functions_are():
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
 def test_the_stub_of_distributed_says_what_its_functions_are():
-    """In a process of its own: ASE would call MPI in one that has imported it, and it is not initialized."""
+    """The stub of trigraph.distributed agrees with its functions (a new process: ASE uses MPI once it is loaded)."""
     script = f"""
 import inspect, json, mpi4py
 mpi4py.rc.initialize = False
@@ -102,8 +102,8 @@ def test_the_stub_says_what_the_package_is():
     for name, node in assert_same_functions(tree, described({n: getattr(trigraph, n) for n in OPERATORS})).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
-        given = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
-        assert repr(defaults) == repr([default for default in given if default is not inspect.Parameter.empty])
+        real = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
+        assert repr(defaults) == repr([default for default in real if default is not inspect.Parameter.empty])
     tree = stub("results.pyi")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     expected = {result_type(n): op for n, op in OPERATORS.items() if not op.single}
@@ -113,14 +113,14 @@ def test_the_stub_says_what_the_package_is():
 
 
 def test_mypy_reads_the_stubs(tmp_path):
-    # What ASE and torch say takes long to read.
+    # Reading ASE's and torch's annotations would take long.
     override = '[[tool.mypy.overrides]]\nmodule = ["ase.*", "torch.*"]\nfollow_imports = "skip"\n'
     (tmp_path / "pyproject.toml").write_text(f'[tool.mypy]\nfollow_imports = "silent"\n{override}')
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text(GOOD + "".join(f"{line}\n" for line in BAD))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
     done = run(*command, "good.py", "bad.py", cwd=tmp_path, status=1)
-    found = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    errors = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
     first = len(GOOD.splitlines()) + 1
     expected = [("bad", str(first + i), code) for i, code in enumerate(BAD.values())]
-    assert found == expected, done.stdout + done.stderr
+    assert errors == expected, done.stdout + done.stderr

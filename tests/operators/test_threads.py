@@ -1,4 +1,4 @@
-"""Threads, calls from several of Python's, forked processes; levels of the instruction set of the fast path."""
+"""Numbers of threads, calls from several Python threads, forked processes, and levels of the instruction set."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ TIMEOUT = 60  # seconds; what hangs fails
 
 
 def large(op, seed=0, dtype=np.float64, nodes=9):
-    """Arguments with several chunks of 256 terms in every direction of summation, unless there are more nodes."""
+    """Return arguments whose sums have several chunks of 256 terms, by source and by destination."""
     entities = {"num_positions": 3000, "num_edges": 2600}
     sizes = {s: entities.get(s, nodes) for s in op.definition.symbols if SYMBOLS[s].minimum == 0}
     return draw(op, dtype, seed=seed, **sizes)
@@ -46,7 +46,7 @@ USELESS = ["0", "", "many", "-1", "²", "100000", "9" * 5000]
 
 @pytest.mark.parametrize("setting", [*NUMBERS, *USELESS], ids=lambda s: s[:9])
 def test_default_follows_the_environment(setting, monkeypatch, recwarn):
-    """What is useless counts as none; of a number that is too large there is a warning."""
+    """Unusable values of OMP_NUM_THREADS are ignored; a number above the limit warns."""
     from trigraph.fortran import threads
 
     monkeypatch.setenv("OMP_NUM_THREADS", setting)
@@ -61,7 +61,7 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_calls_from_several_threads_at_once(backend):
-    size = large if backend == "fortran" else draw  # the others have no chunks
+    size = large if backend == "fortran" else draw  # other backends have no chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
     expected = [call(op, values, backend=backend) for op, values in jobs]
@@ -72,10 +72,10 @@ def test_calls_from_several_threads_at_once(backend):
 
 
 def printed(script, **environment):
-    """Words that a script prints in a process of its own: a hang fails, and threads of this process do not matter."""
+    """Return the words that a script prints in a new process, which must end within TIMEOUT."""
     words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
-    given = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
-    return run(sys.executable, *words, env=given, timeout=TIMEOUT).stdout.split()
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    return run(sys.executable, *words, env=variables, timeout=TIMEOUT).stdout.split()
 
 
 RESULTS = textwrap.dedent("""
@@ -95,7 +95,7 @@ RESULTS = textwrap.dedent("""
 
 
 def test_forked_children_compute_on_one_thread():
-    """Forked by os.fork or by multiprocessing; more threads are refused, and the parent keeps its own."""
+    """A child of os.fork or multiprocessing computes on one thread and refuses more; the parent keeps its number."""
     script = """
         import multiprocessing
 
@@ -122,7 +122,7 @@ def test_forked_children_compute_on_one_thread():
 
 @pytest.mark.parametrize("first", ["operator", "torch"])
 def test_torch_computes_in_forked_children(first):
-    """It shares OpenMP's threads with the operators, whoever started them; the parent has as many as before."""
+    """torch, whose OpenMP threads the operators share, computes in a forked child; the parent keeps its threads."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = """
         import ctypes, multiprocessing, os, sys
@@ -156,14 +156,14 @@ def test_torch_computes_in_forked_children(first):
             calls[FIRST]()
             print(len(os.listdir("/proc/self/task")) - started, torch.get_num_threads())
     """
-    found = printed(f"FIRST = {first!r}" + textwrap.dedent(script))
-    if found == ["old"]:
+    lines = printed(f"FIRST = {first!r}" + textwrap.dedent(script))
+    if lines == ["old"]:
         pytest.skip("torch has an OpenMP library older than GCC 9's")
-    assert found == ["0", "0", "2"] * 3
+    assert lines == ["0", "0", "2"] * 3
 
 
 def test_what_runs_first_in_a_forked_child_may_call_operators():
-    """A finaliser may run before the functions that libraries register for a fork, and would wait for a lost team."""
+    """In a forked child a finaliser can call operators even before the fork handlers of libraries have run."""
     source = """
         import os
         os.register_at_fork(after_in_child=lambda: ran.append(operator()))  # before trigraph registers anything
@@ -185,7 +185,7 @@ def test_what_runs_first_in_a_forked_child_may_call_operators():
         assert done.communicate(timeout=TIMEOUT)[0].split() == ["0"]
     finally:
         if done.poll() is None:
-            os.killpg(done.pid, signal.SIGKILL)  # the child that waits, too
+            os.killpg(done.pid, signal.SIGKILL)  # with a child that hangs
 
 
 def test_a_small_call_starts_no_thread_until_a_number_is_set():
@@ -211,7 +211,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
 
 def test_an_upper_bound():
-    """OpenMP ends the process when the system refuses it threads."""
+    """set_num_threads refuses numbers above a limit, since OpenMP ends the process if it cannot start its threads."""
     from trigraph.fortran.threads import MOST
 
     assert max(16, os.cpu_count()) <= MOST <= max(16, 8 * os.cpu_count())
@@ -226,7 +226,7 @@ def test_an_upper_bound():
     assert_same_bits(call(op, values), expected)
 
 
-# Builds of the fast path: which one runs, how another is chosen, and that v3 and v4 agree in every bit.
+# Builds of the fast path: which one is used, how to choose another, and that v3 and v4 give the same bits.
 
 AVAILABLE = levels.available()
 LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
@@ -245,7 +245,7 @@ def test_the_highest_level_of_the_processor_is_the_default():
     level = _reference.cpu_level()
     assert level in range(5)
     everything = tuple(f"v{n}" for n in range(2, level + 1)) or ("base",)
-    assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels have v2 as well, and a plain build has one level alone
+    assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels also have v2; a plain build has one level
     if levels.ENVIRONMENT not in os.environ:
         assert printed(LEVEL) == [AVAILABLE[-1]]
 
@@ -275,15 +275,14 @@ def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
     raises(ValueError, expected, trigraph.set_cpu_level, "v9")
     raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
-    found = run(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
-    assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in found.stderr
+    done = run(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
+    assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in done.stderr
 
 
 def of_any_size(op, seed):
-    """Arguments whose widths fill no vector, and whose rows are of very different size in every second case.
+    """Return arguments with widths that fill no vector register; every second case has rows of very different size.
 
-    Widths decide in what order products are made and where chunks begin; very small rows bring the direct sums over
-    pairs of edges in.
+    v3 and v4 give the same bits for many widths and degrees, more than `trigraph verify` has.
     """
     rng = np.random.default_rng(seed)
     limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
@@ -303,8 +302,8 @@ def test_equal_bits_on_v3_and_v4(definition):
     """For more sizes than `trigraph verify` has."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
-            values, found = of_any_size(op, seed), []
+            values, results = of_any_size(op, seed), []
             for level in levels.EQUAL_BITS:
                 trigraph.set_cpu_level(level)
-                found.append(call(op, values))
-            assert_same_bits(*found)
+                results.append(call(op, values))
+            assert_same_bits(*results)

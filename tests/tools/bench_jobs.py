@@ -1,4 +1,4 @@
-"""What the workers of test_bench.py run: functions of a module that child processes import."""
+"""Jobs of test_bench.py, in a module that its worker processes can import."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The benchmark itself: does it measure what it says, and does it refuse to time what is wrong?"""
+"""The benchmark measures what it says, and does not time contenders with wrong results."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ SINGLE = np.dtype("float32")
 
 
 def tiny(workload):
-    """Sizes of a quick run; few nodes, so that every edge meets others."""
+    """Return sizes of a quick run, with few nodes, so that edges share them."""
     most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "num_spherical": 3}
     most |= {"num_triplets": 61, "num_inputs": 61}
     return {n: min(v, most.get(n, 23 if SYMBOLS[n].minimum == 0 else 5)) for n, v in workload.sizes.items()}
@@ -35,7 +35,7 @@ def tiny(workload):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Measure once."""
+    """Run one workload with one round."""
     monkeypatch.setattr(run, "ATTEMPTS", 1)
 
 
@@ -51,7 +51,7 @@ def test_relative_error_never_passes_what_cannot_be_compared():
 
 
 def test_only_what_agrees_with_the_baseline_is_timed():
-    """A peak of memory is the call's own, whatever the parent holds."""
+    """Wrong or failing contenders are not timed; peak memory is the call's own, whatever the parent process uses."""
     ballast = np.ones(2**24)
     large = 64 * 2**20
     jobs = {
@@ -62,14 +62,14 @@ def test_only_what_agrees_with_the_baseline_is_timed():
         "failing": Job(bench_jobs.failing),
         "dying": Job(bench_jobs.dying),
     }
-    found = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
+    measurements = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
     timed = ["unavailable", "timed", "timed", "wrong", "failed", "failed"]
-    assert [m.status for m in found.values()] == timed
-    assert [n for n, m in found.items() if len(m.seconds) == 2] == ["baseline", "same"]
-    assert found["same"].error == 0
-    assert "ZeroDivisionError" in found["failing"].note
-    assert "status 3" in found["dying"].note
-    assert 63.5 <= found["same"].peak_bytes / 2**20 < 66  # the kernel counts pages in batches, a few dozen at a time
+    assert [m.status for m in measurements.values()] == timed
+    assert [n for n, m in measurements.items() if len(m.seconds) == 2] == ["baseline", "same"]
+    assert measurements["same"].error == 0
+    assert "ZeroDivisionError" in measurements["failing"].note
+    assert "status 3" in measurements["dying"].note
+    assert 63.5 <= measurements["same"].peak_bytes / 2**20 < 66  # the kernel counts pages in batches of a few dozen
     assert ballast.size
 
 
@@ -77,7 +77,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated names of torch
 def test_peers_compute_what_the_backends_compute(workload):
     sizes = tiny(workload)
     expected = workload.call("fortran", sizes, "float32")()
@@ -99,9 +99,9 @@ def test_workloads_are_honest(workload):
     assert "gpu-host" not in {*workload.backends, *workload.peers}
     assert not set(workload.peers) & set(BACKENDS)
     done = set()
-    for step in workload.steps:  # a step is given what earlier ones return
-        assert set(step.given) <= {a.name for a in step.op.arguments}
-        assert set(step.given.values()) <= done
+    for step in workload.steps:  # arguments from steps are results of earlier ones
+        assert set(step.from_steps) <= {a.name for a in step.op.arguments}
+        assert set(step.from_steps.values()) <= done
         done |= {f"{step.operator}.{f.name}" for f in step.fields}
 
 
@@ -119,7 +119,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
 
 
 def test_cases_are_ordinary():
-    """No number is near a kink, edges of atoms come in both directions, layouts are what they are called."""
+    """Drawn cases are clear of kinks, atoms' edges come in both directions, and layouts are as named."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
     case = make_case(workload, sizes, SINGLE)
@@ -145,14 +145,14 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
     results = workload.call("pyref", tiny(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
-    workload = gemnet.WORKLOADS[0]  # arguments of one name and two shapes
+    workload = gemnet.WORKLOADS[0]  # two definitions that have a `weight` of different shapes
     case = make_case(workload, tiny(workload), SINGLE)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
-    # What one step hands to another is drawn nowhere, and is no result.
+    # Arrays that one step passes to another are neither drawn nor returned.
     results = workload.call("pyref", tiny(workload), "float64")()
-    assert not {s for step in workload.steps for s in step.given.values()} & set(results)
+    assert not {s for step in workload.steps for s in step.from_steps.values()} & set(results)
 
 
 def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
@@ -169,7 +169,7 @@ def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
 
 
 def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
-    """Packages around a module are empty, modules that it wants are stand-ins, and those of before come back."""
+    """Loading a module from a wheel, with empty packages above it and stand-ins, leaves sys.modules as before."""
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
     (tmp_path / "outer" / "__init__.py").write_text("raise RuntimeError\n")

@@ -1,4 +1,4 @@
-"""Benchmarks of whole models: do all contenders compute the same?"""
+"""Benchmarks of whole models: all contenders compute the same."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ def tiny(program):
 
 @pytest.mark.parametrize(
     "program",
-    # Torch's compiler takes a minute for each model.
+    # torch's compiler takes a minute per model.
     [pytest.param(p, marks=[pytest.mark.slow] * any("compiled" in c for c in p.contenders)) for p in PROGRAMS.values()],
     ids=list(PROGRAMS),
 )
@@ -77,9 +77,9 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
     ji, kj = (torch.tensor(a) for a in edges.graph.triplets("edge"))
     (src, dst), z = edge_index, torch.tensor(atoms.numbers)
     pos = torch.tensor(atoms.positions, dtype=torch.float32)
-    found = (dst, src, dst[ji], src[ji], src[kj], kj, ji)
+    indices = (dst, src, dst[ji], src[ji], src[kj], kj, ji)
     monkeypatch.setattr(dimenet, "radius_graph", lambda *args, **kwargs: edge_index)
-    monkeypatch.setattr(dimenet, "triplets", lambda *args, **kwargs: found)
+    monkeypatch.setattr(dimenet, "triplets", lambda *args, **kwargs: indices)
     model = models._dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
     with torch.no_grad():
         own = model(z, pos)

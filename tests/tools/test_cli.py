@@ -1,4 +1,4 @@
-"""The command line: exit statuses, usage errors, and what is printed. All but the last runs are of made-up checks."""
+"""The command line: exit statuses, usage errors, printed output; mostly with invented results of checks."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
 @pytest.fixture
 def runner(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no processes to share the work
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no worker processes
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     return CliRunner()
@@ -35,13 +35,13 @@ def runner(monkeypatch):
 
 @pytest.fixture
 def verify(runner, monkeypatch):
-    """Run `trigraph verify` with the given checks in place of the real ones, by default as many as are planned."""
+    """Return a function that runs `trigraph verify` with invented checks, by default as many as are planned."""
 
     def invoke(checks, *options, planned=len):
         asked = []
 
-        def plan(**given):
-            asked.append(given)
+        def plan(**options):
+            asked.append(options)
             return [units.Unit(f"unit {len(asked)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
@@ -69,7 +69,7 @@ def test_success(verify):
 def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runner, monkeypatch):
     bad = replace(GOOD, error=9.0)
     parts = {"gno_kernel": [GOOD, bad], "mha_gat_n2n": [GOOD], "golden gno_x": [GOOD], "benzene": [GOOD]}
-    # Two units of each part, whose results come back in any order.
+    # Two units of each part, with results in any order.
     planned = [
         units.Unit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
         for name, checks in parts.items()
@@ -77,7 +77,7 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
     ]
     order = [0, 2, 1, 4, 6, 3, 5, 7]
     monkeypatch.setattr(run, "plan", lambda **a: planned)
-    monkeypatch.setattr(units, "execute", lambda found: ((found[i], found[i].execute()) for i in order))
+    monkeypatch.setattr(units, "execute", lambda all_units: ((all_units[i], all_units[i].execute()) for i in order))
     result = runner.invoke(main, ["verify", "--backend", "pyref"])
     assert "\x1b" not in result.output
     assert [line.rpartition(",")[0] for line in result.stderr.splitlines()] == [
@@ -92,9 +92,9 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
 
 
 def test_every_unit_of_a_run_belongs_to_a_part():
-    found = run.plan(backends=["pyref", "judge"])
-    assert {run.part_of(u) for u in found} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
-    labels = [run.part_of(u) for u in found if u.label.endswith("judge differences")]
+    planned = run.plan(backends=["pyref", "judge"])
+    assert {run.part_of(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
+    labels = [run.part_of(u) for u in planned if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
 
 
@@ -115,7 +115,7 @@ def test_failure(verify, error):
 
 
 def test_the_first_failed_check_is_repeated_by_its_settings(verify):
-    """In their order, upon which the numbers of a case depend; what was asked for beside stays."""
+    """The command that repeats a failure has its settings in order, since a case's numbers depend on it."""
     case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
     bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
     where = ("op=mean", "op=sum", "src_embedding=given")
@@ -128,7 +128,7 @@ def test_the_first_failed_check_is_repeated_by_its_settings(verify):
 
 def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
     absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
-    result = verify([GOOD, absent], "--report", tmp_path)  # four are planned: two units' worth
+    result = verify([GOOD, absent], "--report", tmp_path)  # four were planned, in two units
     assert last_line(result) == "1 checks passed, 0 failed, 3 not offered"
     assert "Not offered by pyref: 3 checks of gno_kernel_bwd: only d = 1" in result.stdout
     assert "(3 not offered)" in result.stdout
@@ -232,7 +232,7 @@ def test_report_and_comparison(verify, tmp_path):
     assert report["environment"]["trigraph"]["version"] == trigraph.__version__
     assert (folder / "report.html").is_file()
     (folder / "report.json").write_text(json.dumps(report | {"seconds": 126.4}))
-    for seed, told in ((5, True), (6, False)):  # only of the same command
+    for seed, told in ((5, True), (6, False)):  # only an earlier run of the same command counts
         first = verify([GOOD, EXACT], "--report", folder, "--seed", seed).stdout.split("\n")[0]
         assert first.endswith(" (last time: 2 min 6 s).") is told
     (folder / "report.json").write_text(json.dumps(report))
@@ -290,7 +290,7 @@ def test_operators(runner):
 def test_version_and_help(runner):
     assert runner.invoke(main, ["--version"]).stdout.strip().endswith(trigraph.__version__)
     shown = runner.invoke(main, ["--help"]).stdout
-    assert len(shown.splitlines()) <= 24  # a screen
+    assert len(shown.splitlines()) <= 24  # fits a screen
     commands = [name for names in AUDIENCES.values() for name in names]
     assert sorted(commands) == sorted(main.list_commands(None))
     for command in (*commands, *AUDIENCES):
@@ -303,8 +303,8 @@ def test_a_frame_of_a_trajectory(tmp_path):
     path.write_text("".join(f"2\n\nH 0 0 0\nH 0 0 {z}\n" for z in (1, 2, 3)))
     heights = {"": 3, "@0": 1, "@1": 2, "@-1": 3, "@-3": 1}
     for index, height in heights.items():
-        found = structures.read(f"{path}{index}", 5.0)
-        assert (found.name, found.positions[1, 2]) == (f"h@2.xyz{index}", height)
+        structure = structures.read(f"{path}{index}", 5.0)
+        assert (structure.name, structure.positions[1, 2]) == (f"h@2.xyz{index}", height)
     for index in ("@3", "@-4"):
         with pytest.raises(ValueError, match=rf"h@2.xyz has no frame {index[1:]}; 0 is the first, -1 the last"):
             structures.read(f"{path}{index}", 5.0)

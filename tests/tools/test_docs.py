@@ -1,4 +1,4 @@
-"""The documentation is complete, its code and that of docstrings runs as printed, and its links lead somewhere."""
+"""The documentation is complete, its code (docstrings included) runs as printed, and its links exist."""
 
 import doctest
 import importlib
@@ -42,7 +42,7 @@ def blocks(page, language):
 
 
 def shell(commands, cwd):
-    """Run commands with this environment's programs first; return what they print."""
+    """Run shell commands with this environment's programs on the PATH; return their output."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
     return run("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
@@ -73,7 +73,7 @@ def test_tables_name_everything():
 def test_python_of_the_pages_runs(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     code = "\n".join(blocks(page, "python"))
-    if page.name == "jax.md":  # in a process of its own: JAX does not survive the forks of other pages
+    if page.name == "jax.md":  # in a new process: JAX does not survive forks by other pages
         if importlib.util.find_spec("jax") is None:
             pytest.skip("needs JAX: pip install 'trigraph[jax]'")
         run(sys.executable, "-c", code)
@@ -85,15 +85,15 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
-    found = doctest.testmod(module)
-    assert found.attempted
-    assert not found.failed
+    outcome = doctest.testmod(module)
+    assert outcome.attempted
+    assert not outcome.failed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        made = target.startswith(("_executed/", "tutorials/"))  # by the build of the site (test_docs_site.py)
+        made = target.startswith(("_executed/", "tutorials/"))  # written by the build of the site (test_docs_site.py)
         assert made or target.startswith("https://") or (page.parent / target).exists(), target
 
 
@@ -135,7 +135,7 @@ def test_the_fortran_program(tmp_path):
     assert gradient < 1e-14
 
 
-# What the README says of speed, with memory kept: the words, the workload and the peer.
+# Statements of the README about speed (memory kept): text, workload, peer.
 SPEEDS = {
     "51 times for DimeNet++'s sum": ("dimenet-aggregate", "PyTorch Geometric"),
     "4.1 times for graph attention": ("gat", "PyTorch Geometric"),
@@ -143,7 +143,7 @@ SPEEDS = {
 }
 
 
-# And of a device: the words, the stage of the qualification, the workload and the peer, None where there is one.
+# Statements about a device: text, stage of the qualification, workload, peer (None if there is only one).
 DEVICE = ROOT / "verification" / "records" / "2026-11-26-h100.json"
 SPEEDS_OF_DEVICE = {
     "59 times for the sum over triplets": ("bench", "dimenet", "pyg-cuda"),
@@ -152,11 +152,11 @@ SPEEDS_OF_DEVICE = {
 
 
 def test_speeds_are_those_of_the_records():
-    found = {(workload, peer): kept for workload, _, peer, kept, _ in records.rows()}
+    speeds = {(workload, peer): kept for workload, _, peer, kept, _ in records.rows()}
     text = " ".join(README.split())
     for words, line in SPEEDS.items():
         assert words in text
-        assert f"{found[line]:.2g}" == words.split()[0]
+        assert f"{speeds[line]:.2g}" == words.split()[0]
     stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]
     device = {(s, n.get("workload", n["name"]), n.get("contender")): n["ratio"] for s, n in lines if "ratio" in n}
@@ -168,7 +168,7 @@ def test_speeds_are_those_of_the_records():
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
 def test_example_of_the_reference(op):
-    """It has the fields of the operator, all finite."""
+    """The reference's example prints all fields of the operator, with finite numbers."""
     names = {"np": np, "trigraph": trigraph}
     exec(TABLES["example"](op), names)
     fields = [names["result"]] if op.single else [f for f in names["result"] if f is not None]
@@ -187,13 +187,13 @@ HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
 
 @pytest.mark.parametrize("path", HOSTED, ids=lambda path: path.name)
 def test_yaml(path):
-    """It parses; jobs have steps, forms have fields, and targets of make that are named are there."""
+    """YAML files parse; workflow jobs have steps, issue forms have fields, and named make targets exist."""
     yaml = pytest.importorskip("yaml")
-    found = yaml.safe_load(path.read_text())
+    document = yaml.safe_load(path.read_text())
     if path.parent.name == "workflows":
-        assert all(step.keys() & {"uses", "run"} for job in found["jobs"].values() for step in job["steps"])
+        assert all(step.keys() & {"uses", "run"} for job in document["jobs"].values() for step in job["steps"])
         targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         assert set(re.findall(r"run: make ([\w-]+)", path.read_text())) <= targets
     if path.parent.name == "ISSUE_TEMPLATE":
-        assert found["name"]
-        assert all(field["type"] in ("markdown", "input", "textarea", "dropdown") for field in found["body"])
+        assert document["name"]
+        assert all(field["type"] in ("markdown", "input", "textarea", "dropdown") for field in document["body"])

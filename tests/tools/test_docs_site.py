@@ -1,4 +1,4 @@
-"""The documentation's site: built without a warning, complete, with typeset formulas, and readable without a server."""
+"""The site builds without warnings, is complete, has typeset formulas, and can be read without a server."""
 
 import html
 import re
@@ -28,7 +28,7 @@ def site(tmp_path_factory):
 
 
 def test_pages_and_names(site):
-    """Every name that users call has a page, every operator's with its example, every tutorial with pictures."""
+    """Every public name has a page; those of operators have an example, those of tutorials pictures."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
     names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name)) and name != "verify"]
@@ -43,7 +43,7 @@ def test_pages_and_names(site):
 
 
 def test_formulas(site):
-    """Each is MathML, with its letters, and none shows what the converter did not know."""
+    """Formulas are MathML with the expected letters, without errors of the converter."""
     text, source = (site / "maths.html").read_text(), (ROOT / "docs" / "maths.md").read_text()
     formulas = re.findall("<math.*?</math>", text, re.DOTALL)
     displayed = re.findall(r"^\$\$", source, re.MULTILINE)
@@ -59,7 +59,7 @@ def test_formulas(site):
 
 
 def test_nothing_comes_from_elsewhere(site):
-    """What pages show is beside them."""
+    """Pages load nothing from other servers."""
     for page in site.rglob("*.html"):
         for image in re.findall('<img[^>]*src="([^"]*)"', page.read_text()):
             assert (page.parent / image).is_file(), (page, image)

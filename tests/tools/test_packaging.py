@@ -1,4 +1,4 @@
-"""Installing: what an import brings with it, what a build lacks, the wheel, the editable install."""
+"""Installation: modules that an import loads, messages of an incomplete build, the wheel, the editable install."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def run(*command, cwd=None, path=None, **variables):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the tracked and untracked, not ignored files."""
+    """Copy all files that git does not ignore."""
     target = tmp_path_factory.mktemp("checkout") / "trigraph"
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     for name in filter(None, listed.split("\0")):
@@ -48,7 +48,7 @@ def checkout(tmp_path_factory):
 
 
 def test_imports_are_light(tmp_path):
-    """Of the package, then of its command line, which draws and reads reports only where it has to."""
+    """Importing the package, and then its command line, loads no plotting, templating or optional packages."""
     drawing = ("rich", "matplotlib", "jinja2")
     slow = ("scipy", "importlib.metadata", "click", "slopecheck", *drawing, "ase", "matscipy")
     slow += tuple(f"trigraph.{n}" for n in ("benchmarks", "compat", "gpu", "pyref", "results", "verification"))
@@ -73,12 +73,12 @@ def test_without_the_extra_verify(tmp_path):
 
 
 def numbers(pattern, text):
-    """Return the Pythons that a text names, as 3.x, in their order."""
+    """Return the versions of Python in a text, as 3.x, in order."""
     return [f"3.{n}" for n in sorted({int(n) for n in re.findall(pattern, text)})]
 
 
 def test_a_release_is_told_alike_everywhere():
-    """Version and date, the Pythons, and what a recipe of conda needs."""
+    """Version, date and supported Pythons agree in all files that state them, conda's recipe included."""
     texts = {path: (ROOT / path).read_text() for path in ("meson.build", "CITATION.cff", "CHANGELOG.md", "noxfile.py")}
     version = re.search(r"^    version: '(.*)',$", texts["meson.build"], re.MULTILINE)[1]
     citation = yaml.safe_load(texts["CITATION.cff"])
@@ -96,14 +96,14 @@ def test_a_release_is_told_alike_everywhere():
 
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
     assert recipe["context"]["version"] == version == slopecheck.__version__
-    assert 'dynamic = ["version"]' in text  # that of meson.build
+    assert 'dynamic = ["version"]' in text  # the version is in meson.build
     for table, section in (("dependencies", "run"), ("requires", "host")):
         needed = re.findall(r'"([^"]+)"', re.search(rf"^{table} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1])
         named = {word.replace(" ", "").replace("-base", "") for word in recipe["requirements"][section]}
         assert {*needed} == {word for word in named if word not in ("python", "pip")}, section
 
 
-# Programs that stand in for those of a build: with one of them the system lacks something, or has an old compiler.
+# Fake build tools, with each of which something is missing or too old.
 STANDS_IN = {
     "python": """import runpy, sys, sysconfig
 sysconfig.get_config_vars().update(INCLUDEPY="/nowhere", LIBPC="/nowhere")
@@ -135,32 +135,32 @@ def test_what_a_build_lacks_is_named(tmp_path, program, expected):
     native = tmp_path / "native.ini"
     native.write_text(f"[binaries]\n{program} = '{stand_in}'\n")
     options = ("--native-file", native, ROOT, tmp_path / "build")
-    variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # nothing else describes Python's headers
+    variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # hide the description of Python's headers
     command = (sys.executable, "-m", "mesonbuild.mesonmain", "setup", *options)
-    found = programs.run(*command, status=1, env=os.environ | variables)
-    assert expected in found.stdout
+    done = programs.run(*command, status=1, env=os.environ | variables)
+    assert expected in done.stdout
     if program == "python":
-        assert "python3-dev\n" in found.stdout
-        assert "python3-devel\n" in found.stdout
+        assert "python3-dev\n" in done.stdout
+        assert "python3-devel\n" in done.stdout
 
 
 def test_an_archive_is_refused(tmp_path):
     package = Path(trigraph.__file__).parent
     archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
     code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
-    found = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
+    done = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
     expected = (
         "ImportError: trigraph cannot run from an archive, since the system loads its compiled backends from files"
     )
-    assert found.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
+    assert done.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
 
 
 @pytest.mark.slow
 def test_the_wheel_has_every_level(checkout, tmp_path):
-    """It runs where nothing else of ours is, and so does the level that a build from source leaves out."""
+    """The wheel works in an empty environment, at every level, v2 included."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
-    with zipfile.ZipFile(wheel) as archive:  # the licences of the libraries in it are told
+    with zipfile.ZipFile(wheel) as archive:  # it includes the licences of bundled libraries
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
         (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
     assert bundled == set(re.findall(r"^\| (lib\w+), ", told, re.MULTILINE))

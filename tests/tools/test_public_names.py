@@ -1,4 +1,4 @@
-"""The package uses public names of other libraries alone: none that begins with an underscore."""
+"""The package uses no name of another library that begins with an underscore."""
 
 import ast
 from pathlib import Path
@@ -17,32 +17,32 @@ def is_private(name):
 
 def private_names(tree):
     """Return the private names of LIBRARIES that a module imports or reads as attributes."""
-    aliases, found = {}, []
+    aliases, names = {}, []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in LIBRARIES:
                     aliases[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else ""
-                    found += [alias.name for part in alias.name.split(".") if is_private(part)]
+                    names += [alias.name for part in alias.name.split(".") if is_private(part)]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARIES and not node.level:
             for alias in node.names:
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-                found += [f"{node.module}.{alias.name}"] * any(map(is_private, (*node.module.split("."), alias.name)))
+                names += [f"{node.module}.{alias.name}"] * any(map(is_private, (*node.module.split("."), alias.name)))
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             base = node.value
             while isinstance(base, ast.Attribute):
                 base = base.value
             if isinstance(base, ast.Name) and base.id in aliases:
-                found.append(ast.unparse(node))
-    return found
+                names.append(ast.unparse(node))
+    return names
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_private_names(folder):
     paths = (ROOT / folder).rglob("*.py")
-    found = {str(p): set(private_names(ast.parse(p.read_text()))) for p in paths}
-    assert {path: names for path, names in found.items() if names} == {}
+    private = {str(p): set(private_names(ast.parse(p.read_text()))) for p in paths}
+    assert {path: names for path, names in private.items() if names} == {}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`trigraph qualify`, rehearsed on gpu-host: every stage, what crashes, hangs or is missing, deadlines, stand-ins."""
+"""`trigraph qualify`, rehearsed on gpu-host: every stage, crashes, hangs, missing tools, deadlines."""
 
 import contextlib
 import importlib.util
@@ -39,7 +39,7 @@ from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
 
 ROOT = Path(__file__).parents[2]
-# It runs the command behind its options, which begins with this interpreter, and says what the real one says.
+# A fake compute-sanitizer: it runs the command after its options, and prints the real one's last line.
 SANITIZER = f"""#!{sys.executable}
 import subprocess, sys
 command = sys.argv[sys.argv.index({sys.executable!r}):]
@@ -57,7 +57,7 @@ sys.exit(status)
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
-    """Let child processes import the stages of this folder."""
+    """Let child processes import this folder's stages."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
 
 
@@ -66,19 +66,19 @@ def made_up(name, share):
 
 
 def test_rehearsal(tmp_path, monkeypatch):
-    """Every stage, in processes of their own, with the stand-ins; the page says what it is."""
+    """Every stage runs in a rehearsal, and the page says that it is one."""
     out, program = tmp_path / "out", tmp_path / "compute-sanitizer"
     program.write_text(SANITIZER)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(out), "--deadline", "400"])
     record = json.loads((out / "record.json").read_text())
-    found = {stage["stage"]: stage for stage in record["stages"]}
-    assert list(found) == [stage.name for stage in driver.STAGES]
-    crashed = {p["part"]: p["note"] for s in found.values() for p in s["parts"] if p["status"] != "done"}
+    stages = {stage["stage"]: stage for stage in record["stages"]}
+    assert list(stages) == [stage.name for stage in driver.STAGES]
+    crashed = {p["part"]: p["note"] for s in stages.values() for p in s["parts"] if p["status"] != "done"}
     assert not crashed
-    assert [name for name, stage in found.items() if stage["passed"] is not True] == ["sanitizer"]
-    lines = {name: [line for p in stage["parts"] for line in p["lines"]] for name, stage in found.items()}
+    assert [name for name, stage in stages.items() if stage["passed"] is not True] == ["sanitizer"]
+    lines = {name: [line for p in stage["parts"] for line in p["lines"]] for name, stage in stages.items()}
     race = next(line for line in lines["sanitizer"] if line["name"] == "racecheck gno" and not line["passed"])
     assert "sums.cuh:42" in race["findings"][1]
     assert len(lines["checks"]) > 10
@@ -123,7 +123,7 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "found", "verdict"),
+    ("status", "line_passed", "verdict"),
     [
         ("done", None, True),
         ("done", False, False),
@@ -133,9 +133,9 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
         ("not run", None, None),
     ],
 )
-def test_verdict_of_a_stage(status, found, verdict):
-    """A part that the deadline cuts off is neither passed nor failed; what it had found to be wrong counts."""
-    parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": found}]}]
+def test_verdict_of_a_stage(status, line_passed, verdict):
+    """A part cut off by the deadline has neither passed nor failed, unless a line had failed already."""
+    parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": line_passed}]}]
     assert driver.passed(parts) is verdict
 
 
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
 
 
 def test_a_deadline_that_is_too_short(tmp_path):
-    """Nothing is begun that cannot end, and the page says so."""
+    """With little time left no part starts, and the page says so."""
     begun = time.monotonic()
     ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "10"])
     assert time.monotonic() - begun < 10
@@ -169,7 +169,7 @@ def test_a_deadline_that_is_too_short(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_no_device(tmp_path):
-    """The command refuses; a device that goes away meanwhile is told, and the summary is there."""
+    """Without a device the command refuses; if it disappears during the run, the summary says so."""
     ran = CliRunner().invoke(main, ["qualify", "--out", str(tmp_path)])
     assert (ran.exit_code, "CuPy is not installed" in ran.output) == (1, True)
     record = driver.qualify(Device(), tmp_path, 60, driver.STAGES[:1])
@@ -190,7 +190,7 @@ def test_notes_are_there_at_every_line(tmp_path):
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_workloads_of_a_device(workload):
-    """They run at small sizes in gpu-host, with either type of index and the same bits; bytes are of large ones."""
+    """Workloads of a device run at small sizes on gpu-host, with the same bits for int32 and int64 indices."""
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
     results = [bench.backend_call(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
@@ -219,7 +219,7 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
 
 
 def test_share_of_the_bound():
-    """The bound is the largest of those that a ceiling is known for."""
+    """The roofline's bound is the largest over all ceilings that were measured."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
     properties = {"device": {"name": "NVIDIA H200"}}
@@ -244,7 +244,7 @@ def test_a_sanitizer_without_a_summary_has_failed(output):
 
 @pytest.mark.parametrize("name", environment.TF32_VARIABLES)
 def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
-    """Products of float32 with 10 bits are told in `info`, in reports and in a qualification."""
+    """TF32 (float32 products with 10 bits) is recorded by `info`, reports and the qualification."""
     for variable in environment.TF32_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "0")
@@ -262,7 +262,7 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
 
 @pytest.mark.slow
 def test_kit(tmp_path):
-    """It is small, and runs where there are NumPy and SciPy besides, without an index; here as a rehearsal."""
+    """The one-file kit is small and runs beside NumPy and SciPy without a package index (here as a rehearsal)."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
     run("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
@@ -272,17 +272,17 @@ def test_kit(tmp_path):
         tar.extractall(tmp_path, filter="data")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip takes what it names for installed
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip counts PYTHONPATH as installed
     subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], env=alone, check=True)
     script = tmp_path / "qualify-kit" / "qualify.sh"
     (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
     assert any("libgomp" in name for name in zipfile.ZipFile(wheel).namelist())
-    given = {k: v for k, v in alone.items() if not k.startswith("PIP")} | {"PYTHON": str(python)}
-    done = subprocess.run(["sh", script, tmp_path / "out"], env=given, capture_output=True, text=True, check=False)
+    variables = {k: v for k, v in alone.items() if not k.startswith("PIP")} | {"PYTHON": str(python)}
+    done = subprocess.run(["sh", script, tmp_path / "out"], env=variables, capture_output=True, text=True, check=False)
     assert "CuPy is not installed" in done.stderr
-    given["PYTHONPATH"] = str(script.parent / "lib")
+    variables["PYTHONPATH"] = str(script.parent / "lib")
     rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
-    ran = run(*rehearse, env=given, cwd=tmp_path)
+    ran = run(*rehearse, env=variables, cwd=tmp_path)
     assert "**passed in part** on rehearsal on gpu-host" in ran.stdout, ran.stdout + ran.stderr
 
 
@@ -292,13 +292,13 @@ def test_the_gather_that_sets_the_ceiling_compiles():
     assert b"gather_ceiling" in bytes(program.compile("cubin").code)
 
 
-# The checks by the lines that run on a device, with the stand-in for CuPy.
+# The checks as they run on a device, with the stand-in for CuPy
 
 NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 
 
 class Stream(cupy_stand_in.Stream):
-    """With a graph of the calls that it captured, which nothing replays."""
+    """A stream that can capture calls, into a graph that does nothing."""
 
     def __init__(self, non_blocking):
         super().__init__()
@@ -314,7 +314,7 @@ class Stream(cupy_stand_in.Stream):
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    """The device, with what the stand-in for CuPy needs besides."""
+    """Return the device, with additions for the stand-in for CuPy."""
     cupy = cupy_stand_in.install(monkeypatch, tmp_path)
     cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
     cupy.cuda.Stream = Stream
@@ -338,7 +338,7 @@ def test_checks(device, check, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
 def test_checks_of_torch(monkeypatch, check, tmp_path):
-    """As far as the stand-ins go: no streams, captures, compilation, or memory."""
+    """The checks of torch pass, without those of streams, captures, compilation and memory."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
     torch_stand_in.install(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
@@ -349,7 +349,7 @@ def test_checks_of_torch(monkeypatch, check, tmp_path):
 
 
 def test_extremes_are_judged_by_the_table():
-    """Numbers one rounding off pass, whatever error gpu-host's happen to have; a lost term does not."""
+    """The check of extremes accepts results that are one rounding off, and finds a lost term."""
     field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)
@@ -365,13 +365,13 @@ def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
 
 
 def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
-    """A result that a call leaves as it was."""
+    """The check of unwritten memory finds a result that a call does not write."""
     real = checks.called
 
     def leaves(op, values, backend, out=None):
-        found = real(op, values, backend, out)
-        first = next(iter(found))
-        return {**found, first: device.xp.empty(found[first].shape, found[first].dtype)}
+        fields = real(op, values, backend, out)
+        first = next(iter(fields))
+        return {**fields, first: device.xp.empty(fields[first].shape, fields[first].dtype)}
 
     monkeypatch.setattr(checks, "called", leaves)
     notes = Notes(tmp_path / "notes.json")
@@ -381,5 +381,5 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("family", ["gno", "gat", "dimenet"])
 def test_sanitizer_cases(device, family):
-    """They run with arrays of a device, and their results are compared on the host."""
+    """The cases of the sanitizer stage run with device arrays, and are compared on the host."""
     assert all(type(array) is np.ndarray for array in cases.run(family, device).values())

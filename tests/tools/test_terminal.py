@@ -1,4 +1,4 @@
-"""How every command ends: encodings, texts of others, full disks, closed pipes, signals, numbers that are no number."""
+"""Commands with odd encodings, texts with markup, full disks, closed pipes, signals and NaN end as they should."""
 
 import json
 import os
@@ -26,7 +26,7 @@ WITHHELD = Check("gno_kernel_bwd", "pyref", "float64", "not offered", HOSTILE, "
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Let `trigraph verify` find made-up checks in one unit."""
+    """Make `trigraph verify` run one unit with invented checks."""
     checks = [GOOD]
 
     def made():
@@ -53,7 +53,7 @@ def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset)
         assert not {"\x1b", "\udc80", "\u202e", "\x07"}.intersection(shown)
     assert HOSTILE in json.loads(text)["checks"]["case"]
     assert ESCAPED.replace(r"\xe9", "\u00e9") in page
-    # What an earlier report says of others is shown alike.
+    # Texts of earlier reports are shown in the same way.
     result = CliRunner(charset=charset).invoke(main, [*words[:-2], "--against", str(folder / "report.json")])
     assert result.exit_code == 1, result.exception
     assert "\x1b" not in result.output
@@ -61,12 +61,12 @@ def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset)
 
 @contextmanager
 def unwritable(kind):
-    """Yield a stream on a disk that is full, or on a pipe that nobody reads."""
+    """Yield a stream to a full disk, or to a closed pipe."""
     reader, writer = os.pipe()
     os.close(reader)
     with open("/dev/full" if kind == "disk" else writer, "w", encoding="utf-8") as stream:
         yield stream
-        stream.flush()  # nothing is left for the interpreter's end, where it would fail again
+        stream.flush()  # flush, since the interpreter would fail again at its end
 
 
 def ended(words):
@@ -86,14 +86,14 @@ VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
 )
 @pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
 def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, monkeypatch, capsys):
-    """A click option, a command that prints, and one that has a report to write all the same."""
+    """If standard output cannot be written, commands end with an error, and a report is written all the same."""
     report = ["--report", str(tmp_path)] if words is VERIFY else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
         assert ended([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
-    assert errors.count("\n") == bool(line) + bool(report)  # verify tells of the part that is finished
+    assert errors.count("\n") == bool(line) + bool(report)  # one line from verify about the finished part
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
@@ -128,7 +128,7 @@ def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
 
 
 def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
-    """As `nohup` has it."""
+    """SIGHUP stays ignored under `nohup`."""
     monkeypatch.setenv("HIT", "SIGHUP")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -40,27 +40,27 @@ def crystal():
 def test_results(calculator):
     atoms = crystal()
     atoms.calc = calculator
-    found = calculator.model.energy_forces_stress(
+    results = calculator.model.energy_forces_stress(
         torch.tensor(atoms.numbers), torch.tensor(atoms.positions), cell=torch.tensor(np.array(atoms.cell))
     )
-    assert atoms.get_potential_energy() == found.energy.item()
-    assert atoms.get_potential_energy(force_consistent=True) == found.energy.item()
-    np.testing.assert_array_equal(atoms.get_forces(), found.forces)
-    np.testing.assert_array_equal(atoms.get_stress(voigt=False), found.stress[0])
+    assert atoms.get_potential_energy() == results.energy.item()
+    assert atoms.get_potential_energy(force_consistent=True) == results.energy.item()
+    np.testing.assert_array_equal(atoms.get_forces(), results.forces)
+    np.testing.assert_array_equal(atoms.get_stress(voigt=False), results.stress[0])
     xx, yy, zz, yz, xz, xy = atoms.get_stress()
-    np.testing.assert_array_equal([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]], found.stress[0])
+    np.testing.assert_array_equal([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]], results.stress[0])
     calculator.model.float()
     calculator.reset()
-    assert atoms.get_potential_energy() == pytest.approx(found.energy.item(), rel=500 * 2**-24)
+    assert atoms.get_potential_energy() == pytest.approx(results.energy.item(), rel=500 * 2**-24)
     assert atoms.get_forces().dtype == np.float64
 
 
 def test_energies_of_atoms(calculator):
-    """They sum to the energy, belong to atoms in any order, and are those of each cell of a repetition."""
+    """Energies of atoms sum to the energy, follow permuted atoms, and are the same in each cell of a supercell."""
     atoms = crystal()
     atoms.calc = calculator
     energies = atoms.get_potential_energies()
-    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # a term of each sum over edges and channels
+    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # of the largest terms of sums over edges and channels
     assert energies.shape == (4,)
     assert np.ptp(energies) > 1e-3 * np.abs(energies).max()
     assert energies.sum() == pytest.approx(atoms.get_potential_energy(), abs=rounding)
@@ -72,7 +72,7 @@ def test_energies_of_atoms(calculator):
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, False)])
 def test_atoms_many_cells_away(pbc, calculator):
-    """An atom that was moved by whole cells is the same atom, as far as its position has digits."""
+    """Moving an atom by whole cells changes nothing but the rounding of its position."""
     atoms = crystal()
     atoms.pbc, atoms.calc = pbc, calculator
     energy, forces = atoms.get_potential_energy(), atoms.get_forces()
@@ -85,7 +85,7 @@ def test_atoms_many_cells_away(pbc, calculator):
 
 
 def test_zeros_have_no_sign(calculator):
-    """Without neighbours nothing pushes in any direction, not even as -0.0."""
+    """Forces without neighbours are +0.0, not -0.0."""
     alone = Atoms("Cu", [[0, 0, 0]], cell=[20, 20, 20], pbc=True, calculator=calculator)
     energies = (np.array(alone.get_potential_energy()), alone.get_potential_energies())
     for zeros in (alone.get_forces(), alone.get_stress(), *energies):
@@ -109,18 +109,18 @@ def hessian_of_supercell(model, cells):
     """Return the second derivatives of the energy in the positions of a supercell, for its fixed neighbours."""
     z, pos, cell = torch.tensor(cells.numbers), torch.tensor(cells.positions), torch.tensor(np.array(cells.cell))
     neighbors = model.neighbors(pos, cell=cell)
-    found = torch.func.hessian(lambda pos: model(z, pos, cell=cell, neighbors=neighbors).sum())(pos)
-    return found.detach().reshape(pos.numel(), pos.numel()).numpy()
+    hessian = torch.func.hessian(lambda pos: model(z, pos, cell=cell, neighbors=neighbors).sum())(pos)
+    return hessian.detach().reshape(pos.numel(), pos.numel()).numpy()
 
 
 def test_hessian(calculator):
     """The calculator's is that of the model, of these atoms and no earlier ones, and zero for a single atom."""
     atoms = bulk("AuCu", "rocksalt", a=5.4).repeat((2, 1, 1))
     calculator.get_potential_energy(bulk("Cu"))
-    found = calculator.get_hessian(atoms)
-    assert found.shape == (12, 4, 3)
+    hessian = calculator.get_hessian(atoms)
+    assert hessian.shape == (12, 4, 3)
     expected = hessian_of_supercell(calculator.model, atoms)
-    assert np.abs(found.reshape(12, 12) - expected).max() <= 1e-12 * np.abs(expected).max()
+    assert np.abs(hessian.reshape(12, 12) - expected).max() <= 1e-12 * np.abs(expected).max()
     assert not trigraph.ase.Calculator(calculator.model).get_hessian(Atoms("Cu")).any()
     with raising("TypeError: Calculator.get_hessian: atoms is a NoneType; expected ase.Atoms"):
         trigraph.ase.Calculator(calculator.model).get_hessian()
@@ -134,7 +134,7 @@ def test_phonons(calculator, tmp_path):
     """
     atoms, supercell, steps = bulk("AuCu", "rocksalt", a=5.4), (2, 1, 2), (0.02, 0.01)
     hessian = hessian_of_supercell(calculator.model, atoms.repeat(supercell))
-    # Force constants: forces on the atoms of each cell (columns) for displacements in the first one (rows).
+    # Force constants: displacements in the first cell (rows), forces in each cell (columns).
     expected, errors = hessian[:6].reshape(6, 4, 6).swapaxes(0, 1), []
     for step in steps:
         phonons = Phonons(atoms, calculator, supercell, name=str(tmp_path / f"{step}"), delta=step)
@@ -147,7 +147,7 @@ def test_phonons(calculator, tmp_path):
 
 @pytest.mark.parametrize("buffer", [None, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)])
 def test_models_without_parameters(buffer):
-    """The dtype is that of a buffer of numbers that are no integers, or else torch's default."""
+    """The dtype of a model without parameters is that of a floating buffer, or else torch's default."""
 
     class Springs(torch.nn.Module):
         def __init__(self):
@@ -162,7 +162,7 @@ def test_models_without_parameters(buffer):
     atoms.calc = trigraph.ase.Calculator(springs)
     np.testing.assert_allclose(atoms.get_forces(), -2 * atoms.positions, rtol=1e-6)
     assert springs.dtype == (torch.float64 if buffer is not None and buffer.is_floating_point() else torch.float32)
-    with pytest.raises(PropertyNotImplementedError):  # such a model has no parts for the atoms
+    with pytest.raises(PropertyNotImplementedError):  # this model has no energies of atoms
         atoms.get_potential_energies()
 
 
@@ -172,7 +172,7 @@ def test_bad_model():
 
 
 def test_a_skin_keeps_neighbors(calculator, monkeypatch):
-    """Forces are those without a skin, to rounding, however atoms move; neighbours are found when they may change."""
+    """With a skin, forces equal those without to rounding; a search follows each move by half the skin."""
     searches, search = [], calculator.model.neighbors
 
     def counted(*args, **kwargs):
@@ -187,20 +187,20 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
         before = len(searches)
         for name in ("get_potential_energy", "get_forces", "get_stress"):
             atoms.calc = kept
-            found = getattr(atoms, name)()
+            value = getattr(atoms, name)()
             atoms.calc = trigraph.ase.Calculator(calculator.model)
             expected = getattr(atoms, name)()
-            assert np.abs(found - expected).max() <= 2**-44 * np.abs(expected).max()
+            assert np.abs(value - expected).max() <= 2**-44 * np.abs(expected).max()
         changes.append(len(searches) - before)
 
-    for _ in range(3):  # of at most 0.3 in all
+    for _ in range(3):  # together less than half the skin
         compare(atoms)
         atoms.positions += rng.uniform(-0.05, 0.05, atoms.positions.shape)
     atoms.positions[1] += [0.4, 0, 0]
     compare(atoms)
     atoms.set_cell(atoms.cell * 1.01, scale_atoms=True)
     compare(atoms)
-    atoms.symbols[2] = "Ag"  # as neighbours they are the same
+    atoms.symbols[2] = "Ag"  # neighbours do not depend on the element
     compare(atoms)
     atoms.pbc = [True, True, False]
     compare(atoms)
@@ -211,7 +211,7 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
 
 
 class Springs(Potential):
-    """Springs between neighbours that begin at the cutoff, in a model that reads all its attributes at each call."""
+    """Springs between neighbours, zero at the cutoff, in a model that reads its attributes at each call."""
 
     cutoff = 3.0
 
@@ -229,7 +229,7 @@ def new_model(calculator):
 
 
 def closer(calculator):
-    """So that the neighbours of the first call, which are within 3.2, would still do."""
+    """Reduce the cutoff, within that of the first call's neighbours (3.2)."""
     calculator.model.cutoff = 2.7
 
 
@@ -270,14 +270,14 @@ def search(calculator):
 def reset(calculator):
     atoms = calculator.atoms
     calculator.reset()
-    calculator.atoms = atoms  # of which the next call may be
+    calculator.atoms = atoms  # the next call may omit the atoms
 
 
 @pytest.mark.parametrize("skin", [0.0, 0.2])
 @pytest.mark.parametrize("of_last", [True, False])
 @pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, mode, weights, search])
 def test_what_changes_between_calls(change, of_last, skin):
-    """Results are those of a new calculator, for the same atoms, and after they have moved by less than the skin."""
+    """After any change of model or settings, results are those of a new calculator, also for moved atoms."""
     atoms = crystal()
     kept = trigraph.ase.Calculator(Springs(), skin=skin)
     kept.get_potential_energy(atoms)
@@ -288,9 +288,9 @@ def test_what_changes_between_calls(change, of_last, skin):
         new, last = trigraph.ase.Calculator(kept.model), [] if of_last and not move else [atoms]
         assert kept.calculation_required(atoms, ["energy"])
         for name in names:
-            found, expected = getattr(kept, name)(*last), getattr(new, name)(atoms)
+            value, expected = getattr(kept, name)(*last), getattr(new, name)(atoms)
             rounding = 2**8 * torch.finfo(kept.model.stiffness.dtype).eps
-            assert np.abs(found - expected).max() <= rounding * np.abs(expected).max()
+            assert np.abs(value - expected).max() <= rounding * np.abs(expected).max()
         assert not kept.calculation_required(atoms, ["energy"])
 
 
@@ -304,14 +304,14 @@ def test_a_call_that_fails_leaves_no_results(calculator):
 
 
 def test_tensors_are_where_the_model_is(calculator):
-    """Whatever device torch makes tensors on by default."""
+    """Tensors are on the model's device, whatever torch's default device."""
     atoms = crystal()
     expected = calculator.get_forces(atoms)
     torch.set_default_device("meta")
     try:
         for skin in (0.0, 0.5):
-            found = trigraph.ase.Calculator(calculator.model, skin=skin).get_forces(atoms)
-            assert np.abs(found - expected).max() <= 2**-44 * np.abs(expected).max()
+            forces = trigraph.ase.Calculator(calculator.model, skin=skin).get_forces(atoms)
+            assert np.abs(forces - expected).max() <= 2**-44 * np.abs(expected).max()
     finally:
         torch.set_default_device(None)
 
@@ -328,7 +328,7 @@ def test_bad_skin(calculator):
 def test_long_dynamics(calculator):
     """Ten thousand steps with a skin: the total energy has no trend, and memory does not grow.
 
-    Springs to the first positions keep atoms apart, which the random model would pull into one another.
+    Springs to the first positions keep the atoms apart, since the model is random.
     """
     with torch.no_grad():
         for block in calculator.model.output_blocks:

@@ -1,4 +1,4 @@
-"""Interaction blocks of fairchem's GemNet-OC and of MatterGen, from their wheels, before and after `convert`."""
+"""`convert` keeps the results of interaction blocks of fairchem's GemNet-OC and of MatterGen, from their wheels."""
 
 import re
 
@@ -14,7 +14,7 @@ from trigraph.benchmarks.originals import load  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.nn import gemnet  # noqa: E402
 
-# Every width another number, so that no two can be mistaken for each other.
+# All widths differ, so that exchanged axes are noticed.
 WIDTHS = {
     "num_radial": 6,
     "num_spherical": 3,
@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("name", ORIGINALS)
 
 
 def block(name, dtype="float64"):
-    """A small block with its basis layers, or a skip that says how to get the wheel."""
+    """Return a small block with its basis layers; skip, saying how to get the wheel, if it is missing."""
     try:
         ORIGINALS[name].root()
     except Unavailable as error:
@@ -77,9 +77,9 @@ def results(model, x, lists, seeds=None):
 def tolerance(model, structure=MOLECULE):
     """How many eps two results may differ by, in the norm.
 
-    The same terms are added up in different orders. A sum of n terms is off by a random walk of n roundings, about
-    sqrt(n) eps. Each dense layer after it, forward and backward, adds such a sum of its own, of independent error, so
-    that the squares add up; and each of both results is off by as much.
+    Both add the same terms in different orders. A sum of n terms has an error of about sqrt(n) eps, a random walk of n
+    roundings. Each dense layer, forward and backward, adds an independent error of this kind, so their squares add up;
+    and both results have such an error.
     """
     terms = max(len(atoms) for atoms, _ in model.rows(structure).values())
     layers = 2 * sum(type(layer).__name__ == "Dense" for layer in model.modules())
@@ -89,12 +89,12 @@ def tolerance(model, structure=MOLECULE):
 def differences(got, expected):
     """Norm of the difference of each pair over the norm of the expected, in eps; infinite where shapes differ."""
     assert got.keys() == expected.keys()
-    found = {}
+    errors = {}
     for name, value in expected.items():
         same = got[name].shape == value.shape and got[name].dtype == value.dtype
         error, norm = (float((got[name] - value).norm()), float(value.norm())) if same else (float("inf"), 1.0)
-        found[name] = error / (norm or 1.0) / torch.finfo(value.dtype).eps
-    return found
+        errors[name] = error / (norm or 1.0) / torch.finfo(value.dtype).eps
+    return errors
 
 
 def assert_close(got, expected, eps):
@@ -126,7 +126,7 @@ def test_same_results(name, padded, dtype):
 
 @pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
 def test_same_second_derivatives(name, padded):
-    """As training with forces needs them: the gradient of what depends on a gradient."""
+    """The gradient of a function of gradients, as in training with forces, is the same after `convert`."""
     model = block(name)
     x, lists = given(model)
 
@@ -142,7 +142,7 @@ def test_same_second_derivatives(name, padded):
     convert(model)
     if not padded:
         use_lists(model)
-    assert_close(second(), expected, 2 * tolerance(model))  # twice the layers to go through, and squares of gradients
+    assert_close(second(), expected, 2 * tolerance(model))  # twice as many layers, and squares of gradients
 
 
 @pytest.mark.filterwarnings("ignore:Zero graph edges")
@@ -150,7 +150,7 @@ def test_same_second_derivatives(name, padded):
 @pytest.mark.parametrize(("num_atoms", "pairs"), [(3, np.zeros((2, 0), np.int64)), (4, np.array([[0, 2], [1, 3]]))])
 @both
 def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
-    """A structure by itself has the results that it has beside a molecule, which the original can compute."""
+    """A structure without edges has the same results alone as beside a molecule, where the original works."""
     model = block(name)
     alone = blocks.Structure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
@@ -175,7 +175,7 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
 
 
 def left(model, path, reason):
-    """Convert a model of which one layer has to be left, and stays what it is; return its results before and after."""
+    """Convert a model and assert that one layer is left unchanged; return the results before and after."""
     kind = type(model.get_submodule(path))
     conversion = convert(model)
     assert [layer.path for layer in conversion.left] == [path]
@@ -194,7 +194,7 @@ PATHS = [
 
 @pytest.mark.parametrize(("name", "path"), PATHS)
 def test_what_may_compute_something_else_is_left(name, path):
-    """A subclass, a layer with a parametrization and one with a forward of its own; the other layers are converted."""
+    """A subclass, a parametrized layer and one with a replaced forward are left, the other layers converted."""
     model = block(name)
     x, lists = given(model)
     expected = results(model, x, lists)
@@ -234,7 +234,7 @@ def test_odd_weights_are_left(name, path, parameter, shape, reason):
 
 @pytest.mark.parametrize("path", ["block.trip_interaction.mlp_cbf", "block.atom_interaction"])
 def test_layers_of_unknown_state_are_left(path):
-    """Hooks on a layer whose weight is used in its place, an activation, an adapter; what is called may be anything."""
+    """Layers whose hooks, activation or adapter the conversion would bypass are left."""
 
     def changed(change):
         model = block("fairchem")
@@ -280,7 +280,7 @@ def test_the_layer_of_gemnet_dt():
 
 
 def test_the_layer_of_another_forward_is_left():
-    """That of the graph-parallel GemNet has the same name, attributes and weights."""
+    """The layer of the graph-parallel GemNet is left: it has the same name and weights but another forward."""
     model = torch.nn.Sequential(older("gemnet_gp"))
     left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
 

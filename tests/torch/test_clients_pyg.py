@@ -1,4 +1,4 @@
-"""PyTorch Geometric's programs on ours: the bodies of the tests of its GATConv and DimeNet++, and `convert`."""
+"""Programs for PyTorch Geometric have the same results with trigraph's GATConv and DimeNet++, also by `convert`."""
 
 import copy
 import functools
@@ -24,7 +24,7 @@ from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_t
 
 from trigraph.compat import pyg as both  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch's, about PyG's matrices
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about the sparse matrices that PyG uses
 
 close = functools.partial(layers_close, eps=64 * 2**-53)  # sums of some ten terms of order 1, in another order
 
@@ -39,7 +39,7 @@ def numbers():
 
 
 def layers(*args, **kwargs):
-    """PyG's layer, ours with its parameters, the class that is both, and a converted one."""
+    """Return PyG's layer, ours with its parameters, one of the class derived from both, and a converted one."""
     theirs = pyg.GATConv(*args, **kwargs)
     ours, subclass = nn.GATConv(*args, **kwargs), both.GATConv(*args, **kwargs)
     for layer in (ours, subclass):
@@ -50,7 +50,7 @@ def layers(*args, **kwargs):
 
 
 SMALL = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
-# A matrix with self loops, to be replaced, and rows and columns without entries.
+# A matrix with self loops (to be replaced) and with empty rows and columns.
 LOOPS = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 1, 0, 2, 2, 2]])
 MATRICES = {
     "coo": to_torch_coo_tensor,
@@ -60,22 +60,22 @@ MATRICES = {
 
 
 def test_two_kinds_of_nodes():
-    """As PyG's own test: with `size`, without features of the destinations, and a matrix in place of edges."""
+    """Bipartite graphs give PyG's results: with `size`, without destination features, as a sparse matrix."""
     x = torch.randn(4, 8), torch.randn(2, 16)
     theirs, ours = layers((8, 16), 32, heads=2, residual=True)
     matrix = to_torch_csc_tensor(SMALL, size=(4, 2)).t()
     for conv in ours:
         assert str(conv) == "GATConv((8, 16), 32, heads=2)"
-        for given in (x, (x[0], None)):
-            close(conv(given, SMALL, size=(4, 2)), theirs(given, SMALL, size=(4, 2)))
-            close(conv(given, matrix), theirs(given, matrix))
+        for features in (x, (x[0], None)):
+            close(conv(features, SMALL, size=(4, 2)), theirs(features, SMALL, size=(4, 2)))
+            close(conv(features, matrix), theirs(features, matrix))
         close(conv(x, SMALL), theirs(x, SMALL))
 
 
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("layout", MATRICES)
 def test_a_matrix_is_its_edges(layout, loops):
-    """Attention weights come back in the same layout, values that are vectors are edge features."""
+    """Sparse matrices give PyG's results, with attention weights in their layout and vector values as edge features."""
     x, features = torch.randn(4, 8), torch.randn(6, 3)
     theirs, ours = layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
     order = (LOOPS[1] * 4 + LOOPS[0]).argsort()
@@ -94,18 +94,18 @@ def test_a_matrix_is_its_edges(layout, loops):
 
 
 def test_containers_of_pyg():
-    """Data, a batch of them, sorted EdgeIndex, Sequential, and the pairs of nodes that a NeighborLoader returns."""
+    """Data, Batch, sorted EdgeIndex, Sequential and sampled layers (source, destination) give PyG's results."""
     theirs, ours = layers(8, 4, heads=2)
     data = [Data(x=torch.randn(4, 8), edge_index=LOOPS), Data(x=torch.randn(5, 8), edge_index=SMALL)]
     batch = Batch.from_data_list(data)
     order = LOOPS[1].argsort(stable=True)
-    known = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
+    sorted_edges = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
     pair = (batch.x, batch.x[:4])  # edges of a sampled layer lead to the first nodes
     sampled = torch.tensor([[7, 8, 3, 5], [0, 1, 1, 3]])
     for conv in ours:
         close(conv(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
         close(conv(batch.x, batch.edge_index)[4:], conv(data[1].x, SMALL))
-        close(conv(data[0].x, known), theirs(data[0].x, LOOPS))
+        close(conv(data[0].x, sorted_edges), theirs(data[0].x, LOOPS))
         close(conv(pair, sampled), theirs(pair, sampled))
         sequence = pyg.Sequential("x, edge_index", [(conv, "x, edge_index -> x"), torch.nn.ReLU()])
         close(sequence(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index).relu())
@@ -121,7 +121,7 @@ class Net(torch.nn.Module):
 
 
 def test_several_kinds_of_nodes():
-    """`to_hetero` on the class that is both, on a converted model, and HeteroConv on ours, with lazy sizes."""
+    """`to_hetero` and HeteroConv accept the layers, converted ones and lazy sizes included."""
     data = HeteroData()
     data["paper"].x, data["author"].x = torch.randn(10, 5), torch.randn(6, 3)
     for src, dst in (("paper", "paper"), ("author", "paper"), ("paper", "author")):
@@ -139,12 +139,12 @@ def test_several_kinds_of_nodes():
         for name, out in model(data.x_dict, data.edge_index_dict).items():
             close(out, expected[name])
     convs = {edge: nn.GATConv((-1, -1), 4, add_self_loops=False) for edge in data.edge_types}
-    found = pyg.HeteroConv(convs)(data.x_dict, data.edge_index_dict)
-    assert {name: out.shape for name, out in found.items()} == {"paper": (10, 4), "author": (6, 4)}
+    outputs = pyg.HeteroConv(convs)(data.x_dict, data.edge_index_dict)
+    assert {name: out.shape for name, out in outputs.items()} == {"paper": (10, 4), "author": (6, 4)}
 
 
 def test_what_looks_into_messages_gets_pygs():
-    """Explainers and hooks on message passing see PyG's own computation; `flow` is refused."""
+    """Explainers and hooks on message passing make the layer compute as PyG does; `flow` is refused."""
     theirs, (_, conv, _) = layers(8, 4)
     x = torch.randn(4, 8)
     explainer = Explainer(
@@ -168,7 +168,7 @@ def test_what_looks_into_messages_gets_pygs():
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_script_and_trace_are_refused():
-    """A trace would keep the graph of its example."""
+    """torch.jit.script and trace raise: a trace would contain the graph of its example."""
     model = nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2)
     with raising("NotImplementedError: GATConv: torch.jit.script cannot read the operators of trigraph; use ..."):
         torch.jit.script(torch.nn.Sequential(nn.GATConv(4, 2)))
@@ -180,7 +180,7 @@ def test_script_and_trace_are_refused():
 
 @pytest.fixture(scope="module")
 def patched():
-    """PyG's module with what a plain installation lacks."""
+    """PyG's module, with replacements for the packages that a plain installation lacks."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         patch(monkeypatch, peer)
         yield
@@ -213,10 +213,10 @@ def derivatives(model, z, pos, batch):
     return energy, grad, *torch.autograd.grad((grad * direction).sum(), [pos, *model.parameters()], allow_unused=True)
 
 
-def compared(found, expected, tolerance):
+def compared(got, expected, tolerance):
     """Compare derivatives; those of parameters by the largest of all."""
-    assert [a is None for a in found] == [a is None for a in expected]
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
+    assert [a is None for a in got] == [a is None for a in expected]
+    pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
     largest = max(float(b.detach().abs().max()) for _, b in pairs[3:])
     for i, (a, b) in enumerate(pairs):
         assert a.shape == b.shape
@@ -228,7 +228,7 @@ def compared(found, expected, tolerance):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("limit", [1000, 5])
 def test_dimenet_is_pygs(limit, original):
-    """By name of parameter, and converted: energies, forces, and derivatives of these in positions and parameters."""
+    """With PyG's state_dict, or converted: same energies, forces and their derivatives in positions and parameters."""
     theirs = copy.deepcopy(original)
     theirs.max_num_neighbors = limit
     ours = nn.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
@@ -244,7 +244,7 @@ def test_dimenet_is_pygs(limit, original):
 
 
 def test_convert_keeps_what_a_model_is(original):
-    """Parameters, hooks, flags, references and names stay; `revert` gives the same bits as before."""
+    """`convert` keeps parameters, hooks, flags, references and names; `revert` restores the original bits."""
     theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
     parameters = list(theirs.parameters())
@@ -269,11 +269,11 @@ def test_convert_keeps_what_a_model_is(original):
     assert [type(m) for m in theirs.modules()] == classes
     assert [sorted(vars(m)) for m in theirs.modules()] == attributes
     assert torch.equal(theirs(z, pos, batch), before)
-    conversion.revert()  # nothing more
+    conversion.revert()  # a second time does nothing
 
 
 class Adapter(torch.nn.Module):
-    """As of LoRA: around a linear layer."""
+    """An adapter around a linear layer, as in LoRA."""
 
     def __init__(self, linear):
         super().__init__()
@@ -305,7 +305,7 @@ def quantize(layer):
     layer.lin.set_weight_bias(torch.quantize_per_tensor(torch.randn(6, 4), 0.1, 0, torch.qint8), None)
 
 
-# What changes a GATConv(4, 3, heads=2), and what the report says of it.
+# Changes of a GATConv(4, 3, heads=2) with which it is left, and the reported reason.
 STATES = {
     "message": (lambda c: setattr(c, "message", lambda x_j, alpha: 2 * x_j), "message of the layer is not"),
     "update": (lambda c: setattr(c, "update", lambda inputs: 2 * inputs), "update of the layer is not"),
@@ -347,8 +347,8 @@ STATES = {
 @pytest.mark.parametrize("converted_first", [False, True])
 @pytest.mark.parametrize("state", STATES)
 def test_layers_whose_state_is_not_known_compute_as_before(state, converted_first):
-    """Those are left, with the reason; what changes after a conversion is followed."""
-    torch.set_default_dtype(torch.float32)  # the only one of quantized layers
+    """Layers with unknown state are left, with the reason; changes made after a conversion take effect."""
+    torch.set_default_dtype(torch.float32)  # quantized layers support no other
     layer, x = pyg.GATConv(4, 3, heads=2), torch.randn(4, 4)
     other, (change, words) = copy.deepcopy(layer), STATES[state]
     conversion = convert(other) if converted_first else None
@@ -364,7 +364,7 @@ def test_layers_whose_state_is_not_known_compute_as_before(state, converted_firs
 
 
 def test_ordinary_state_is_converted():
-    """What is no callable, hooks on the layer itself, torch's linear layer, any fill_value, sizes of a first call."""
+    """Layers with data attributes, hooks of their own, torch's Linear, any fill_value or lazy sizes are converted."""
     seen, features = [], torch.randn(6, 3)
     theirs = pyg.GATConv(-1, 2, heads=2, edge_dim=3, fill_value=torch.tensor([0.5, -1.0, 2.0]), residual=True)
     theirs(torch.randn(4, 4), LOOPS, features)
@@ -381,7 +381,7 @@ def test_ordinary_state_is_converted():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{"dropout": 0.5}, {"residual": True, "edge_dim": 3}], ids=str)
 def test_floats_of_16_bits_on_a_cpu(options, dtype, training):
-    """They are computed in float32 and rounded: PyTorch Geometric's results but for its roundings on the way."""
+    """16-bit floats are computed in float32 and rounded once; PyG's results differ by its intermediate roundings."""
     torch.set_default_dtype(torch.float32)
     theirs = pyg.GATConv(4, 2, heads=2, **options).to(dtype).train(training)
     converted, x, features = copy.deepcopy(theirs), torch.randn(4, 4).to(dtype), torch.randn(6, 3).to(dtype)
@@ -395,12 +395,12 @@ def test_floats_of_16_bits_on_a_cpu(options, dtype, training):
     for a, b in zip(got, expected, strict=True):
         assert a.dtype is b.dtype is dtype
         scale = max(1.0, float(b.detach().abs().max()))
-        # Some ten operations, each of which rounds in the original, on terms that nearly cancel in gradients.
+        # The original rounds after each of some ten operations, on terms that nearly cancel in gradients.
         assert float((a - b).detach().abs().max()) <= 64 * torch.finfo(dtype).eps * scale
 
 
 def test_revert_refuses_layers_that_have_another_class():
-    """Nothing is reverted then; without the parametrization all is."""
+    """`revert` raises, and changes nothing, if a layer's class has changed; once it is back, all is reverted."""
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
     conversion = convert(model)
     register_parametrization(model[1], "att_src", Double())
@@ -413,7 +413,7 @@ def test_revert_refuses_layers_that_have_another_class():
 
 
 def test_a_converted_dimenet_is_saved(original, tmp_path):
-    """PyTorch Geometric's cannot be, because of functions that the converted one does not call."""
+    """A converted DimeNet++ can be pickled, unlike PyG's, whose basis functions cannot."""
     model = copy.deepcopy(original)
     with pytest.raises(pickle.PicklingError):
         torch.save(model, tmp_path / "model.pt")
@@ -448,7 +448,7 @@ def test_dimenets_whose_state_is_not_known_are_left(original, change, words):
 
 
 def test_convert_says_what_it_leaves():
-    """Other options, classes derived from a known one, and sizes beyond the operators'."""
+    """The report names layers that are left: unsupported options, derived classes, sizes beyond the operators'."""
 
     class Own(pyg.GATConv):
         def message(self, x_j, alpha):
@@ -464,7 +464,7 @@ def test_convert_says_what_it_leaves():
     conversion = convert(model)
     assert [layer.path for layer in conversion.replaced] == ["0"]
     assert [layer.path for layer in conversion.left] == ["1", "2", "3", "4"]
-    assert convert(model).left == conversion.left  # what was converted is not derived from PyG's
+    assert convert(model).left == conversion.left  # a converted layer does not count as derived from PyG's
     words = ["flow is 'target_to_source'", "aggr is 'mean'", "derived from GATConv", "decomposed_layers is 2"]
     for layer, word in zip(conversion.left, words, strict=True):
         assert word in layer.note

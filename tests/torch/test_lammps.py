@@ -1,4 +1,4 @@
-"""trigraph.lammps: LAMMPS computes what the calculator of ASE does, and stops where the model or the input is wrong."""
+"""trigraph.lammps gives LAMMPS the results of ASE's calculator, and stops it if the model or the input is wrong."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ BOX = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
 
 
 class Pairs(Potential):
-    """Pairs that repel each other near by and attract each other farther away, without a jump at the cutoff."""
+    """Pairs that repel at short and attract at longer distances, continuous at the cutoff."""
 
     cutoff = 4.5
 
@@ -51,7 +51,7 @@ class Pairs(Potential):
 
 
 class Failing(Pairs):
-    """Its call of number `fails` raises."""
+    """Raises at call number `fails`."""
 
     fails = -1
 
@@ -67,19 +67,19 @@ def crystal(tilt=0.0):
     atoms.symbols[::3] = "Au"
     atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
-    atoms.positions += 0.9  # off the borders, where LAMMPS moves atoms to the other side
+    atoms.positions += 0.9  # away from the borders, across which LAMMPS would move atoms
     return atoms
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Write a script of LAMMPS that reads atoms, and then has the lines of a test."""
+    """Write a LAMMPS script that reads the atoms and then runs the given lines."""
     monkeypatch.chdir(tmp_path)
 
     def write(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
         write_lammps_data("atoms", atoms, **options)
-        sort = convert(3.0, "distance", "metal", units)  # the order is soon not that of tags
+        sort = convert(3.0, "distance", "metal", units)  # LAMMPS sorts atoms by place, no longer by tag
         head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
         shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
         shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
@@ -90,7 +90,7 @@ def script(tmp_path, monkeypatch):
 
 
 def state_of(lmp):
-    """Return the atoms of LAMMPS on one rank, in eV and angstrom, with their forces, energies, energy and stress."""
+    """Return LAMMPS' atoms (one rank) in eV and angstrom, with forces, energies of atoms, energy and stress."""
     units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
     order = np.argsort(lmp.numpy.extract_atom("id")[:number])
     x, f, types = (lmp.numpy.extract_atom(name)[order] for name in ("x", "f", "type"))
@@ -98,7 +98,7 @@ def state_of(lmp):
     (a, b, c), pbc = np.subtract(high, low), np.array(periodic, bool)
     x, cell = (convert(v, "distance", units, "metal") for v in (x, np.array([[a, 0, 0], [xy, b, 0], [xz, yz, c]])))
     atoms = Atoms(np.array(SYMBOLS)[types - 1], x, cell=cell, pbc=pbc)
-    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # energy over volume
+    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # in units of energy / volume
     stress = -pressure * convert(1, "energy", units, "metal") / convert(1, "distance", units, "metal") ** 3
     energies = lmp.numpy.extract_compute("each", 1, 1)[order]
     energies, energy = (convert(v, "energy", units, "metal") for v in (energies, lmp.get_thermo("pe")))
@@ -106,13 +106,13 @@ def state_of(lmp):
 
 
 def assert_as_ase(lmp, model, rounding=2**-53):
-    """Sums differ in their order alone. They have less than a thousand terms, some of 1 eV/Å at a minimum, too."""
+    """Compare with ASE's calculator: sums of less than 1000 terms, some of 1 eV/Å, in another order."""
     atoms, forces, energies, energy, stress = state_of(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
-    found, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
-    found += (energy, stress)
+    got, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
+    got += (energy, stress)
     expected += (atoms.get_potential_energy(), atoms.get_stress(voigt=False)[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]])
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(got, expected, strict=True):
         scale = max(np.abs(theirs).max(), np.abs(expected[1]).sum() if np.ndim(theirs) == 0 else 1)
         assert np.abs(ours - theirs).max() <= 1e3 * rounding * scale
     return atoms
@@ -121,7 +121,7 @@ def assert_as_ase(lmp, model, rounding=2**-53):
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_dynamics(dtype, skin, script):
-    """At ten times of a run without thermostat, whose energy stays."""
+    """Results equal ASE's at ten times of an NVE run, whose energy is conserved."""
     model = Pairs().to(dtype)
     lines = f"velocity all create 600 1\n{FIX}\nfix move all nve\nrun 0"
     lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=skin, arguments=QUIET)
@@ -144,7 +144,7 @@ def test_compiled(script):
 
 
 def test_neighbors_are_kept(script, monkeypatch):
-    """Until an atom has moved by half the skin, another is there, or the box, the cutoff or the dtype has changed."""
+    """Neighbours are kept until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
     model, calls = Pairs(), []
     monkeypatch.setattr(Pairs, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k))
     lmp = trigraph.lammps.run(model, script(crystal(), FIX), SYMBOLS, skin=0.6, arguments=QUIET)
@@ -154,10 +154,10 @@ def test_neighbors_are_kept(script, monkeypatch):
         lmp.commands_string(command)
         change()
         lmp.command("run 0")
-        found = len(calls) - before
+        count = len(calls) - before
         if model.depth.dtype == torch.float64:
             assert_as_ase(lmp, model)
-        return found
+        return count
 
     assert searches("run 0") == 1
     assert searches("displace_atoms all random 0.1 0.1 0.1 1 units box") == 0
@@ -171,7 +171,7 @@ def test_neighbors_are_kept(script, monkeypatch):
 
 
 def test_tilted_box(script):
-    """With a barostat, and sheared until LAMMPS flips the box."""
+    """Results equal ASE's in a tilted box, with a barostat and under shear until LAMMPS flips the box."""
     model, atoms = potential(), crystal(0.5)
     lines = f"{FIX}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
@@ -180,7 +180,7 @@ def test_tilted_box(script):
     before = lmp.extract_box()[2]
     lmp.command("run 10")
     assert lmp.extract_box()[2] < before
-    lmp.commands_string("unfix shear\nrun 0")  # it shears after the forces
+    lmp.commands_string("unfix shear\nrun 0")  # the box is deformed after the forces are computed
     assert_as_ase(lmp, model)
     lmp.close()
 
@@ -210,7 +210,7 @@ def test_open_boxes(boundary, script):
 
 
 def test_two_dimensions(tmp_path):
-    """The thickness of the box is no period; atoms need no tags."""
+    """In two dimensions the box is not periodic in z; atoms need no tags."""
     model, places = Pairs(), [[0, 0], [2.4, 0], [0, 2.4], [2, 2.5]]
     create = "".join(f"create_atoms 3 single {x} {y} 0 units box\n" for x, y in places)
     box = BOX.replace("0 8 0 8 0 8", "0 8 0 8 -0.5 0.5")
@@ -226,7 +226,7 @@ def test_two_dimensions(tmp_path):
 
 @pytest.mark.parametrize("units", trigraph.lammps.UNITS)
 def test_units(units, script):
-    """ASE's constants, by which the test converts, are of 2014, with seven digits or more in common."""
+    """Results agree in all units of LAMMPS, to the seven digits that its constants share with ASE's (of 2014)."""
     lmp = trigraph.lammps.run(potential(), script(crystal(), f"{FIX}\nrun 0", units=units), SYMBOLS, arguments=QUIET)
     assert_as_ase(lmp, potential(), rounding=1e-9 if units != "metal" else 2**-53)
     lmp.close()
@@ -251,7 +251,7 @@ def test_atoms_that_come_go_and_change(script):
 
 
 def test_restart(script):
-    """A run that is cut in two ends as a whole one, in the same bits."""
+    """A run that is continued from a restart file ends in the same bits as an uninterrupted one."""
     lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     expected = state_of(lmp)
@@ -293,7 +293,7 @@ def test_no_virial_of_atoms(script):
 @pytest.mark.parametrize("what", ["run 5", "minimize 0 0 5 50"])
 @pytest.mark.parametrize("call", [0, 2])
 def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
-    """With its own exception; nothing is written of the step, and a later run begins anew."""
+    """The model's exception ends the run without output of the step; a later run works."""
     model = Failing()
     model.fails = call
     written = script(crystal(), f"{FIX}\nfix move all nve\n{what}")
@@ -307,7 +307,7 @@ def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
 
 
 def test_attached_to_an_object(script):
-    """What stopped LAMMPS is kept, and attaching again makes it ready."""
+    """After an error the object keeps the exception; attaching again makes LAMMPS usable."""
     model, lmp = Failing(), lammps(cmdargs=QUIET)
     lmp.file(script(crystal(), "fix move all nve"))
     attached = trigraph.lammps.attach(lmp, model, SYMBOLS, fix="other")
@@ -323,7 +323,7 @@ def test_attached_to_an_object(script):
 
 
 def test_interrupts_stop_lammps(script):
-    """One that comes within LAMMPS, as in the function of another fix, where Python would print it and go on."""
+    """KeyboardInterrupt inside LAMMPS (here in another fix's function, which would swallow it) ends the run."""
     lmp = lammps(cmdargs=QUIET)
     lmp.file(script(crystal(), "fix early all external pf/callback 1 1\nfix move all nve"))
     lmp.set_fix_external_callback("early", lambda lmp, step, *_: step == 2 and signal.raise_signal(signal.SIGINT), lmp)
@@ -338,9 +338,9 @@ def test_interrupts_stop_lammps(script):
 
 
 class Infinite(Pairs):
-    def energy_forces_stress(self, *arguments, **given):
-        found = super().energy_forces_stress(*arguments, **given)
-        return found._replace(forces=found.forces / 0)
+    def energy_forces_stress(self, *arguments, **keywords):
+        results = super().energy_forces_stress(*arguments, **keywords)
+        return results._replace(forces=results.forces / 0)
 
 
 ATOMS = f"{BOX}create_atoms 3 single 1 1 1 units box\ncreate_atoms 3 single 3 1 1 units box\n"
@@ -373,16 +373,16 @@ def test_bad_input(case, tmp_path):
 
 
 def on_two_ranks(*arguments):
-    """Run the command on more ranks than there may be processors: those that wait let others run."""
+    """Run the command on two ranks, whose waiting yields, since there may be one processor."""
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", *arguments, "--", "-log", "log"]
-    given = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
-    given["TMPDIR"] = str(Path.cwd())  # MPICH leaves files there
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | given, check=False)
+    variables = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    variables["TMPDIR"] = str(Path.cwd())  # MPICH leaves files there
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | variables, check=False)
 
 
 @pytest.fixture
 def two_systems(script):
-    """A script of a crystal, and after `clear` of a molecule that leaves one of two ranks without atoms."""
+    """Write a script with a crystal and then, after `clear`, a molecule on one of two ranks only."""
     texts = []
     for name, atoms in (("crystal", crystal()), ("molecule", molecule("C2H6", cell=[40, 9, 9]))):
         atoms.positions += 4 * (name == "molecule")
@@ -397,7 +397,7 @@ def two_systems(script):
 
 
 def printed():
-    """Return what LAMMPS has written: dumps of both systems, and the numbers of its log."""
+    """Return LAMMPS' dumps of both systems, and the numbers of its log."""
     lines = [line.split() for line in Path("log").read_text().splitlines()]
     thermo = [[float(word) for word in line] for line in lines if len(line) == 9 and line[0].isdigit()]
     return [Path(f"{name}.dump").read_text() for name in ("crystal", "molecule")], thermo
@@ -405,7 +405,7 @@ def printed():
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 def test_two_ranks(two_systems):
-    """The same bits of atoms as of one rank; LAMMPS adds up what all ranks have in an order of its own."""
+    """Atoms have the same bits on two ranks as on one; totals, which LAMMPS sums over ranks, agree to rounding."""
     arguments = ["-screen", "none", "-log", "log"]
     trigraph.lammps.run(potential(), "both", SYMBOLS, arguments=arguments).close()
     dumps, thermo = printed()
@@ -414,16 +414,16 @@ def test_two_ranks(two_systems):
     assert printed()[0] == dumps
     assert len(dumps[0].splitlines()) == 9 * (32 + 9)
     assert len(thermo) == 18
-    np.testing.assert_allclose(printed()[1], thermo, rtol=2e-7, atol=1e-9)  # as printed
+    np.testing.assert_allclose(printed()[1], thermo, rtol=2e-7, atol=1e-9)  # printed digits
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 @pytest.mark.parametrize(
     ("lines", "messages"),
     [
-        # The check of the atoms, on the first rank: one has left the box.
+        # The error of an atom outside the box, which the first rank raises.
         ("velocity all set 2000 0 0\nrun 99", ["Error: fix model: ", "Error: rank 0: fix model: "]),
-        # LAMMPS itself, on the rank that has these atoms.
+        # An error of LAMMPS itself, on the rank with these atoms.
         ("variable bad atom sqrt(x-4)\ncompute bad all reduce sum v_bad\nrun 0\nprint $(c_bad)", ["Sqrt of negative"]),
     ],
 )
@@ -437,7 +437,7 @@ def test_two_ranks_end_together(lines, messages, two_systems):
 
 
 @pytest.mark.parametrize(
-    ("given", "elements", "message"),
+    ("model", "elements", "message"),
     [
         ("in", ",".join(SYMBOLS), "'--model': in cannot be read: "),
         ("model.pt", "Cu", "Error: attach: elements has length 1; expected 4"),
@@ -445,11 +445,11 @@ def test_two_ranks_end_together(lines, messages, two_systems):
         ("model.pt", ",".join(SYMBOLS), ""),
     ],
 )
-def test_command(given, elements, message, script):
+def test_command(model, elements, message, script):
     torch.save(potential(), "model.pt")
     torch.save(potential().state_dict(), "weights.pt")
     written = script(crystal(), f"{FIX}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy")
-    result = CliRunner().invoke(main, ["lammps", written, "--model", given, "--elements", elements, "--", *QUIET])
+    result = CliRunner().invoke(main, ["lammps", written, "--model", model, "--elements", elements, "--", *QUIET])
     assert message in result.stderr
     assert (result.exit_code == 0) == (not message)
     if not message:

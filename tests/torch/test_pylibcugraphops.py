@@ -1,4 +1,4 @@
-"""The drop-in for pylibcugraphops: PyG's own layers run on it, its functions write what the front door returns."""
+"""The drop-in for pylibcugraphops: PyG's CuGraph layers run on it, and its functions write trigraph's results."""
 
 import importlib
 import importlib.util
@@ -30,10 +30,10 @@ OFFSETS, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3])
 
 @pytest.fixture(scope="module")
 def layers():
-    """PyG's package of CuGraph layers, unmodified but for its refusal of tensors of the CPU (`row.is_cuda`)."""
+    """PyG's CuGraph layers, unmodified except for their refusal of CPU tensors (`row.is_cuda`)."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
-        del sys.modules[name]  # an import without pylibcugraphops leaves them without its operators
+        del sys.modules[name]  # import them again, with pylibcugraphops
     package = importlib.import_module(CUGRAPH)
     base = sys.modules[f"{CUGRAPH}.base"]
     source = textwrap.dedent(inspect.getsource(base.CuGraphModule.get_cugraph))
@@ -49,7 +49,7 @@ def gradients(value, tensors):
 
 
 def assert_same(theirs, ours, own_inputs, inputs):
-    """Compare outputs and all gradients; both compute in float64, in another order of at most 20 terms."""
+    """Compare outputs and all gradients in float64; both sum at most 20 terms, in different orders."""
     for a, b in zip((theirs, *gradients(theirs, own_inputs)), (ours, *gradients(ours, inputs)), strict=True):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 
@@ -79,17 +79,17 @@ def test_gat_layer(layers, bipartite, concat, heads, max_num_neighbors):
         layer.att[heads * 2 :] = original.att_dst.flatten()
     x, same = features(), features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges)
-    found = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
+    out = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
     att = torch.cat(gradients(expected, [original.att_src, original.att_dst])).flatten()
-    assert torch.allclose(att, gradients(found, [layer.att])[0], rtol=1e-12, atol=1e-12)
-    assert_same(expected, found, [x, original.lin.weight], [same, layer.lin.weight])
+    assert torch.allclose(att, gradients(out, [layer.att])[0], rtol=1e-12, atol=1e-12)
+    assert_same(expected, out, [x, original.lin.weight], [same, layer.lin.weight])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "min", "max"])
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("max_num_neighbors", [8, None])
 def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
-    """Without `project`: CuGraphSAGEConv projects the destination's own features, too, and SAGEConv does not."""
+    """SAGE layers agree without `project`, which only CuGraphSAGEConv applies to destination features too."""
     edges, size = edge_index(bipartite)
     original, layer = SAGEConv(5, 2, aggr=aggr).double(), layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
     with torch.no_grad():
@@ -97,10 +97,10 @@ def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
         layer.lin.bias.copy_(original.lin_l.bias)
     x, same = features(), features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges)
-    found = layer(same, edges, max_num_neighbors)
+    out = layer(same, edges, max_num_neighbors)
     weights = torch.cat(gradients(expected, [original.lin_l.weight, original.lin_r.weight]), dim=1)
-    assert torch.allclose(weights, gradients(found, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
-    assert_same(expected, found, [x, original.lin_l.bias], [same, layer.lin.bias])
+    assert torch.allclose(weights, gradients(out, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
+    assert_same(expected, out, [x, original.lin_l.bias], [same, layer.lin.bias])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean"])
@@ -120,12 +120,12 @@ def test_rgcn_layer(layers, root_weight, num_bases, bipartite, aggr):
             layer.comp.copy_(original.comp)
     x, same = features(), features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges.as_tensor(), types)
-    found = layer(same, edges, types)
-    (weight,) = gradients(found, [layer.weight])
-    given, own = ([original.comp], [layer.comp]) if num_bases else ([], [])
+    out = layer(same, edges, types)
+    (weight,) = gradients(out, [layer.weight])
+    coefficients, own_coefficients = ([original.comp], [layer.comp]) if num_bases else ([], [])
     (reference,) = gradients(expected, [original.weight])
     assert torch.allclose(reference, weight[: len(reference)], rtol=1e-12, atol=1e-12)
-    assert_same(expected, found, [x, *given], [same, *own])
+    assert_same(expected, out, [x, *coefficients], [same, *own_coefficients])
 
 
 def test_import_under_the_original_name(layers):
@@ -143,11 +143,11 @@ def test_import_under_the_original_name(layers):
     @withPackage("pylibcugraphops>=23.02")
     def needs_it(): ...
 
-    assert needs_it.pytestmark[0].args == (False,)  # the condition under which PyG skips its own tests
+    assert needs_it.pytestmark[0].args == (False,)  # PyG would not skip its tests of these layers
 
 
 def test_an_unmodified_program(tmp_path):
-    """As is `import trigraph.compat`, which must not load torch."""
+    """`python -m trigraph.compat` runs a program that imports pylibcugraphops; to import it loads no torch."""
     (tmp_path / "beside.py").write_text("WORD = 'beside'")
     script = tmp_path / "script.py"
     script.write_text(
@@ -172,14 +172,14 @@ def attention_arrays(rng, make=np.asarray):
 
 
 def written(function, shapes, *arguments, make=np.asarray, **keywords):
-    """Return the outputs of these shapes that a function has written into."""
+    """Return outputs of these shapes after a function has written to them."""
     outputs = [make(np.full(shape, np.nan)) for shape in shapes]
     function(*outputs, *arguments, **keywords)
     return outputs
 
 
-def assert_equal(found, expected):
-    for one, right in zip(found, expected, strict=True):
+def assert_equal(got, expected):
+    for one, right in zip(got, expected, strict=True):
         assert np.array_equal(one, right)
 
 
@@ -187,15 +187,15 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("concat", [True, False])
 def test_attention_in_place(concat, make):
     rng = np.random.default_rng(0)
-    graph, *given = attention_arrays(rng, make)
+    graph, *inputs = attention_arrays(rng, make)
     settings = {"num_heads": 2, "activation": "ELU", "concat_heads": concat}
-    arrays, params = [np.asarray(a) for a in given], mha_params(**settings)
+    arrays, params = [np.asarray(a) for a in inputs], mha_params(**settings)
     shapes = [(3, 6 if concat else 3), (2, 2, 5)]
-    out, scores = written(operators.mha_gat_n2n_fwd, shapes, *given, graph, params, make=make, stream_id=0)
+    out, scores = written(operators.mha_gat_n2n_fwd, shapes, *inputs, graph, params, make=make, stream_id=0)
     expected = trigraph.mha_gat_n2n_fwd(*arrays, graph.csc, **settings, return_softmax_scores=True)
     assert_equal((out, scores), (expected.output_embedding, expected.softmax_scores))
     grad, bwd = make(rng.normal(size=out.shape)), operators.mha_gat_n2n_bwd_fp32_fp32_fp32_fp32
-    rest = (None, grad, *given, scores, graph, params)
+    rest = (None, grad, *inputs, scores, graph, params)
     more = {"grad_attention_weights_workspace": None, "stream_id": 0}
     grads = written(bwd, [a.shape for a in arrays], *rest, make=make, **more)
     expected = trigraph.mha_gat_n2n_bwd(np.asarray(grad), *arrays, graph.csc, **settings)
@@ -211,15 +211,15 @@ def test_aggregation_in_place(operation):
     x, weight, grad = rng.normal(size=(4, 3)), rng.normal(size=5), rng.normal(size=(3, 3))
     graph = make_bipartite_csc(OFFSETS, INDICES, 4, np.array([4, 0, 3, 1, 2]))
     degree, location = np.full(3, np.nan), np.full((3, 3), -7)
-    given = {"node_degree": degree} if operation is AggOp.Mean else {}
-    given |= {"output_extrema_location": location} if operation in (AggOp.Min, AggOp.Max) else {}
-    (out,) = written(operators.agg_weighted_n2n_fwd, [(3, 3)], x, weight, graph, operation, **given)
+    auxiliary = {"node_degree": degree} if operation is AggOp.Mean else {}
+    auxiliary |= {"output_extrema_location": location} if operation in (AggOp.Min, AggOp.Max) else {}
+    (out,) = written(operators.agg_weighted_n2n_fwd, [(3, 3)], x, weight, graph, operation, **auxiliary)
     forward = trigraph.agg_weighted_n2n_fwd(x, weight, graph.csc, operation.value)
-    assert_equal((out, *given.values()), (getattr(forward, n) for n in ("output_embedding", *given)))
+    assert_equal((out, *auxiliary.values()), (getattr(forward, n) for n in ("output_embedding", *auxiliary)))
     rest = (grad, weight, x, graph, operation)
-    grads = written(operators.agg_weighted_n2n_bwd, [(4, 3), 5], *rest, output_embedding=out, **given)
+    grads = written(operators.agg_weighted_n2n_bwd, [(4, 3), 5], *rest, output_embedding=out, **auxiliary)
     assert_equal(grads, trigraph.agg_weighted_n2n_bwd(grad, x, weight, graph.csc, operation.value))
-    operators.agg_weighted_n2n_bwd(None, None, *rest)  # nothing is asked for
+    operators.agg_weighted_n2n_bwd(None, None, *rest)  # no gradient is requested
 
 
 def triplets():
@@ -236,27 +236,27 @@ def test_dimenet_in_place():
     vec, sbf_rad, embedding, weights = a.values()
     shapes = [sbf_rad.shape, embedding.shape, weights.shape]
     grad, gg_sbf_rad, gg_embedding = (rng.normal(size=shape) for shape in ((7, 5), (7, 42), (7, 5)))
-    found = written(dimenet.agg_edge_to_edge_fwd, [(7, 5)], *a.values(), *into, MMAOp.HighPrecision, cuda_stream=0)
-    assert_equal(found, [trigraph.agg_edge_to_edge_fwd(**a, graph=graph)])
-    given = (vec, sbf_rad, embedding, grad, weights)
-    found = written(dimenet.agg_edge_to_edge_bwd, shapes, *given, *out_of, MMAOp.LowPrecision)
+    results = written(dimenet.agg_edge_to_edge_fwd, [(7, 5)], *a.values(), *into, MMAOp.HighPrecision, cuda_stream=0)
+    assert_equal(results, [trigraph.agg_edge_to_edge_fwd(**a, graph=graph)])
+    inputs = (vec, sbf_rad, embedding, grad, weights)
+    results = written(dimenet.agg_edge_to_edge_bwd, shapes, *inputs, *out_of, MMAOp.LowPrecision)
     expected = trigraph.agg_edge_to_edge_bwd(grad, **a, graph=graph)
-    assert_equal(found, (expected.sbf_rad, expected.embedding, expected.weights))
-    given = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, weights)
-    found = written(dimenet.agg_edge_to_edge_bwd2_grad, [(7, 5)], *given, *into, MMAOp.HighPrecision)
-    assert_equal(found, [trigraph.agg_edge_to_edge_bwd2_grad(gg_sbf_rad, gg_embedding, **a, graph=graph)])
-    given = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, grad, weights)
-    found = written(dimenet.agg_edge_to_edge_bwd2_main, shapes, *given, *out_of, MMAOp.HighPrecision, cuda_stream=0)
-    assert_equal(found, trigraph.agg_edge_to_edge_bwd2_main(gg_sbf_rad, gg_embedding, grad, **a, graph=graph))
+    assert_equal(results, (expected.sbf_rad, expected.embedding, expected.weights))
+    inputs = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, weights)
+    results = written(dimenet.agg_edge_to_edge_bwd2_grad, [(7, 5)], *inputs, *into, MMAOp.HighPrecision)
+    assert_equal(results, [trigraph.agg_edge_to_edge_bwd2_grad(gg_sbf_rad, gg_embedding, **a, graph=graph)])
+    inputs = (vec, sbf_rad, gg_sbf_rad, embedding, gg_embedding, grad, weights)
+    results = written(dimenet.agg_edge_to_edge_bwd2_main, shapes, *inputs, *out_of, MMAOp.HighPrecision, cuda_stream=0)
+    assert_equal(results, trigraph.agg_edge_to_edge_bwd2_main(gg_sbf_rad, gg_embedding, grad, **a, graph=graph))
 
 
 def test_radial_basis_in_place():
     rng = np.random.default_rng(0)
     dist, freq = rng.uniform(0.1, 0.9, (7, 1)), np.pi * np.arange(1.0, 7)
-    found = written(dimenet.radial_basis_fwd, [(7, 6), (7, 42)], dist, freq)
-    assert_equal(found, trigraph.radial_basis_fwd(dist[:, 0], freq))
-    grads = written(dimenet.radial_basis_bwd, [(7, 1), 6], *found, dist, freq)
-    expected = trigraph.radial_basis_bwd(*found, dist[:, 0], freq)
+    basis = written(dimenet.radial_basis_fwd, [(7, 6), (7, 42)], dist, freq)
+    assert_equal(basis, trigraph.radial_basis_fwd(dist[:, 0], freq))
+    grads = written(dimenet.radial_basis_bwd, [(7, 1), 6], *basis, dist, freq)
+    expected = trigraph.radial_basis_bwd(*basis, dist[:, 0], freq)
     assert_equal(grads, (expected.dist[:, None], expected.freq))
 
 
@@ -264,11 +264,11 @@ def test_the_binding_of_mlperf():
     from trigraph.compat import cugraph_ops_binding as binding
 
     coo, graph, a, _ = triplets()
-    given = {name: torch.tensor(array, requires_grad=True) for name, array in a.items()}
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in a.items()}
     offsets = (torch.tensor(getattr(graph, n)) for n in ("src_offsets", "dst_offsets", "dst_edge_index"))
-    out = binding.ib_agg_edge(*given.values(), torch.tensor(coo), *offsets, binding.MMAOp.HighPrecision)
+    out = binding.ib_agg_edge(*tensors.values(), torch.tensor(coo), *offsets, binding.MMAOp.HighPrecision)
     assert np.array_equal(out.detach(), trigraph.agg_edge_to_edge_fwd(**a, graph=graph))
-    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), list(given.values())))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), list(tensors.values())))
     dist = torch.full((7, 1), 0.5, dtype=torch.float64, requires_grad=True)
     rbf, sbf = binding.radial_basis(dist, torch.arange(1.0, 7, dtype=torch.float64))
     assert (rbf.shape, sbf.shape) == ((7, 6), (7, 42))
@@ -278,7 +278,7 @@ def test_the_binding_of_mlperf():
 def test_operators_are_twice_differentiable():
     types = torch.tensor([0, 1, 1, 0, 1])
     graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), types, 4, 2)
-    types.fill_(7)  # the graph has a copy
+    types.fill_(7)  # the graph has its own copy
     x, comp = features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
     def function(x, comp):

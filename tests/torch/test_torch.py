@@ -1,4 +1,4 @@
-"""trigraph.torch: results, derivatives of both orders and torch's own checks of its operators, for every definition."""
+"""trigraph.torch, every definition: results and both derivatives equal NumPy's, and torch's own checks pass."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ CASES = [
 
 
 def tensors(values):
-    """Return arrays as leaves of a graph of derivatives, all else as it is."""
+    """Return arrays as tensors that require gradients where they can, and everything else unchanged."""
     return {
         n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
         for n, v in values.items()
@@ -32,7 +32,7 @@ def tensors(values):
 
 
 def arguments(spec, setting, **keywords):
-    """Return arguments of the function of a definition, and the names of its floating inputs that are there."""
+    """Return arguments of a definition's function, and the names of the inputs that are not None."""
     values = draw(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     return values, names
@@ -40,8 +40,8 @@ def arguments(spec, setting, **keywords):
 
 def outputs(spec, result):
     """Return the differentiable fields."""
-    found = (result,) if isinstance(result, torch.Tensor) else result
-    return tuple(found[: len(spec.outputs)])
+    fields = (result,) if isinstance(result, torch.Tensor) else result
+    return tuple(fields[: len(spec.outputs)])
 
 
 def function_of_inputs(spec, values, names):
@@ -62,12 +62,12 @@ ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 @pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
-    """Bit for bit, whatever the backend."""
+    """Outputs, gradients and second derivatives have the bits of the functions in NumPy, for each backend."""
     values, names = arguments(spec, setting)
-    given = tensors(values)
+    on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
     expected = fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
-    result = getattr(tt, spec.name)(**given, **backend)
+    result = getattr(tt, spec.name)(**on_torch, **backend)
     got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name].detach().numpy(), array)
@@ -76,24 +76,24 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
     rng = np.random.default_rng(1)
     grads = {f"grad_{a.name}": rng.standard_normal(expected[a.name].shape) for a in spec.outputs}
     values = {n: value for n, value in values.items() if n not in spec.requests}
-    inputs = [given[n] for n in names]
+    inputs = [on_torch[n] for n in names]
     cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
     first = torch.autograd.grad(outputs(spec, result), inputs, cotangents, create_graph=True)
-    known = FUNCTIONS[bwd.name](**grads, **values, **backend)
+    in_numpy = FUNCTIONS[bwd.name](**grads, **values, **backend)
     for name, gradient in zip(names, first, strict=True):
-        np.testing.assert_array_equal(gradient.detach().numpy(), getattr(known, name))
+        np.testing.assert_array_equal(gradient.detach().numpy(), getattr(in_numpy, name))
     ggs = {f"gg_{n}": rng.standard_normal(values[n].shape) for n in names}
     second = torch.autograd.grad(
         first, [*cotangents, *inputs], [torch.from_numpy(g) for g in ggs.values()], allow_unused=True
     )
-    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **backend)
+    in_numpy = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **backend)
     for name, gradient in zip([*grads, *names], second, strict=True):
-        np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(known, name))
+        np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(in_numpy, name))
 
 
 @pytest.mark.parametrize(("spec", "setting"), CASES)
 def test_torch_finds_the_derivatives_right(spec, setting):
-    """By torch's own finite differences: backward and forward mode, and backward twice."""
+    """gradcheck and gradgradcheck pass, in backward and forward mode."""
     values, names = arguments(spec, setting)
     inputs = tuple(tensors(values)[n] for n in names)
     function = function_of_inputs(spec, values, names)
@@ -104,22 +104,22 @@ def test_torch_finds_the_derivatives_right(spec, setting):
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
 def test_operators_pass_torchs_checks(spec, monkeypatch):
-    """Schemas, registration of derivatives, fake kernels, and tracing with sizes that are symbols."""
+    """torch.library.opcheck passes: schemas, autograd registration, fake kernels, tracing with symbolic sizes."""
     calls = {}
     for order in ("fwd", "bwd", "bwd2"):
         op = OPERATORS_OF_TORCH[f"{spec.name}_{order}"]
 
-        def run(arrays, others, op=op, true=op.run):
+        def compute(arrays, keywords, op=op, true=op.compute):
             leaves = [a if a is None else a.detach().requires_grad_(a.requires_grad) for a in arrays]
-            calls.setdefault(op.op.name, op.flattened(leaves, others, True))
-            return true(arrays, others)
+            calls.setdefault(op.op.name, op.flattened(leaves, keywords, True))
+            return true(arrays, keywords)
 
-        monkeypatch.setitem(vars(op), "run", run)
+        monkeypatch.setitem(vars(op), "compute", compute)
     values, names = arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
-    given = tensors(values)
+    on_torch = tensors(values)
     first = torch.autograd.grad(
-        sum(o.square().sum() for o in outputs(spec, getattr(tt, spec.name)(**given))),
-        [given[n] for n in names],
+        sum(o.square().sum() for o in outputs(spec, getattr(tt, spec.name)(**on_torch))),
+        [on_torch[n] for n in names],
         create_graph=True,
     )
     sum(g.square().sum() for g in first).backward()
@@ -127,13 +127,13 @@ def test_operators_pass_torchs_checks(spec, monkeypatch):
     assert len(calls) == 3
     for name, args in calls.items():
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-        if name.endswith("bwd2"):  # tracing it asks for its derivative
+        if name.endswith("bwd2"):  # tracing it would need a third derivative
             tests = tests[:3]
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
 
 
 @compiled_whole
 def test_each_function_is_compiled_for_itself():
-    """Torch's compiler counts compilations by code object, and gives up on one after eight of them."""
+    """Each function has its own code object: torch's compiler gives up on one after eight compilations."""
     functions = [getattr(tt, spec.name) for spec in DEFINITIONS]
     assert len({function.__code__ for function in functions}) == len(functions)

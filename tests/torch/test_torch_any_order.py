@@ -1,4 +1,4 @@
-"""Third and higher derivatives of `trigraph.torch` beside differences of the order before."""
+"""Third and higher derivatives of `trigraph.torch` agree with central differences of the order below."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,13 @@ import torch
 from table_calls import draw
 
 import trigraph.torch as tt
+from trigraph.backends import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS
+from trigraph.torch.plain import PLAIN
+from trigraph.verification.cases import build, variants
+from trigraph.verification.subjects import named_fields
 
-# One setting for each branch of a formula that derivatives beyond the second go through.
+# Settings that reach every branch of the plain forms.
 CALLS = [
     (spec.name, setting)
     for spec in DEFINITIONS
@@ -17,15 +21,14 @@ CALLS = [
         *(({"exclude": "edge"}, {"exclude": None}) if spec.name == "agg_edge_to_edge" else ()),
     )
 ]
-# Central differences of step 2^-13 in float64: the error of the step, 1.5e-8 times a derivative two orders higher and
-# up to 1e3 times as large, and that of rounding, 2^-53 / 2^-13 times the terms of the sum, which are up to 1e4 times
-# as large as the result.
+# Central differences with step 2^-13 in float64. The step's error is 1.5e-8 times a derivative two orders higher, which
+# is up to 1e3 times as large; the rounding error is 2^-40 times the terms of the sum, up to 1e4 times the result.
 STEP, BOUND = 2.0**-13, 1e-5
-WIDE = 16.0  # of the sine of results, which are up to 1e2, so that its derivatives do not grow with the order
+WIDE = 16.0  # width of the sine of results (up to 1e2), so that derivatives do not grow with the order
 
 
 def arguments(name, setting):
-    """Return the tensors and the other arguments of a function of `trigraph.torch`, in float64."""
+    """Return a function's tensors, its other arguments, and a generator of random numbers."""
     op = OPERATORS[f"{name}_fwd"]
     values = draw(op, np.float64, setting=setting)
     rng = np.random.default_rng(1)
@@ -33,56 +36,73 @@ def arguments(name, setting):
     return tensors, {n: v for n, v in values.items() if n not in op.definition.requests}, rng
 
 
-def value(name, tensors, others, order, directions):
-    """Return a random combination of the derivatives of an order of a nonlinear function of the results."""
-    found = getattr(tt, name)(**tensors, **others)
+def value(name, tensors, keywords, order, directions):
+    """Return a derivative of this order of a nonlinear function of the results, along given directions."""
+    result = getattr(tt, name)(**tensors, **keywords)
     names = [a.name for a in OPERATORS[f"{name}_fwd"].definition.outputs]
-    outputs = [found] if isinstance(found, torch.Tensor) else [getattr(found, n) for n in names]
+    outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, n) for n in names]
     generator = torch.Generator().manual_seed(2)
     number = sum(
         (WIDE * torch.sin(t / WIDE) * torch.randn(t.shape, generator=generator, dtype=t.dtype)).sum() for t in outputs
     )
     for k in range(order):
-        if not number.requires_grad:  # a polynomial that has no further derivative
+        if not number.requires_grad:  # a polynomial of lower degree
             return number.new_zeros(())
         inputs = list(tensors.values())
         grads = torch.autograd.grad(number, inputs, create_graph=True, allow_unused=True, materialize_grads=True)
-        # Directions that depend on the inputs, since these have derivatives too.
+        # Directions depend on the inputs, so that their derivatives count too.
         number = sum((t * (1 + x / WIDE) * d).sum() for t, x, d in zip(grads, inputs, directions[k], strict=True))
     return number
+
+
+@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
+def test_plain_forms_have_the_values_of_the_operators(spec):
+    """On every graph of the verification, also with parallel edges, and without any; to rounding in float64."""
+    op = OPERATORS[f"{spec.name}_fwd"]
+    for variant in variants(spec):
+        case = build(spec, variant, "float64", 0)
+        for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
+            if exclude == "edge" and case.values["graph"].has_parallel_edges:
+                continue  # the reverse of an edge is not known
+            values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
+            expected = named_fields(op, FUNCTIONS[op.name](**values))
+            inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
+            for a, got in zip(spec.outputs, PLAIN[spec.name](inputs, values), strict=True):
+                scale = np.nanmax(np.abs(expected[a.name]), initial=0)
+                np.testing.assert_allclose(got, expected[a.name], rtol=0, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("order", [3, 4])
 @pytest.mark.parametrize(("name", "setting"), CALLS, ids=str)
 def test_derivative_is_the_difference_of_the_one_before(name, setting, order):
-    tensors, others, rng = arguments(name, setting)
+    tensors, keywords, rng = arguments(name, setting)
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(order)]
     at = {n: t.requires_grad_() for n, t in tensors.items()}
-    exact = float(value(name, at, others, order, directions).detach())
+    exact = float(value(name, at, keywords, order, directions).detach())
     sides = []
     for sign in (1, -1):
         moved = {
             n: (t.detach() + sign * STEP * (1 + t.detach() / WIDE) * d).requires_grad_()
             for (n, t), d in zip(tensors.items(), directions[order - 1], strict=True)
         }
-        sides.append(float(value(name, moved, others, order - 1, directions).detach()))
+        sides.append(float(value(name, moved, keywords, order - 1, directions).detach()))
     difference = (sides[0] - sides[1]) / (2 * STEP)
     assert abs(exact - difference) <= BOUND * max(abs(difference), abs(sides[0]))
 
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge", "radial_basis", "interaction_bilinear"])
 def test_forward_and_reverse_mode_give_the_same(name):
-    """Of second derivatives: reverse mode, forward mode, and torch.func.hessian of a function that has a gradient."""
-    tensors, others, rng = arguments(name, {})
+    """Third derivatives agree in reverse mode, forward mode, and as torch.func.hessian of a directional derivative."""
+    tensors, keywords, rng = arguments(name, {})
     key, t = next(iter(tensors.items()))
     first, along = (torch.from_numpy(rng.standard_normal(t.shape)) for _ in range(2))
 
     def slope(x):
-        """Return a number with a first derivative in it."""
+        """Return a directional derivative."""
 
         def number(y):
-            found = getattr(tt, name)(**{**tensors, key: y}, **others)
-            return (found if isinstance(found, torch.Tensor) else found[0]).sin().sum()
+            result = getattr(tt, name)(**{**tensors, key: y}, **keywords)
+            return (result if isinstance(result, torch.Tensor) else result[0]).sin().sum()
 
         return (torch.func.grad(number)(x) * first).sum()
 
@@ -93,7 +113,7 @@ def test_forward_and_reverse_mode_give_the_same(name):
     gradient, forward = torch.func.jvp(torch.func.grad(slope), (t,), (along,))
     assert torch.allclose(gradient, torch.func.grad(slope)(t))
     hessian = torch.func.hessian(slope)(t).reshape(t.numel(), t.numel())
-    eps = torch.finfo(t.dtype).eps * 2**12  # three rounds of sums of some hundred terms, with cancellation
+    eps = torch.finfo(t.dtype).eps * 2**12  # three nested sums of some hundred terms, with cancellation
     bound = eps * float(hessian.abs().max()) * t.numel()
     assert (hessian - hessian.T).abs().max() <= bound
     assert (hessian @ along.flatten() - forward.flatten()).abs().max() <= bound
@@ -101,11 +121,11 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 
 def test_half_precision_and_requests_in_a_third_derivative():
-    """Gradients have the dtypes of the arguments, and arguments that need none get none."""
-    tensors, others, _ = arguments("mha_gat_n2n", {})
+    """Third derivatives of bfloat16 inputs are finite bfloat16."""
+    tensors, keywords, _ = arguments("mha_gat_n2n", {})
     tensors = {n: (t.bfloat16() if "embedding" in n else t.float()).requires_grad_() for n, t in tensors.items()}
     x = tensors["src_embedding"]
-    number = tt.mha_gat_n2n(**tensors, **others, backend="gpu-host").output_embedding.float().square().sum()
+    number = tt.mha_gat_n2n(**tensors, **keywords, backend="gpu-host").output_embedding.float().square().sum()
     for _ in range(3):
         (gradient,) = torch.autograd.grad(number, x, create_graph=True)
         assert gradient.dtype == torch.bfloat16
@@ -114,7 +134,7 @@ def test_half_precision_and_requests_in_a_third_derivative():
 
 
 def test_a_converted_model_learns_hessians():
-    """The gradient in the parameters of a loss of Hessian-vector products, beside PyTorch Geometric's layer."""
+    """Gradients of a loss of Hessian-vector products in parameters equal those of PyG's layer."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     layer = pyg.GATConv(4, 3, heads=2).double()
@@ -128,8 +148,8 @@ def test_a_converted_model_learns_hessians():
 
     right = gradients()
     tt.convert(layer)
-    for mine, theirs in zip(gradients(), right, strict=True):
-        assert (mine is None) == (theirs is None)
+    for ours, theirs in zip(gradients(), right, strict=True):
+        assert (ours is None) == (theirs is None)
         if theirs is not None:
             bound = 2**12 * torch.finfo(torch.float64).eps * float(theirs.abs().max())
-            assert (mine - theirs).abs().max() <= bound
+            assert (ours - theirs).abs().max() <= bound

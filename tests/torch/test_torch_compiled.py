@@ -1,4 +1,4 @@
-"""trigraph.torch.compile_potential: one program for structures of any size, whose forces train."""
+"""trigraph.torch.compile_potential: one program for structures of any size, with differentiable forces."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ from trigraph.torch.nn.facts import Facts, differences
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
 LAYERS = {"num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1, "num_blocks": 1, "out_channels": 1}
-ROUNDING = 1000 * torch.finfo(torch.float64).eps  # a term of each sum over edges and channels
+ROUNDING = 1000 * torch.finfo(torch.float64).eps  # relative to the largest terms of sums over edges and channels
 
 
 def potential(**sizes):
@@ -35,7 +35,7 @@ def potential(**sizes):
 
 
 def structures(sizes, seed=0):
-    """Atomic numbers, positions and batch of clusters with so many atoms."""
+    """Return atomic numbers, positions and batch of clusters with these numbers of atoms."""
     rng = np.random.default_rng(seed)
     lattice = 1.7 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
     pos = [rng.permutation(lattice)[:n] + rng.uniform(-0.3, 0.3, (n, 3)) for n in sizes]
@@ -53,7 +53,7 @@ BATCHES = [(4, 7), (9,), (4, 4), (12, 13, 5), (2, 1), (1, 1, 1), (3,) * 20, (1,)
 
 
 def assert_same_results(program, model, batches, periodic):
-    """Raise unless a program computes what its model does of batches, to rounding."""
+    """Assert that a program's results for batches of any size equal its model's, to rounding."""
     for seed, sizes in enumerate(batches):
         z, pos, batch = structures(sizes, seed)
         cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
@@ -69,7 +69,7 @@ def assert_same_results(program, model, batches, periodic):
 
 @pytest.mark.parametrize("periodic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_program_serves_all_sizes(periodic):
-    """Few atoms, many, one structure, lone atoms, none: one compilation, results of eager mode to rounding."""
+    """Batches of few, many, single and no atoms take one compilation and have the eager results."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     assert_same_results(compiled, model, BATCHES, periodic)
@@ -77,7 +77,7 @@ def test_one_program_serves_all_sizes(periodic):
 
 
 def test_forces_train():
-    """Gradients of a loss of forces are those of eager mode, also after a step, whose parameters the program sees."""
+    """Gradients of a loss of forces equal eager mode's, also after an optimizer step."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=1e-3)
@@ -86,8 +86,8 @@ def test_forces_train():
         pos.requires_grad_(seed == 1)
         gradients = []
         for one in (model, compiled):
-            found = one.energy_forces_stress(z, pos, batch, create_graph=True)
-            loss = found.forces.square().sum() + found.energy.sum()
+            results = one.energy_forces_stress(z, pos, batch, create_graph=True)
+            loss = results.forces.square().sum() + results.energy.sum()
             inputs = [*model.parameters(), *([pos] if seed == 1 else [])]
             gradients.append(torch.autograd.grad(loss, inputs))
         for got, expected in zip(*reversed(gradients), strict=True):
@@ -99,7 +99,7 @@ def test_forces_train():
 
 
 class Springs(Potential):
-    """A potential of a user's own: springs between neighbours, with no operator but the sums of `Neighbors`."""
+    """A user's potential: springs between neighbours, which uses only the sums of `Neighbors`."""
 
     cutoff = 3.0
 
@@ -117,10 +117,10 @@ def test_a_potential_of_ones_own():
     compiled = tt.compile_potential(model, backend="aot_eager")
     z, pos = torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]]).double()
     for one in (model, compiled):
-        found = one.energy_forces_stress(z, pos, create_graph=True)
-        assert found.energy.tolist() == [1.0]
-        assert found.forces.tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
-        (gradient,) = torch.autograd.grad(found.forces[1, 0], model.stiffness)
+        results = one.energy_forces_stress(z, pos, create_graph=True)
+        assert results.energy.tolist() == [1.0]
+        assert results.forces.tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
+        (gradient,) = torch.autograd.grad(results.forces[1, 0], model.stiffness)
         assert gradient.item() == 1.0
     assert compiled(z, pos).tolist() == [1.0]
     with raising("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
@@ -128,7 +128,7 @@ def test_a_potential_of_ones_own():
 
 
 def test_kinds_of_calls():
-    """Another dtype is another program; what the eager potential refuses is refused by name."""
+    """Each dtype has its own program; errors are the eager potential's."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
     z, pos, batch = structures((5, 6))
@@ -155,24 +155,24 @@ def test_what_tracing_loses_is_noticed():
 
 
 def test_a_model_that_looks_at_sizes():
-    """Where it would do something else than in its program, it computes without one, and says so."""
+    """A model that branches on sizes runs without its program, with a warning, where the branch differs."""
 
     class Looking(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
-            found = super().atoms_of_vectors(z, vec, neighbors)
-            return 2.0 * found if z.shape[0] > 20 else found
+            energies = super().atoms_of_vectors(z, vec, neighbors)
+            return 2.0 * energies if z.shape[0] > 20 else energies
 
     model = Looking()
     compiled = tt.compile_potential(model, backend="eager")
     for sizes in [(9, 12), (5, 6)]:
         z, pos, batch = structures(sizes)
         with pytest.warns(UserWarning, match="branch, for 11 atoms") if sizes == (5, 6) else contextlib.nullcontext():
-            found = compiled.energy_forces_stress(z, pos, batch)
-        close(found.energy, model.energy_forces_stress(z, pos, batch).energy)
+            results = compiled.energy_forces_stress(z, pos, batch)
+        close(results.energy, model.energy_forces_stress(z, pos, batch).energy)
 
 
 class Net(Springs):
-    """A potential with submodules, where something may stand between two of them."""
+    """A potential with submodules, into which tests put hooks and wrappers."""
 
     def __init__(self, inner=None):
         super().__init__()
@@ -191,7 +191,7 @@ FACTORS, ENCLOSED = {"global": 1.0}, {"enclosed": 2.0}
 
 
 def hook(factors):
-    return lambda module, given, found: factors["enclosed"] * found
+    return lambda module, inputs, out: factors["enclosed"] * out
 
 
 def norm():
@@ -235,15 +235,15 @@ def changes(monkeypatch, names):
 
 
 def test_facts_tell_every_change(monkeypatch):
-    """Except of values of parameters and buffers, and except of a value that was assigned once more."""
-    known = None
+    """`Facts` differ after every change, except of values of parameters and buffers, and a repeated assignment."""
+    before = None
     for name, model in changes(monkeypatch, CHANGES):
-        found = Facts(model)
-        assert found.unchanged(model)
-        if known is not None:
-            assert bool(differences(known.values, found.values)) == (name not in NO_NEW_PROGRAM), name
-            assert known.unchanged(model) == (name == "values"), name
-        known = found
+        facts = Facts(model)
+        assert facts.unchanged(model)
+        if before is not None:
+            assert bool(differences(before.values, facts.values)) == (name not in NO_NEW_PROGRAM), name
+            assert before.unchanged(model) == (name == "values"), name
+        before = facts
 
 
 @pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
@@ -262,7 +262,7 @@ def test_what_changes_between_calls_is_computed_with(monkeypatch):
     ("training", "create_graph", "refused"), [(True, False, False), (False, False, False), (True, True, True)]
 )
 def test_a_call_leaves_what_an_eager_call_leaves(training, create_graph, refused):
-    """Buffers and gradients; a refused model is as it was."""
+    """After a call, buffers and gradients are as after an eager call; a refused model is unchanged."""
     eager = Net(norm()).train(training)
     model = copy.deepcopy(eager)
     compiled = tt.compile_potential(model, backend="aot_eager")
@@ -278,44 +278,44 @@ def test_a_call_leaves_what_an_eager_call_leaves(training, create_graph, refused
 
 
 def test_copies_and_pickles_have_programs_of_their_own():
-    given, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
+    inputs, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
     unused = pickle.loads(pickle.dumps(compiled))
-    close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+    close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
     torch.save(compiled, file)
     file.seek(0)
     for other in (copy.deepcopy(compiled), torch.load(file, weights_only=False), unused):
         assert (other.compilations, other.options) == (0, {"backend": "eager"})
         with torch.no_grad():
             other.model.last.weight.mul_(2.0)
-        close(other.energy_forces_stress(*given).energy, other.model.energy_forces_stress(*given).energy)
-    close(compiled.energy_forces_stress(*given).energy, compiled.model.energy_forces_stress(*given).energy)
+        close(other.energy_forces_stress(*inputs).energy, other.model.energy_forces_stress(*inputs).energy)
+    close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
 
 
 def test_threads_that_meet_in_their_first_call():
-    """One of them traces, the others wait; torch's tracer works afterwards."""
-    given, model = structures((5, 6)), Net()
+    """Threads that make the first call together get right results, and tracing works afterwards."""
+    inputs, model = structures((5, 6)), Net()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
 
     def call(i):
         meeting.wait()
-        return potentials[i % 2].energy_forces_stress(*given, create_graph=i > 1).forces
+        return potentials[i % 2].energy_forces_stress(*inputs, create_graph=i > 1).forces
 
     with ThreadPoolExecutor(4) as pool:
         for forces in pool.map(call, range(4)):
-            close(forces, model.energy_forces_stress(*given).forces)
+            close(forces, model.energy_forces_stress(*inputs).forces)
     assert [one.compilations for one in potentials] == [2, 2]
     other = Net(torch.nn.Tanh())
-    got = tt.compile_potential(other, backend="eager").energy_forces_stress(*given)
-    close(got.forces, other.energy_forces_stress(*given).forces)
+    got = tt.compile_potential(other, backend="eager").energy_forces_stress(*inputs)
+    close(got.forces, other.energy_forces_stress(*inputs).forces)
 
 
 class Counting(Net):
     calls = 0
 
-    def atoms_of_vectors(self, *given):
+    def atoms_of_vectors(self, *arguments):
         self.calls += 1
-        return super().atoms_of_vectors(*given)
+        return super().atoms_of_vectors(*arguments)
 
 
 class Assigning(Net):
@@ -323,9 +323,9 @@ class Assigning(Net):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
 
-    def atoms_of_vectors(self, *given):
+    def atoms_of_vectors(self, *arguments):
         self.calls = self.calls + 1
-        return super().atoms_of_vectors(*given)
+        return super().atoms_of_vectors(*arguments)
 
 
 class Plain(Net):
@@ -333,13 +333,13 @@ class Plain(Net):
         super().__init__()
         self.factor = torch.ones(1).double()
 
-    def atoms_of_vectors(self, *given):
-        return self.factor * super().atoms_of_vectors(*given)
+    def atoms_of_vectors(self, *arguments):
+        return self.factor * super().atoms_of_vectors(*arguments)
 
 
 def recording():
     model, seen = Net(), []
-    model.first.register_forward_hook(lambda module, given, found: seen.append(found))
+    model.first.register_forward_hook(lambda module, inputs, out: seen.append(out))
     return model
 
 
@@ -400,7 +400,7 @@ def test_options(options, message):
     ],
 )
 def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
-    """With the decompositions of torch's default compiler, which decides by sizes about narrow matrix products."""
+    """With the default compiler's decompositions, some of which depend on sizes, each kind of call compiles once."""
     compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
     cell = 9.0 * torch.eye(3).double()
     for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
@@ -422,12 +422,12 @@ def test_progress_is_told(caplog, capsys):
         "compile_potential: compiling Net; this may take minutes",
         "compile_potential: compiled Net",
     ]
-    assert capsys.readouterr().err == ""  # no terminal
+    assert capsys.readouterr().err == ""  # no progress without a terminal
 
 
 @pytest.mark.slow
 def test_dynamics_and_batches_by_torchs_compiler():
-    """A hundred neighbour lists of a run, then batches of molecules: each one compilation."""
+    """Inductor compiles once for a run with a hundred neighbour lists, and once for batches of molecules."""
     model = potential()
     atoms = bulk("Cu", cubic=True).repeat(2)
     atoms.rattle(0.05, seed=0)

@@ -1,4 +1,4 @@
-"""`trigraph.torch` on the way that it goes on a CUDA device, with stand-ins for CuPy and torch (torch_stand_in.py)."""
+"""The code of `trigraph.torch` for CUDA devices, with stand-ins for CuPy and torch (torch_stand_in.py)."""
 
 import sys
 
@@ -27,17 +27,17 @@ def device(monkeypatch, tmp_path):
 
 
 def drawn(name):
-    """Return the arguments of an operator of torch: arrays in their order, and the others by name."""
+    """Return a torch operator and its arguments by name."""
     op = OPERATORS_OF_TORCH[name]
     return op, draw(op.op, np.float32)
 
 
 def ran(op, values):
-    """Return the fields of an operator of torch by name."""
-    others = {n: v for n, v in values.items() if n not in op.array_names}
+    """Return the fields that a torch operator computes, by name."""
+    rest = {n: v for n, v in values.items() if n not in op.array_names}
     wanted = ",".join(f.name for f in op.op.fields)
-    given = {**others, "backend": "", **({"wanted": wanted} if op.op.selective else {})}
-    result = op([values[n] for n in op.array_names], given)
+    keywords = {**rest, "backend": "", **({"wanted": wanted} if op.op.selective else {})}
+    result = op([values[n] for n in op.array_names], keywords)
     return dict(zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True))
 
 
@@ -47,23 +47,23 @@ def expected_of(op, values):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_of_gpu_host_in_memory_of_torch(device, name):
-    """Results belong to torch, and the small arrays of a call share one allocation. A call can be captured."""
+    """Results have gpu-host's bits in torch's memory, small arrays share one allocation, and a call can be captured."""
     op, values = drawn(name)
     expected, values = expected_of(op, values), tensors(values)
     for graph in graphs_of(op.op, values).values():
         graph.prepare()
     device.allocated.clear()
     with cupy_stand_in.capturing():
-        found = ran(op, values)
-    assert all(t.untyped_storage().resizable() for t in found.values())  # no other library's memory is
+        fields = ran(op, values)
+    assert all(t.untyped_storage().resizable() for t in fields.values())  # only torch's own memory is
     assert len(device.allocated) <= 1
     for field, array in expected.items():
-        assert (array is None) == (found[field].numel() == 0)
-        assert array is None or found[field].numpy().tobytes() == array.tobytes(), field
+        assert (array is None) == (fields[field].numel() == 0)
+        assert array is None or fields[field].numpy().tobytes() == array.tobytes(), field
 
 
 def launched(monkeypatch):
-    """Return a list to which the stream of every kernel is added."""
+    """Return a list that receives the stream of every launch."""
     streams, call = [], cupy_stand_in.Kernel.__call__
 
     def run(*args, **kwargs):
@@ -75,27 +75,27 @@ def launched(monkeypatch):
 
 
 def test_streams_of_torch(device, monkeypatch):
-    """Kernels go to torch's stream; its default one has the handle that CuPy does not take for another."""
+    """Kernels are launched on torch's current stream; its default stream is CuPy's null stream."""
     streams, (op, values) = launched(monkeypatch), drawn("agg_weighted_n2n_bwd")
     values = tensors(values)
     for stream in (Stream(), Stream(7), Stream()):
         with torch.cuda.stream(stream):
             ran(op, values)
     assert list(dict.fromkeys(s.ptr for s in streams)) == [1, 7]
-    assert len(set(map(id, streams))) == 2  # CuPy's object of a stream is made once
+    assert len(set(map(id, streams))) == 2  # one CuPy object per stream
 
 
 def test_streams_of_graphs_that_are_tensors(device):
-    """As programs give them, copies of its own tensors: CuPy's stream waits for nothing, as a capture demands."""
+    """Graphs passed as tensors, as by compiled programs, make CuPy's stream wait for nothing: calls can be captured."""
     op, values = drawn("mha_gat_n2n_fwd")
     expected, values = expected_of(op, values), tensors(values)
-    others = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
-    args = op.flattened([values[n] for n in op.array_names], others, True)
+    keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
+    args = op.flattened([values[n] for n in op.array_names], keywords, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
     with torch.cuda.stream(Stream(7)):
-        found = op.overload(*copies)
+        fields = op.overload(*copies)
     assert not cupy_stand_in.state.stream.seen
-    assert found[0].numpy().tobytes() == expected[op.op.fields[0].name].tobytes()
+    assert fields[0].numpy().tobytes() == expected[op.op.fields[0].name].tobytes()
 
 
 def test_a_graph_outlives_the_work_of_other_streams(device):
@@ -111,7 +111,7 @@ def test_a_graph_outlives_the_work_of_other_streams(device):
 
 
 def test_graphs_are_built_in_memory_of_torch(device):
-    """On torch's stream, also the order of the backward that a call asks for."""
+    """Graphs, and the order by source that a call adds, are built on torch's stream in torch's memory."""
     with torch.cuda.stream(Stream(7)):
         graph = tensors(drawn("agg_weighted_n2n_bwd")[1]["graph"])
         graph.prepare()
@@ -122,20 +122,20 @@ def test_graphs_are_built_in_memory_of_torch(device):
 
 @pytest.mark.parametrize("name", ["agg_weighted_n2n", "mha_gat_n2n"])
 def test_out_of_some_fields(device, monkeypatch, name):
-    """What is given is written, the rest is made; nothing crosses between the libraries otherwise."""
+    """Fields in `out` are written there, the others allocated by torch."""
     op, values = drawn(f"{name}_fwd")
     expected, values = expected_of(op, values), tensors(values)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
     first = op.op.fields[0].name
     out = torch.empty(expected[first].shape)
-    found = getattr(trigraph.torch, name)(**values, out={first: out})._asdict()
-    assert found[first] is out
+    fields = getattr(trigraph.torch, name)(**values, out={first: out})._asdict()
+    assert fields[first] is out
     for field, array in expected.items():
-        assert array is None or found[field].numpy().tobytes() == array.tobytes()
+        assert array is None or fields[field].numpy().tobytes() == array.tobytes()
 
 
 def test_torch_without_cuda_beside_cupy(device, monkeypatch):
-    """Its tensors cannot be where CuPy's graphs are: nothing is made of these."""
+    """With a torch without CUDA, graphs of CuPy arrays work and get no tensors."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
     graph = cupy_stand_in.moved(drawn("agg_weighted_n2n_bwd")[1]["graph"])
@@ -154,7 +154,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("most", [None, 3])
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_neighbors_on_the_device(request, name, most, dtype):
-    """Those that matscipy finds, beyond the cell too, in the same order; indices are int32 there."""
+    """The search on a device finds matscipy's edges in the same order, as int32."""
     cell, pbc = STRUCTURES[name]
     generator = torch.Generator().manual_seed(0)
     batch = torch.tensor([0, 2, 1, 2] * 6)
@@ -170,25 +170,25 @@ def test_neighbors_on_the_device(request, name, most, dtype):
     expected, shifts = found()
     request.getfixturevalue("device")
     request.getfixturevalue("monkeypatch").setattr(structures, "neighbors", None)
-    mine, cells = found()
-    assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(mine, expected, strict=True))
+    edges, cells = found()
+    assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(edges, expected, strict=True))
     assert np.array_equal(cells, shifts) if shifts is not None else cells is None
 
 
 def test_graphs_of_layers_have_small_indices(device):
-    """What layers compute on a device a check of the qualification compares with the CPU (test_qualify.py)."""
+    """Graphs that layers build on a device have int32 indices (test_qualify.py compares results of layers)."""
     edge_index = torch.randint(0, 9, (2, 40))
     nn.GATConv(5, 3, heads=2)(torch.randn(9, 5), edge_index)
     graph = edges.build_graph("", edge_index, 9, 9, True)
     assert graph.offsets.dtype == np.int32
     assert edges.build_graph("", edge_index, 9, 9, True) is graph
-    edge_index.data.fill_(8)  # which torch does not count as a write
+    edge_index.data.fill_(8)  # a write that torch does not count
     assert edges.build_graph("", edge_index, 9, 9, True).max_in_degree == 1
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_edges_are_refused_while_a_graph_is_captured(device, training):
-    """Their values cannot be read then; a prepared graph is taken."""
+    """During a capture lists of edges are refused, since their values cannot be read; prepared graphs work."""
     layer = nn.GATConv(5, 3, dropout=0.5, add_self_loops=False)
     x, edge_index = torch.randn(9, 5), torch.randint(0, 9, (2, 40))
     graph = trigraph.CSC.from_edge_index(edge_index, 9)

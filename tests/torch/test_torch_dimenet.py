@@ -21,13 +21,13 @@ SMALL = {
     "num_before_skip": 0,
     "num_after_skip": 1,
     "num_output_layers": 1,
-}  # few layers, for compilers
+}  # few layers, which compile fast
 
 
 def model_of(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(**(SIZES | sizes))
-    with torch.no_grad():  # biases that are not zero
+    with torch.no_grad():  # so that biases are not zero
         for p in model.parameters():
             p += 0.05 * torch.randn_like(p)
     return model.to(dtype)
@@ -38,7 +38,7 @@ def tensors_of(atoms):
 
 
 def cluster(number=14, seed=0):
-    """Atoms on a distorted lattice: none closer than 1."""
+    """Return elements and positions of atoms on a distorted lattice, none closer than 1."""
     rng = np.random.default_rng(seed)
     lattice = 1.9 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
     positions = rng.permutation(lattice)[:number] + rng.uniform(-0.4, 0.4, (number, 3))
@@ -60,7 +60,7 @@ def close(got, expected, tolerance):
 
 
 def test_initial_parameters():
-    """Scaled orthogonal weights, zero biases, zero output: as PyG's."""
+    """Initial weights are scaled orthogonal, biases and the output layer zero, as in PyG."""
     torch.manual_seed(5)
     ours = DimeNetPlusPlus(**(SIZES | {"output_initializer": "zeros"}))
     ours.reset_parameters()
@@ -77,27 +77,27 @@ def test_initial_parameters():
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
-    """Central differences, in float64: h = eps^(1/3), so an error of order eps^(2/3) relative to the largest terms."""
+    """Forces and stress equal central differences with h = eps^(1/3), to order eps^(2/3) of the largest terms."""
     model, h = model_of(), torch.finfo(torch.float64).eps ** (1 / 3)
     z, pos, cell, pbc = tensors_of(slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
-    found = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
+    results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
     moves, strain = (d / d.norm() for d in (torch.randn_like(pos), torch.randn(3, 3, dtype=torch.float64)))
     strain = strain * periodic
-    terms = -found.forces * moves
+    terms = -results.forces * moves
     if periodic:
-        terms = torch.cat([terms, torch.linalg.det(cell).abs() * found.stress[0] * strain])
-        assert torch.equal(found.stress[0], found.stress[0].T)
+        terms = torch.cat([terms, torch.linalg.det(cell).abs() * results.stress[0] * strain])
+        assert torch.equal(results.stress[0], results.stress[0].T)
 
     def energy(step):
         changed = torch.eye(3, dtype=torch.float64) + step * (strain + strain.T) / 2
-        there = {"cell": cell @ changed if periodic else None, "neighbors": neighbors}
-        return model(z, (pos + step * moves) @ changed, **there).item()
+        keywords = {"cell": cell @ changed if periodic else None, "neighbors": neighbors}
+        return model(z, (pos + step * moves) @ changed, **keywords).item()
 
-    assert (found.stress is None) != periodic
+    assert (results.stress is None) != periodic
     assert abs((energy(h) - energy(-h)) / (2 * h) - terms.sum()) <= 100 * h**2 * terms.abs().max()
-    assert found.forces.sum(dim=0).abs().max() <= 1e-12 * found.forces.abs().max()
+    assert results.forces.sum(dim=0).abs().max() <= 1e-12 * results.forces.abs().max()
 
 
 def test_a_force_loss_trains():
@@ -107,26 +107,27 @@ def test_a_force_loss_trains():
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
     def loss(model):
-        found = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
-        energies = found.energy.sum() + (weights[2] * found.energies).sum()
-        return energies + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
+        results = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
+        energies = results.energy.sum() + (weights[2] * results.energies).sum()
+        return energies + (weights[0] * results.forces).sum() + 100 * (weights[1] * results.stress).sum()
 
     parameters, values, h = list(model.parameters()), [], 1e-5
     direction = [torch.randn_like(p) for p in parameters]
     grads = torch.autograd.grad(loss(model), parameters, allow_unused=True)
     products = [g * d for g, d in zip(grads, direction, strict=True) if g is not None]
     expected, scale = sum(p.sum() for p in products), sum(p.abs().sum() for p in products)
-    for step in (h, -2 * h):  # by optimizers, too, parameters are changed in place
+    for step in (h, -2 * h):  # in place, as optimizers do
         with torch.no_grad():
             for p, d in zip(parameters, direction, strict=True):
                 p += step * d
         values.append(loss(model).item())
-    # Error of the difference: h^2 times a third derivative, 1e-10 of the first ones' sum here, and eps / h of the loss.
+    # Error of the difference: h^2 times a third derivative, here 1e-10 of the sum of gradients, and eps / h of the
+    # loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
 
 def test_batch_is_its_structures():
-    """Structures with cells of their own, one without, atoms of different structures in turns."""
+    """A batch (various cells, one structure without, atoms interleaved) has the results of its structures."""
     model = model_of()
     structures = [tensors_of(slab()), tensors_of(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
@@ -135,28 +136,28 @@ def test_batch_is_its_structures():
     z, pos = (torch.cat([s[k] for s in structures])[order] for k in (0, 1))
     pbc = torch.stack([torch.zeros(3, dtype=bool) if s[3] is None else s[3] for s in structures])
     cells = [s[2] for s in structures]
-    found = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
-    close(found.energy, torch.cat([a.energy for a in alone]), 1e-14)
+    together = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
+    close(together.energy, torch.cat([a.energy for a in alone]), 1e-14)
     for name in ("forces", "energies"):
-        close(getattr(found, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
-    close(found.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
-    assert found.stress[2].isnan().all()
+        close(getattr(together, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
+    close(together.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
+    assert together.stress[2].isnan().all()
     stacked = torch.stack([torch.zeros(3, 3, dtype=torch.float64) if c is None else c for c in cells])
     again = model.energy_forces_stress(z, pos, batch[order].int(), stacked, pbc)
-    assert torch.equal(again.forces, found.forces)
-    given = batch[order]
-    neighbors = model.neighbors(pos, given, cells, pbc)
-    given.zero_()  # the neighbours hold a batch of their own
+    assert torch.equal(again.forces, together.forces)
+    copied = batch[order]
+    neighbors = model.neighbors(pos, copied, cells, pbc)
+    copied.zero_()  # the neighbours have their own copy
     again = model.energy_forces_stress(z, pos, cell=stacked, neighbors=neighbors)
-    assert torch.equal(again.forces, found.forces)
+    assert torch.equal(again.forces, together.forces)
 
 
 def test_cells_of_some_structures():
-    """Without pbc all directions of a structure with a cell are periodic, and none of one without."""
+    """Without `pbc`, structures with a cell are periodic in all directions, those without in none."""
     model, batch = model_of(), torch.tensor([0] * 4 + [1] * 4)
     z, pos, cell, _ = tensors_of(slab())
-    found = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
-    close(found, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
+    energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
+    close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
@@ -171,15 +172,15 @@ def test_isolated_atoms_and_empty_structures():
     assert empty.energy.tolist() == [0]
     assert (empty.forces.shape, empty.energies.shape) == ((0, 3), (0,))
     cells = torch.eye(3, dtype=torch.float64).repeat(3, 1, 1) * 20
-    found = model.energy_forces_stress(z, pos, torch.tensor([0, 2]), cells)
-    assert found.energy[1] == 0
-    assert not found.stress[1].any()
+    results = model.energy_forces_stress(z, pos, torch.tensor([0, 2]), cells)
+    assert results.energy[1] == 0
+    assert not results.stress[1].any()
     assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
 
 
 @compiled_whole
 def test_compiled_with_neighbors():
-    """Derivatives that are traced and compiled are in test_torch_compiled.py."""
+    """Compiled energies equal eager ones (test_torch_compiled.py compiles derivatives)."""
     model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
     kept = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell, pbc=pbc)}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -188,27 +189,27 @@ def test_compiled_with_neighbors():
 
 @compiled_whole
 def test_compiled_around_a_search():
-    """Where neighbours are looked for, the program breaks; derivatives run as they are."""
+    """torch.compile with a neighbour search breaks the graph there; results and derivatives are the eager ones."""
     model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
     for scale in (1.0, 0.95, 0.9):
-        given = (z, scale * pos, None, scale * cell, pbc)
-        close(compiled(*given), model(*given), 1e-14)
-        for got, expected in zip(derivatives(*given), model.energy_forces_stress(*given), strict=True):
+        arguments = (z, scale * pos, None, scale * cell, pbc)
+        close(compiled(*arguments), model(*arguments), 1e-14)
+        for got, expected in zip(derivatives(*arguments), model.energy_forces_stress(*arguments), strict=True):
             assert torch.equal(got, expected)
     with raising("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
 
 
-def leaves(found):
-    return [found] if isinstance(found, torch.Tensor) else [tensor for part in found for tensor in leaves(part)]
+def leaves(tree):
+    return [tree] if isinstance(tree, torch.Tensor) else [tensor for part in tree for tensor in leaves(part)]
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
-    """Derivatives of torch.func in positions, in the cell and in both are those with kept neighbours."""
+    """Derivatives by torch.func in positions and cell are the same with a search inside as with given neighbours."""
     model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
@@ -226,18 +227,18 @@ def test_a_search_of_many_positions():
 
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_inference_mode(create_graph):
-    """It knows no derivatives, of tensors made in it neither; neighbours found in it are of use outside."""
+    """Inference mode, and tensors made in it, refuse forces; neighbours found in it can be used outside."""
     model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
         z, pos, cell = z.clone(), pos.clone(), cell.clone()
         neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
-        found = [
+        calls = [
             model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=create_graph),
             model.energy_forces_stress(z, pos, cell=[cell], neighbors=neighbors, create_graph=create_graph),
         ]
-    found.append(model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph))
-    for results in found:
+    calls.append(model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph))
+    for results in calls:
         assert all(map(torch.equal, results, expected))
         assert results.forces.requires_grad == create_graph
         if create_graph:
@@ -260,7 +261,7 @@ def test_silu():
         got, expected = (
             functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in (act, torch.nn.SiLU())
         )
-        if order == (steps[1], steps[0], steps[0]):  # torch would lose the tangents of the outer level
+        if order == (steps[1], steps[0], steps[0]):  # a combination for which torch drops the outer tangents
             with pytest.raises(RuntimeError, match="forward mode twice"):
                 got(near.detach())
         else:
@@ -274,7 +275,7 @@ def test_float32_and_hessian():
     model = model_of(num_blocks=1)
     single = model_of(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
     assert single.energy.dtype == single.forces.dtype == torch.float32
-    # A few hundred operations in a row, each of which rounds to 2^-24 of its terms.
+    # A few hundred operations in sequence, each with a rounding of 2^-24 of its terms.
     close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
     neighbors = model.neighbors(pos)
     hessian = torch.func.hessian(lambda p: model(z, p, neighbors=neighbors).sum())(pos).reshape(18, 18)
@@ -368,7 +369,7 @@ def test_bad_input(change, text):
 
 
 def test_errors_name_the_structure_of_a_batch():
-    """Its atoms are numbered on their own."""
+    """Errors about a batch name the structure and the atom's number in it."""
     model, (z, pos) = model_of(), cluster(6)
     pos[3] = torch.nan
     with raising("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
@@ -422,10 +423,10 @@ MINIMA = {
 
 
 def test_least_sizes():
-    """Parameters are finite, and so are energies and forces."""
-    found = model_of(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
-    assert found.energy.isfinite().all()
-    assert found.forces.isfinite().all()
+    """With the smallest sizes of all layers, parameters, energies and forces are finite."""
+    results = model_of(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
+    assert results.energy.isfinite().all()
+    assert results.forces.isfinite().all()
     assert model_of(**MINIMA)(*cluster(5)).isfinite().all()
 
 
@@ -446,24 +447,24 @@ def test_bad_sizes(change, text):
 
 
 def test_layers_alone():
-    """Arguments of the parts of a model are looked at, too; what they compute shows in the model."""
+    """Layers used alone check their arguments (results are tested by the whole model)."""
     with raising("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
         RadialBasis(3, cutoff=float("inf"))
     with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
 
 
-# What training programs do with models: ranks, checkpointing, averages of weights, optimizers that call a closure.
+# Uses in training: data-parallel ranks, checkpointing, averaged weights, optimizers with closures.
 
-NUMBERS = (5, 6, 4, 7)  # atoms of four structures
+NUMBERS = (5, 6, 4, 7)  # atoms in each of four structures
 
 
 def loss_of(field, chosen):
     """Return the mean over structures of the squared energies and forces of each."""
     z, pos = zip(*(cluster(NUMBERS[i], seed=i) for i in chosen), strict=True)
     batch = torch.arange(len(chosen)).repeat_interleave(torch.tensor([NUMBERS[i] for i in chosen]))
-    found = field(torch.cat(z), torch.cat(pos), batch)
-    return (found.energy.square().sum() + found.forces.square().sum()) / len(chosen)
+    results = field(torch.cat(z), torch.cat(pos), batch)
+    return (results.energy.square().sum() + results.forces.square().sum()) / len(chosen)
 
 
 def gradients_of(field, chosen):
@@ -481,7 +482,7 @@ def rank_main(rank, folder):
 
 
 def test_ranks_share_a_batch(tmp_path):
-    """The gradients of two ranks with half of the structures each are those of one process with all, to rounding."""
+    """Gradients of two ranks with half of a batch each equal those of one process, to rounding."""
     torch.multiprocessing.spawn(rank_main, (str(tmp_path),), nprocs=2)
     expected = gradients_of(ForceField(model_of(**SMALL)), (0, 1, 2, 3))
     for rank in range(2):
@@ -498,7 +499,7 @@ def test_blocks_that_are_computed_again_in_the_backward():
 
 
 def test_optimizers_and_averages_of_weights():
-    """L-BFGS decreases a loss of forces; an average of weights is a model, and so is a model with given weights."""
+    """L-BFGS decreases a loss of forces; AveragedModel and functional_call work."""
     model, (z, pos) = model_of(**SMALL), cluster(5)
     field = ForceField(model)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)

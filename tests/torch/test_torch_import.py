@@ -1,4 +1,4 @@
-"""The import of trigraph.torch in a new process: what it allows, what it loads, what the first call computes late."""
+"""Importing trigraph.torch in a new process: safe globals, the OpenMP library, and the first call."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from trigraph.torch.graphs import COMPILED  # noqa: E402
 
-# Prints the library of OpenMP that calls are bound to. A wheel of trigraph also brings one that is loaded and not used.
+# Prints the OpenMP library in use. A wheel of trigraph also loads its own, which stays unused beside torch's.
 LIBRARY = """
     import ctypes
     call = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
@@ -29,12 +29,12 @@ def lines_of(script):
 
 
 def check_library(path):
-    """Raise unless it is torch's: threads of two libraries would take the processors from each other."""
+    """Assert that it is torch's: the threads of two libraries would compete for processors."""
     assert os.path.realpath(path).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
 
 def test_torch_first():
-    """Safe loading allows nothing of NumPy's: in an object array over bytes of a file it follows their addresses."""
+    """With torch imported first, torch.load's safe globals include none of NumPy, whose object arrays are unsafe."""
     script = """
         import io, pickle
         import torch
@@ -69,7 +69,7 @@ def test_torch_first():
 
 
 def test_trigraph_first():
-    """A first call that is compiled is compiled once: nothing that an earlier call computes late is there."""
+    """With trigraph imported first, a compiled first call compiles once, though nothing is cached yet."""
     script = """
         import trigraph
         import numpy as np
@@ -95,7 +95,7 @@ def test_trigraph_first():
             result.backward()  # no call before this one has asked for the derivative
         print(x.grad.sum().item())
         """
-    *found, library = lines_of(script)
+    *lines, library = lines_of(script)
     check_library(library)
-    # One program, and a gradient in which each of 12 numbers is added to one sum.
-    assert found == (["1", "12.0"] if COMPILED else [])
+    # One compilation, and the gradient of a sum of 12 numbers.
+    assert lines == (["1", "12.0"] if COMPILED else [])

@@ -35,7 +35,7 @@ def attention_arguments(dtype=torch.float32):
 
 
 def refused(kind, text, **changes):
-    """Raise unless attention with these changes is refused with this text."""
+    """Assert that attention with these changed arguments raises this error."""
     with pytest.raises(kind, match="^" + re.escape(text)) as caught:
         tt.mha_gat_n2n(**{**attention_arguments(), **changes})
     assert caught.type is kind
@@ -110,7 +110,7 @@ def test_any_strides_give_the_same(view):
 
 
 def test_nothing_is_copied_on_the_way(monkeypatch):
-    """Arrays that reach the backend are the tensors' memory, and tensors that come back are its results' memory."""
+    """Backends get the tensors' memory and results are returned without a copy."""
     from trigraph.torch import library
 
     seen = {}
@@ -139,10 +139,10 @@ def test_out_is_written_and_returned():
     assert torch.equal(out, expected.output_embedding)
     assert torch.equal(result.softmax_scores, expected.softmax_scores)
     kernel = draw(OPERATORS["gno_kernel_fwd"])
-    given = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
-    out = torch.empty_like(tt.gno_kernel(**given))
-    assert tt.gno_kernel(**given, out=out) is out
-    assert torch.equal(out, tt.gno_kernel(**given))
+    on_torch = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
+    out = torch.empty_like(tt.gno_kernel(**on_torch))
+    assert tt.gno_kernel(**on_torch, out=out) is out
+    assert torch.equal(out, tt.gno_kernel(**on_torch))
 
 
 def test_a_backward_that_saved_what_out_overwrites_is_refused():
@@ -152,7 +152,7 @@ def test_a_backward_that_saved_what_out_overwrites_is_refused():
     tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
-    with torch.inference_mode():  # whose tensors have no number of changes
+    with torch.inference_mode():  # its tensors have no version counter
         written = torch.empty(4, 6)
         tt.mha_gat_n2n(**arguments, out={"output_embedding": written})
     assert torch.equal(written, out)
@@ -164,7 +164,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
     (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, graph(), op).output_embedding.relu().sum(), x)
     result = tt.agg_weighted_n2n(x, None, graph(), op).output_embedding
     result.relu_()
-    if op == "mean":  # by weight, whose derivative has the mean in it
+    if op == "mean":  # by weight: its derivative uses the saved output
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
     else:
@@ -174,7 +174,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
 def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through):
-    """What a caller frees after an error of memory is freed at once, not when Python next looks for cycles."""
+    """After a MemoryError, a tensor that the caller deletes is freed at once, without the garbage collector."""
     from trigraph.backends import front_door as backends
     from trigraph.torch import library
 
@@ -207,7 +207,7 @@ def test_out_that_cannot_be_written_is_refused():
     refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
     refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
     refused(TypeError, text + "is a tensor of layout torch.sparse_coo", out={"output_embedding": out.to_sparse()})
-    with pytest.raises(RuntimeError, match="negative bit"):  # a view whose memory holds the numbers' negatives
+    with pytest.raises(RuntimeError, match="negative bit"):  # a lazily negated view
         tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch.complex(out, out).conj().imag})
     x = torch.randn(4, 6, requires_grad=True)
     with forward_ad.dual_level():
@@ -230,15 +230,15 @@ def test_graphs_are_built_from_tensors(index):
     for name in ("offsets", "indices", "edge_ids"):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
         assert getattr(got, name).dtype == edge_index.numpy().dtype
-    edge_index[:] = 0  # a graph owns its arrays
+    edge_index[:] = 0  # the graph has its own copy
     assert got.indices.tolist() == expected.indices.tolist()
     members = Segments(torch.tensor([1, 0, 1], dtype=index), 3)
     assert members.offsets.tolist() == [0, 1, 3, 3]
     positions = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    found = EdgeGraph.from_positions(positions, 2.0)
-    known = EdgeGraph.from_positions(positions.detach().numpy(), 2.0)
-    assert found.graph.src.tolist() == known.graph.src.tolist()
-    for a, b in zip(found[1:], known[1:], strict=True):
+    of_tensors = EdgeGraph.from_positions(positions, 2.0)
+    of_arrays = EdgeGraph.from_positions(positions.detach().numpy(), 2.0)
+    assert of_tensors.graph.src.tolist() == of_arrays.graph.src.tolist()
+    for a, b in zip(of_tensors[1:], of_arrays[1:], strict=True):
         assert isinstance(a, torch.Tensor)
         np.testing.assert_array_equal(a.numpy(), b)
     ends = torch.tensor([[2, 0, 1, 0], [0, 2, 0, 1]], dtype=index)
@@ -253,7 +253,7 @@ def test_basis_embedding_chooses_its_form():
     assert torch.equal(tt.basis_embedding(rad, weight[:, 0].T), tt.basis_embedding_radial(rad, weight[:, 0].T))
     assert torch.equal(tt.basis_embedding(rad, weight), tt.basis_embedding_spherical(rad, weight))
     expected = tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4))
-    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # index tensors serve for segments
+    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # an index tensor in place of Segments
     with pytest.raises(ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expect"):
         tt.basis_embedding_triplets(rad[:3], weight, sph, index)
     with pytest.raises(TypeError, match="basis_embedding: triplets is None, but sph_basis is given; expected both"):
@@ -261,23 +261,23 @@ def test_basis_embedding_chooses_its_form():
 
 
 def lazily_negated(tensor):
-    """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
-    found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
-    assert found.is_neg()
-    return found
+    """Return an equal tensor that torch negates when it is read: the imaginary part of a conjugate."""
+    negated = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
+    assert negated.is_neg()
+    return negated
 
 
 def test_tensors_that_are_negated_when_they_are_read():
-    """Graphs and layers take the values, not the memory."""
+    """Graphs and layers use the values of lazily negated tensors, not their memory."""
     torch.manual_seed(0)
     positions, of = torch.rand(9, 3), lazily_negated
-    known = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
-    found = EdgeGraph.from_positions(of(positions), 0.5, of(torch.eye(3)), True)
-    for got, expected in zip(found[1:], known[1:], strict=True):
+    plain = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
+    negated = EdgeGraph.from_positions(of(positions), 0.5, of(torch.eye(3)), True)
+    for got, expected in zip(negated[1:], plain[1:], strict=True):
         assert torch.equal(got, expected)
-    src, dst = (torch.from_numpy(a.copy()) for a in (known.graph.src, known.graph.dst))
-    again = EdgeGraph(src, dst, 9, vec=of(known.vec))
-    np.testing.assert_array_equal(again.reverse_edge, known.graph.reverse_edge)
+    src, dst = (torch.from_numpy(a.copy()) for a in (plain.graph.src, plain.graph.dst))
+    again = EdgeGraph(src, dst, 9, vec=of(plain.vec))
+    np.testing.assert_array_equal(again.reverse_edge, plain.graph.reverse_edge)
     x, layer, edge_index = torch.randn(9, 4), tt.nn.GATConv(4, 2), torch.stack([src, dst])
     assert torch.equal(layer(of(x), edge_index), layer(x, edge_index))
     embed, interact = tt.nn.BasisEmbedding(2, 3, 4), tt.nn.EfficientInteractionBilinear(5, 3, 6)
@@ -290,7 +290,7 @@ def test_tensors_that_are_negated_when_they_are_read():
 
 @pytest.mark.parametrize("name", ["src_embedding", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
-    """As frameworks do that keep parameters in parts: the tensor has its shape still, and no memory."""
+    """A tensor without memory (frameworks that shard parameters release it) is refused."""
     arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
     arguments["out"] = {"output_embedding": torch.empty(4, 6)} if name == "out" else None
     released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
@@ -305,11 +305,11 @@ def test_an_index_tensor_whose_storage_was_released_is_refused():
     text = r"^CSC: edge_index has a storage of 8 bytes; expected at least 32: it was rel"
     with pytest.raises(ValueError, match=text):
         CSC.from_edge_index(edge_index)
-    with pytest.raises(ValueError, match=text):  # where torch.func has wrapped it, too
+    with pytest.raises(ValueError, match=text):  # also if torch.func has wrapped it
         torch.func.grad(lambda x: (CSC.from_edge_index(edge_index.detach()), x.sum())[1])(torch.ones(2))
 
 
-# Checkpoints: safe loading stays as safe as torch's own, and graphs are checked as they are read.
+# Checkpoints: torch's safe loading accepts graphs, which are checked when they are read.
 
 GRAPHS = {
     "CSC": lambda: CSC(np.array([0, 2, 3]), np.array([0, 1, 1]), 3, np.array([1, 0, 1]), 2),
@@ -321,17 +321,17 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_in_checkpoints(name, tmp_path):
-    """And in pickles and copies."""
+    """Graphs survive checkpoints with safe loading, pickles and copies."""
     graph = GRAPHS[name]()
     values = (graph, tt.GraphTensors.of(graph))
     torch.save(values, tmp_path / "checkpoint.pt")
     again = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     for value in (*again, *pickle.loads(pickle.dumps(values)), *copy.deepcopy(values)):
         assert isinstance(value, (type(graph), tt.GraphTensors))
-        found = value.graph() if isinstance(value, tt.GraphTensors) else value
-        if found is value:
-            assert repr(found) == repr(graph)
-        made, expected = tt.GraphTensors.of(found), tt.GraphTensors.of(graph)
+        loaded_graph = value.graph() if isinstance(value, tt.GraphTensors) else value
+        if loaded_graph is value:
+            assert repr(loaded_graph) == repr(graph)
+        made, expected = tt.GraphTensors.of(loaded_graph), tt.GraphTensors.of(graph)
         assert made.numbers == expected.numbers
         for a, b in zip(made.tensors, expected.tensors, strict=True):
             assert (a is None) == (b is None)
@@ -343,7 +343,7 @@ def test_graphs_in_checkpoints(name, tmp_path):
 @pytest.mark.parametrize("load_in_inference_mode", [False, True])
 @pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # indices, src, index
 def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_inference_mode, tmp_path):
-    """Nothing checks a graph's indices later: kernels would read whatever memory they point at."""
+    """Loading a graph with indices out of range raises, since kernels would read beyond arrays."""
     apart = tt.GraphTensors.of(GRAPHS[name]())
     apart.tensors[place] = apart.tensors[place] + 1000
     torch.save(apart, tmp_path / "apart.pt")
@@ -355,7 +355,7 @@ def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_infer
 
 
 class Forged:
-    """What `torch.save` writes as a call of one of its own making."""
+    """An object that `torch.save` writes as an arbitrary call of an allowed function."""
 
     def __init__(self, *call):
         self.call = call
@@ -365,7 +365,7 @@ class Forged:
 
 
 def test_forged_checkpoints_are_refused(tmp_path):
-    """Safe loading calls what is allowed with any arguments."""
+    """Loading a file that calls an allowed function with forged arguments raises."""
     out_of_range = r"^CSC: indices\[0\] is 1000; expected 0 <= indices < num_src_nodes = 3"
     make, (name, arguments) = GRAPHS["CSC"]().__reduce_ex__(torch.serialization.DEFAULT_PROTOCOL)
     impossible = name, (arguments[0], arguments[1] + 1000, *arguments[2:])

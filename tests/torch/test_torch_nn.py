@@ -1,4 +1,4 @@
-"""Layers of trigraph.torch.nn: PyG's GATConv and its state_dict, scatters of torch, backends, odd graphs, bad input."""
+"""Layers of trigraph.torch.nn: results of PyG and torch, state_dicts, backends, odd graphs, bad input."""
 
 import copy
 import gc
@@ -24,7 +24,7 @@ from trigraph.torch.nn.edges import build_graph  # noqa: E402
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
 
-EPS = 1e-12  # of values of order 1, after sums of some hundred terms in float64
+EPS = 1e-12  # values of order 1, sums of some hundred terms in float64
 NODES, EDGES = 9, 40
 
 
@@ -36,7 +36,7 @@ def close(got, expected, eps=EPS):
 
 
 def edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
-    """Some edges, self loops and parallel edges among them; the last node of either side has none."""
+    """Return random edges with self loops and parallel edges; the last node on each side is isolated."""
     rng = np.random.default_rng(0)
     return torch.tensor(
         np.stack([rng.integers(0, num_src - 1, num_edges), rng.integers(0, num_dst - 1, num_edges)])
@@ -59,7 +59,7 @@ def close_all(got, expected):
 
 
 def pair_of(*args, seed=0, **kwargs):
-    """PyG's layer, and ours with its parameters."""
+    """Return PyG's layer, and ours with its parameters."""
     torch.manual_seed(seed)
     theirs, ours = pyg.GATConv(*args, **kwargs).double(), nn.GATConv(*args, **kwargs).double()
     with torch.no_grad():
@@ -88,15 +88,15 @@ def test_gat_is_pygs(options):
     attr = rows(EDGES, 3, 2) if "edge_dim" in options else None
     inputs = (x,) if attr is None else (x, attr)
     expected, (loops, attention) = theirs(x, edge_index, attr, return_attention_weights=True)
-    known = gradients(theirs, expected, *inputs)
+    expected_grads = gradients(theirs, expected, *inputs)
     fused = ours(x, edge_index, attr)
     out, (got_loops, got_attention) = ours(x, edge_index, attr, return_attention_weights=True)
     close(got_attention, attention)
     assert torch.equal(got_loops, loops)
     for got in (fused, out):
         close(got, expected)
-        close_all(gradients(ours, got, *inputs), known)
-    if options.get("bias") is False:  # attention weights are differentiable, too
+        close_all(gradients(ours, got, *inputs), expected_grads)
+    if options.get("bias") is False:  # attention weights are differentiable
         close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
 
 
@@ -109,53 +109,53 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     attr = rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
     inputs = x if attr is None else (*x, attr)
     used = [p for n, p in theirs.named_parameters() if attr is not None or "edge" not in n]
-    mine = [p for n, p in ours.named_parameters() if attr is not None or "edge" not in n]
+    parameters = [p for n, p in ours.named_parameters() if attr is not None or "edge" not in n]
     for size in (None, sizes):
         expected = theirs(x, edge_index, attr, size=size)
         got = ours(x, edge_index.to(dtype), attr, size=size)
         close(got, expected)
         g = torch.ones_like(expected)
-        known = torch.autograd.grad(expected, [*used, *inputs], g)
-        close_all(torch.autograd.grad(got, [*mine, *inputs], g), known)
+        expected_grads = torch.autograd.grad(expected, [*used, *inputs], g)
+        close_all(torch.autograd.grad(got, [*parameters, *inputs], g), expected_grads)
     if not options:
         got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
         close(got, expected)
 
 
 @pytest.mark.parametrize(
-    ("in_channels", "options", "given"),
+    ("in_channels", "options", "inputs"),
     [
         ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
         (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
-        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # without the features of edges
-        (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # which are ignored
+        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # edge features are omitted
+        (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # edge features are ignored
         (4, {"edge_dim": 1, "fill_value": 0.5}, (rows(NODES, 4), edges(), rows(EDGES, 1)[:, 0])),  # of rank 1
         (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
 )
-def test_other_inputs_are_taken_as_pygs(in_channels, options, given):
+def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
     theirs, ours = pair_of(in_channels, 5, **options)
-    close(ours(*given), theirs(*given))
+    close(ours(*inputs), theirs(*inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_gat_under_autocast(dropout, dtype):
-    """Results have the dtype of PyTorch Geometric's, and its values up to the rounding of the linear layer's results.
+    """Under autocast, results have PyG's dtype, and its values up to the rounding of projected features.
 
-    PyTorch Geometric rounds the scores and the features to the short dtype, once each; sums are of some ten terms.
+    PyG rounds scores and features to the short dtype; sums have some ten terms.
     """
     theirs, ours = pair_of(4, 5, heads=2, dropout=dropout)
     theirs, ours, x = theirs.float(), ours.float(), rows(NODES, 4).detach().float()
-    found = []
+    outputs = []
     for layer in (ours, theirs):
         torch.manual_seed(3)
         with torch.autocast("cpu", dtype=dtype):
-            found.append(layer(x, edges()))
+            outputs.append(layer(x, edges()))
             out, (_, attention) = layer(x, edges(), return_attention_weights=True)
         assert out.dtype == attention.dtype == torch.float32
-    close(*found, 10 * torch.finfo(dtype).eps)
+    close(*outputs, 10 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -171,7 +171,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
     got = ours(x, graph, attr)
     close(got, expected)
     close_all(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr))
-    monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # evaluation takes the fast way
+    monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # the slow path must not be used
     assert not torch.equal(got, ours.eval()(x, graph, attr))
     close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
 
@@ -196,16 +196,16 @@ def test_gat_on_a_prepared_graph():
 @pytest.mark.parametrize("fill_value", ["mean", "add", "sum", "min", "max", "mul", 2.0])
 def test_self_loops_are_pygs(fill_value):
     edge_index, attr = edges(), rows(EDGES, 2)
-    known = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
+    expected = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
     got = nn.add_self_loops(edge_index, attr, NODES, fill_value)
-    assert torch.equal(got[0], known[0])
-    close(got[1], known[1])
+    assert torch.equal(got[0], expected[0])
+    close(got[1], expected[1])
     assert nn.add_self_loops(edge_index)[0].shape[1] == int((edge_index[0] != edge_index[1]).sum()) + NODES - 1
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
 
 def test_self_loops_of_fewer_sources_than_destinations():
-    """PyTorch Geometric's own fails here: edges go into destinations that get no loop."""
+    """Self loops are added for the nodes that both sides have (PyG raises here)."""
     edge_index, attr = edges(6, NODES), rows(EDGES, 2)
     looped, features = nn.add_self_loops(edge_index, attr, 6)
     assert torch.equal(looped[:, -6:], torch.arange(6).expand(2, -1))
@@ -229,11 +229,11 @@ def test_weighted(op, mean_by, weighted, root_weight):
     if root_weight:
         expected = expected + x[1] @ layer.lin_root.weight.T
     inputs = [x[0], *([x[1]] if root_weight else []), *([weight] if weighted else [])]
-    for given in (edge_index, graph):
-        got = layer(x, given, weight)
+    for either in (edge_index, graph):
+        got = layer(x, either, weight)
         close(got, expected)
-        known = gradients(layer, expected, *inputs)
-        close_all(gradients(layer, got, *inputs), known)
+        expected_grads = gradients(layer, expected, *inputs)
+        close_all(gradients(layer, got, *inputs), expected_grads)
 
 
 def test_weighted_without_features_of_destinations():
@@ -253,8 +253,8 @@ def test_gno_is_the_readable_version(bias):
     if bias:
         torch.nn.init.normal_(layer.bias)
     graph = trigraph.CSC.from_edge_index(edge_index.numpy(), NODES)
-    given = [a.detach().numpy() for a in (x, coords, layer.params)]
-    message = torch.from_numpy(pyref.gno_message_fwd(*given, graph, 3, 4))
+    arrays = [a.detach().numpy() for a in (x, coords, layer.params)]
+    message = torch.from_numpy(pyref.gno_message_fwd(*arrays, graph, 3, 4))
     expected = torch.tanh(x @ layer.weight.T + message + (layer.bias if bias else 0))
     for edge_like in (edge_index, graph):
         close(layer(x, edge_like, coords), expected)
@@ -263,7 +263,7 @@ def test_gno_is_the_readable_version(bias):
 
 
 def test_gno_takes_athenas_parameters():
-    """U | b_u | V | b_v | W | b in one vector, W column-major."""
+    """athena's parameter vector U | b_u | V | b_v | W | b (W column-major) sets a layer's parameters."""
     layer = gno()
     F, first = 12, 5 * (2 + 1 + 12) + 12
     values = torch.arange(first + F + 4.0).double()
@@ -296,7 +296,7 @@ def parametrized(linear):
     "make", [lambda: nn.GATConv(3, 4, residual=True), lambda: nn.WeightedConv(3, 4, root_weight=True)]
 )
 def test_any_linear_layer_serves(make, wrap):
-    """An adapter, a sequence or a parametrized layer in place of one; those have no weight, or not as a parameter."""
+    """An adapter, a Sequential or a parametrized layer can replace the linear layer, without a parameter `weight`."""
     layer, x = make().double(), rows(NODES, 3)
     expected = layer(x, edges())
     for name, linear in list(layer.named_children()):
@@ -308,14 +308,14 @@ def test_any_linear_layer_serves(make, wrap):
 @pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno"])
 @pytest.mark.parametrize("training", [False, True])
 def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
-    """Sums have the results of float32, rounded once; linear layers round before, and so do activations after them."""
+    """With 16-bit inputs on a CPU, sums are made in float32 and rounded once; linear layers and activations round."""
     make, attr = LAYERS[name]
     layer = make().to(dtype).train(training)
     single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (rows(NODES, 3), attr))
     expected = single(x.float(), edges(), attr.float())
     got = layer(x, edges(), attr)
     assert got.dtype is dtype
-    # The linear layers, their products with attention, the result and its activation round: each by eps of a term.
+    # Linear layers, scores, the result and its activation each round by eps of a term.
     close(got.float(), expected, 16 * torch.finfo(dtype).eps)
     got.sum().backward()
     assert all(p.grad.dtype is dtype for p in layer.parameters())
@@ -334,7 +334,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_travel(name):
-    """Copies, pickles, other dtypes, repr."""
+    """Layers can be copied, pickled, converted to other dtypes and printed."""
     make, attr = LAYERS[name]
     layer, x = make().double(), rows(NODES, 3)
     expected = layer(x, edges(), attr)
@@ -361,7 +361,7 @@ def test_layers_compile(name):
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
-    """As GraphTensors, with the bits of eager mode; a list of edges is refused in words that say so."""
+    """torch.export: one program takes GraphTensors of any size, with eager bits; a list of edges raises."""
     make, attr = LAYERS.get(name, (None, rows(EDGES, 2)))
     layer = converted(3, 4, heads=2, edge_dim=2, add_self_loops=False) if name == "converted" else make()
     layer = layer.double()
@@ -376,9 +376,9 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
     program = torch.export.export(layer, example, dynamic_shapes=dynamic).module()
     for sizes in ((NODES, EDGES), (5, 17), (30, 300)):
-        given = arguments(*sizes)
-        assert torch.equal(program(*given), layer(*given))
-        assert torch.equal(layer(*given), layer(given[0], given[1].graph(), given[2]))
+        inputs = arguments(*sizes)
+        assert torch.equal(program(*inputs), layer(*inputs))
+        assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
     if name != "gat-dropout":
         with pytest.raises(
             TypeError, match=r"FakeTensor, .* give the program trigraph\.torch\.GraphTensors\.of\(graph"
@@ -397,7 +397,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     ],
 )
 def test_layers_that_build_graphs_compile(name):
-    """The program breaks where a graph is built; by edges none is, and the program is one."""
+    """torch.compile breaks the graph where a CSC is built from edges, with eager results."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
     make, attr = (more[name], None) if name in more else LAYERS[name]
     torch.manual_seed(0)
@@ -405,11 +405,11 @@ def test_layers_that_build_graphs_compile(name):
     torch.compiler.reset()
     compiled = torch.compile(layer, backend="eager")
     for number in (EDGES, EDGES - 1, EDGES - 5):
-        given = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
-        close(compiled(x, *given), layer(x, *given))
+        edges_and_attr = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
+        close(compiled(x, *edges_and_attr), layer(x, *edges_and_attr))
     if isinstance(layer, nn.GATConv) and layer.dropout:
         one = torch.compile(layer, backend="eager", fullgraph=True)
-        close(one(x, *given), layer(x, *given))
+        close(one(x, *edges_and_attr), layer(x, *edges_and_attr))
         return
     with raising("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
@@ -423,7 +423,7 @@ def test_layers_that_build_graphs_compile(name):
     ],
 )
 def test_layers_that_build_graphs_are_transformed(name, transform):
-    """Inside a transform of torch.func: the derivatives are those with a prepared graph, for GATConv one of loops."""
+    """Inside torch.func transforms, layers that build graphs have the derivatives that a prepared graph gives."""
     make, attr = LAYERS[name]
     layer, attr, x, transform = make().double(), attr.detach(), rows(NODES, 3).detach(), getattr(torch.func, transform)
     prepared, looped, more = copy.deepcopy(layer), edges(), attr
@@ -489,10 +489,10 @@ BAD += [
 @pytest.mark.parametrize(("name", "changes", "text"), BAD)
 def test_bad_input(name, changes, text):
     make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
-    given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
-    more = {"size": given["size"]} if "size" in given else {}
+    arguments = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
+    more = {"size": arguments["size"]} if "size" in arguments else {}
     with raising(text):
-        make().double()(given["x"], given["edge_index"], given["attr"], **more)
+        make().double()(arguments["x"], arguments["edge_index"], arguments["attr"], **more)
 
 
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
@@ -506,14 +506,14 @@ def test_several_lists_of_edges_at_once_are_refused(name):
 def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken():
     with torch.inference_mode():
         layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
-    given, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
+    inputs, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
     with raising("RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."):
-        layer(*given)
+        layer(*inputs)
     for call in (model, model.energy_forces_stress):
         with raising("RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."):
             call(*atoms)
     with torch.no_grad():
-        assert layer(*given).shape == (NODES, 4)
+        assert layer(*inputs).shape == (NODES, 4)
         assert model(*atoms).shape == (1,)
 
 
@@ -543,7 +543,7 @@ def test_bad_settings(call, text):
 
 @compiled_whole
 def test_the_compiler_is_not_imported():
-    """Its import takes as long as all of torch's."""
+    """Layers do not import torch's compiler, which would double the time of the import."""
     program = """
 import sys, torch
 from trigraph.torch import nn
@@ -555,18 +555,18 @@ sys.exit("torch._dynamo" in sys.modules)
 
 
 WRITES = {
-    "torch": lambda given, edge_index, path: given.copy_(edge_index),
-    "data": lambda given, edge_index, path: given.data.copy_(edge_index),
-    "other data": lambda given, edge_index, path: setattr(given, "data", edge_index.int().clone()),
-    "NumPy": lambda given, edge_index, path: np.copyto(given.numpy(), edge_index.numpy()),
-    "DLPack": lambda given, edge_index, path: torch.from_dlpack(given).copy_(edge_index),
-    "another process": lambda given, edge_index, path: path.write_bytes(edge_index.numpy().tobytes()),
+    "torch": lambda written, edge_index, path: written.copy_(edge_index),
+    "data": lambda written, edge_index, path: written.data.copy_(edge_index),
+    "other data": lambda written, edge_index, path: setattr(written, "data", edge_index.int().clone()),
+    "NumPy": lambda written, edge_index, path: np.copyto(written.numpy(), edge_index.numpy()),
+    "DLPack": lambda written, edge_index, path: torch.from_dlpack(written).copy_(edge_index),
+    "another process": lambda written, edge_index, path: path.write_bytes(edge_index.numpy().tobytes()),
 }
 
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
-    """It is built once, for all layers; anew for what an in-place function has written; and goes with the tensor."""
+    """The graph of a tensor of edges is built once for all layers, again after in-place changes, and freed with it."""
     built, from_coo = [], CSC.from_coo
     monkeypatch.setattr(CSC, "from_coo", lambda *a: (built.append(0), from_coo(*a))[1])
     layers = [nn.GATConv(3, 2, add_self_loops=loops, edge_dim=2) for _ in range(2)]
@@ -600,18 +600,18 @@ def converted(*args, **kwargs):
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "converted"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_edges_that_were_written_to_are_used(name, write, tmp_path):
-    """However they are written: a layer computes with the edges that the tensor holds, and checks their range."""
+    """After any kind of write to the tensor of edges, layers use its current values and check their range."""
     of_name = {"gat-loops": nn.GATConv, "converted": converted}
     make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
     layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
     file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)
-    given = file.view_as(first).copy_(first)
+    mapped = file.view_as(first).copy_(first)
     expected = [layer(x, e.clone(), attr) for e in (first, second)]
     assert not torch.equal(*expected)
     for edge_index, result in ((first, expected[0]), (second, expected[1]), (first, expected[0])):
-        write(given, edge_index, tmp_path / "edges")
+        write(mapped, edge_index, tmp_path / "edges")
         for _ in range(2):
-            assert torch.equal(layer(x, given, attr), result)
-    write(given, first + NODES, tmp_path / "edges")
+            assert torch.equal(layer(x, mapped, attr), result)
+    write(mapped, first + NODES, tmp_path / "edges")
     with raising("ValueError: ...: edge_index: CSC: src[...] is ...; expected 0 <= src < num_src_nodes = 9"):
-        layer(x, given, attr)
+        layer(x, mapped, attr)

@@ -1,4 +1,4 @@
-"""GemNet-OC's layers in torch: the padded interface in NumPy, golden vectors of fairchem, derivatives, bad input."""
+"""GemNet-OC's layers in torch: golden vectors of fairchem, the same sums as in NumPy, derivatives, bad input."""
 
 import pickle
 
@@ -23,7 +23,7 @@ def close(got, expected, eps=1e-13):
 
 
 def embedding(weight, padded=True):
-    """A layer with a weight, which its state_dict names as fairchem's does."""
+    """Return a layer with this weight, under fairchem's name in the state_dict."""
     interm, radial, *spherical = weight.shape if weight.ndim == 2 else (weight.shape[2], *weight.shape[:2])
     layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded)
     layer = layer.to(torch.from_numpy(weight).dtype)
@@ -45,7 +45,7 @@ def tensors(mapping):
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("name", VECTORS)
 def test_golden(name, padded):
-    """Weights and results of fairchem's own modules."""
+    """fairchem's weights give fairchem's results."""
     z = tensors(vectors(name))
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
     atoms, sums = {}, {}
@@ -71,14 +71,14 @@ def test_golden(name, padded):
 
 @pytest.mark.parametrize("into_atoms", [False, True])
 def test_sums_of_either_kind(into_atoms):
-    """Padded, not padded, and with the segments built before: the same sums."""
+    """Padded lists, lists without padding and Segments give the same sums and gradients."""
     case = Padded(index=np.int32)
     atoms = case.atoms if into_atoms else {}
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, **case.lists, **atoms)
     sums = (case.atom, case.number, ATOMS) if into_atoms else ()
     expected = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, *sums)
     rad, sph, m = (torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
-    interact, found = bilinear(case.dense, EMB_IN), []
+    interact, gradients = bilinear(case.dense, EMB_IN), []
     g = torch.from_numpy(np.random.default_rng(5).standard_normal(expected.shape))
     for padded, inner, number in ((True, case.inner, case.number), (False, None, None)):
         embed = embedding(case.weight, padded)
@@ -86,8 +86,8 @@ def test_sums_of_either_kind(into_atoms):
         numbers = (case.outer, inner, *((case.atom, number, ATOMS) if into_atoms else ()))
         out = interact(got, m, *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in numbers))
         close(out, expected)
-        found.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, interact.weight], g))
-    for a, b in zip(*found, strict=True):
+        gradients.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, interact.weight], g))
+    for a, b in zip(*gradients, strict=True):
         close(a, b)
     triplets, by_atom = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
     close(interact(got, m, triplets, None, *((by_atom, None, ATOMS) if into_atoms else ())), expected)
@@ -118,7 +118,7 @@ def test_compiled_and_copied():
 @pytest.mark.parametrize("num_edges", [0, 4])
 @pytest.mark.parametrize("padded", [True, False])
 def test_empty_lists(padded, num_edges):
-    """Zeros without slots, where the original fails for some."""
+    """Lists without edges, triplets or slots give zeros; the original fails for some of them."""
     none, each = torch.zeros(0, dtype=torch.int64), torch.arange(num_edges)
     embed = nn.BasisEmbedding(RADIAL, INTERM, SPHERICAL, padded=padded)
     interact = nn.EfficientInteractionBilinear(EMB_IN, INTERM, EMB_OUT)
@@ -132,7 +132,7 @@ def test_empty_lists(padded, num_edges):
 
 
 def test_initial_weights():
-    """Standardized over the summands, with the variance of He's rule."""
+    """Initial weights have mean 0 over the summands and the variance of He's rule."""
     torch.manual_seed(0)
     for layer in (nn.BasisEmbedding(16, 8, 7), nn.BasisEmbedding(16, 8), nn.EfficientInteractionBilinear(6, 4, 9)):
         weight = layer.weight
@@ -160,17 +160,19 @@ BAD = [
 @pytest.mark.parametrize(("changes", "text"), BAD)
 def test_bad_basis(changes, text):
     case = Padded()
-    given = {"rad_basis": case.rad_basis, "sph_basis": case.sph_basis, **case.lists, **case.atoms}
-    given = tensors(given)
-    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
-    given |= {n: v.double() for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32}
+    arguments = {"rad_basis": case.rad_basis, "sph_basis": case.sph_basis, **case.lists, **case.atoms}
+    arguments = tensors(arguments)
+    arguments |= {n: c(arguments[n]) if callable(c) else c for n, c in changes.items()}
+    arguments |= {
+        n: v.double() for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32
+    }
     with raising(text):
-        embedding(case.weight)(**given)
+        embedding(case.weight)(**arguments)
 
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_autocast_takes_bases_of_two_dtypes(padded):
-    """Under autocast one basis may come in bfloat16 from a product, the other in float32; results are of float32."""
+    """Under autocast one basis may be bfloat16 and the other float32; results are float32."""
     layer, edge, number = nn.BasisEmbedding(4, 2, 3, padded), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
     rad_basis, sph_basis = torch.rand(2, 4).bfloat16(), torch.rand(3, 3)
     for numbers in ({"idx_sph_inner": number}, {}):
@@ -194,7 +196,7 @@ BAD_SUMS = [
 def test_bad_sums(changes, text):
     case = Padded()
     basis = embedding(case.weight)(*map(torch.from_numpy, (case.rad_basis, case.sph_basis)), **tensors(case.lists))
-    given = tensors({"basis": basis, "m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
-    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    arguments = tensors({"basis": basis, "m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
+    arguments |= {n: c(arguments[n]) if callable(c) else c for n, c in changes.items()}
     with raising(text.replace(": ", ": EfficientInteractionBilinear: ", 1)):
-        bilinear(case.dense, EMB_IN)(**given)
+        bilinear(case.dense, EMB_IN)(**arguments)

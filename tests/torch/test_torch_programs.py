@@ -1,4 +1,4 @@
-"""trigraph.torch in torch's programs: compiled, traced, exported, mapped, in mixed precision, in other processes."""
+"""trigraph.torch compiled, traced, exported, vmapped, in mixed precision and in other processes."""
 
 import gc
 import weakref
@@ -23,7 +23,7 @@ DTYPE = torch.float64
 
 @pytest.fixture(autouse=True)
 def _compiler_that_has_compiled_nothing():
-    """Compile anew in each test: torch's compiler gives up on a function that it has compiled many times."""
+    """Reset torch's compiler, which gives up on a function after several compilations."""
     torch.compiler.reset()
 
 
@@ -41,7 +41,7 @@ def attention_inputs():
 
 
 def molecule():
-    """Return positions, their graph and its ends, weights and frequencies."""
+    """Return positions, their graph with its sources and destinations, weights and frequencies."""
     torch.manual_seed(0)
     positions = torch.randn(6, 3, dtype=DTYPE)
     graph = EdgeGraph.from_positions(positions, 3.0).graph
@@ -63,7 +63,7 @@ def energy_and_forces(positions, *rest):
 
 
 def assert_near(got, expected):
-    """Equal up to the rounding of sums in another order: values of a few hundred operations on numbers of order one."""
+    """Compare values of order 1 from a few hundred operations, whose sums may have another order."""
     np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-10)
 
 
@@ -76,7 +76,7 @@ def test_a_compiled_model_gives_equal_results_and_gradients(prepared):
         if prepared:
             graph.prepare()
         got = compiled(x, weights, graph)
-        assert ("reverse_tensors" in graph._built) == prepared  # or the program sorts the edges itself
+        assert ("reverse_tensors" in graph._built) == prepared  # otherwise the program sorts the edges
         expected = attention(x, weights, graph)
         assert got.item() == expected.item()
         for a, b in zip(
@@ -92,18 +92,18 @@ def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     with pytest.raises(Exception, match=r"this graph was built before trigraph\.torch was imported"):
         torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
     with torch.no_grad():
-        expected = attention(*attention_inputs(), graph)  # any use makes them
+        expected = attention(*attention_inputs(), graph)  # the first use makes the graph's tensors
     got = torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
     assert torch.equal(got, expected)
 
 
 def test_a_graph_that_changes_before_the_backward_is_noticed():
-    """Torch's graphs are tensors, and torch looks whether those that a backward needs were changed."""
+    """Changing a graph's tensors before the backward raises torch's error about in-place changes."""
     graph = attention_graph()
     apart, indices = tt.GraphTensors.of(graph), graph.indices.copy()
     result = attention(*attention_inputs(), apart)
     apart.tensors[1].zero_()
-    assert np.array_equal(graph.indices, indices)  # the tensors are copies
+    assert np.array_equal(graph.indices, indices)  # its tensors are copies
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
 
@@ -151,7 +151,7 @@ def test_hessians_in_every_way_are_one():
 
 
 def forwards_and_backwards(positions, rest, graph):
-    """Return a directional derivative and a function of a batch."""
+    """Return a directional derivative, and gradients by vmap."""
     function = lambda p: energy(p, *rest)  # noqa: E731
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
@@ -162,32 +162,32 @@ def forwards_and_backwards(positions, rest, graph):
 @compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.slow)])
 def test_transforms_that_are_compiled(backend):
-    """Compiled programs enter levels of forward mode below `torch.autograd.forward_ad`."""
+    """Compiled torch.func transforms have the eager results (they do not update the level of `forward_ad`)."""
     positions, *rest = molecule()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
     positions, graph = positions.detach(), attention_graph()
     expected = forwards_and_backwards(positions, rest, graph)
     program = torch.compile(forwards_and_backwards, backend=backend, fullgraph=True)
-    for got, known in zip(program(positions, rest, graph), expected, strict=True):
-        assert known.abs().max() > 0.1
-        assert_near(got / known.abs().max(), known / known.abs().max())
+    for got, right in zip(program(positions, rest, graph), expected, strict=True):
+        assert right.abs().max() > 0.1
+        assert_near(got / right.abs().max(), right / right.abs().max())
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding.sin().sum()  # noqa: E731
     for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
-        try:  # torch 2.15 leaves off at the error, and computes without its compiler
+        try:  # torch 2.15 falls back to eager mode
             got = torch.compile(transform(message), backend=backend)(positions[:4])
         except RuntimeError as error:
             assert "a compiled program differentiates it by torch.func" in str(error)  # noqa: PT017
         else:
-            known = transform(message)(positions[:4])
-            assert_near(got / known.abs().max(), known / known.abs().max())
+            right = transform(message)(positions[:4])
+            assert_near(got / right.abs().max(), right / right.abs().max())
         traced = make_fx(transform(message))(positions[:4])
-        got, known = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
-        assert_near(got / known.abs().max(), known / known.abs().max())
+        got, right = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
+        assert_near(got / right.abs().max(), right / right.abs().max())
 
 
 @compiled_whole
 def test_graphs_built_inside_a_transform_or_a_compiled_program():
-    """Inside a transform torch's tensors are wrapped; a compiled program stops where a graph is built, and goes on."""
+    """Graphs can be built from tensors that a transform has wrapped, and in compiled programs, with a graph break."""
     x, edge_index = torch.randn(4, 3, dtype=DTYPE), torch.tensor([[0, 1, 2, 0, 1, 3], [0, 0, 1, 2, 2, 2]])
 
     def function(x, graph=None):
@@ -204,7 +204,7 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
             kept.append(CSC.from_edge_index(edge_index, 4))
         return function(x, kept[0])
 
-    for first_used_inside in (lambda x: function(x, cold), keeping):  # and once more in another transform
+    for first_used_inside in (lambda x: function(x, cold), keeping):  # then again in another transform
         assert torch.equal(
             torch.func.hessian(first_used_inside)(x), torch.func.hessian(lambda x: function(x, graph))(x)
         )
@@ -240,7 +240,7 @@ def test_vmap_is_a_loop():
 
 
 class _Model(torch.nn.Module):
-    """A function of its arguments, as `torch.export` takes it."""
+    """A function as a module, for `torch.export`."""
 
     def __init__(self, function):
         super().__init__()
@@ -277,7 +277,7 @@ def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
 
 @compiled_whole
 def test_an_exported_program_takes_graphs_of_any_size():
-    """With the bits of eager mode."""
+    """An exported program gives the eager bits for graphs of any size."""
 
     def arguments(nodes, edges):
         rng = np.random.default_rng(edges)
@@ -290,8 +290,8 @@ def test_an_exported_program_takes_graphs_of_any_size():
     program = torch.export.export(_Model(attention), example, dynamic_shapes=dynamic)
     run = program.module()
     for sizes in ((7, 20), (30, 300), (5, 3), (2, 2)):
-        given = arguments(*sizes)
-        assert run(*given).item() == attention(*given).item()
+        inputs = arguments(*sizes)
+        assert run(*inputs).item() == attention(*inputs).item()
 
 
 def test_a_graph_of_tensors_is_refused_beside_arrays():
@@ -347,10 +347,10 @@ def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under
         assert torch.equal(torch.func.grad(attention)(x, weights, graph), expected)
         mapped = torch.vmap(torch.func.grad(attention), (0, None, None))(x[None], weights, graph)
         assert torch.equal(mapped[0], expected)
-        given = x.clone().requires_grad_()
+        leaf = x.clone().requires_grad_()
         with torch.autocast("cpu"):
-            attention(given, weights, graph).backward()
-        assert torch.equal(given.grad, expected)
+            attention(leaf, weights, graph).backward()
+        assert torch.equal(leaf.grad, expected)
         kept = [*graph._built["tensors"], *graph._built["reverse_tensors"]]
         assert all(type(t) is torch.Tensor and not t.is_inference() and t.device.type == "cpu" for t in kept)
         assert torch.equal(program(x, weights, graph), value)

@@ -1,4 +1,4 @@
-"""trigraph.torch_sim.Model: torch-sim's batched relaxations with models of trigraph.torch.nn give what ASE gives."""
+"""trigraph.torch_sim.Model: torch-sim's batched results and relaxations equal ASE's."""
 
 import functools
 
@@ -19,9 +19,9 @@ import trigraph.ase
 import trigraph.torch_sim
 from trigraph.torch.nn import EnergyForcesStress
 
-# Of float64, for sums over edges and channels in the order of a batch and in that of one structure.
+# Rounding in float64 of sums over edges and channels, in the order of a batch and of one structure.
 ROUNDING = 2**-53 * 1e3
-# Relaxations repeat it in each of some hundred steps, and a step follows the forces.
+# Relaxations accumulate it over some hundred steps that follow the forces.
 RELAXED = 1e3 * ROUNDING
 
 
@@ -31,7 +31,7 @@ def model():
 
 
 def sheared():
-    """A crystal whose matrix of cell vectors is far from its transpose."""
+    """A crystal whose matrix of cell vectors is far from symmetric."""
     atoms = crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
     return atoms
@@ -47,21 +47,21 @@ def close(got, expected, tolerance=ROUNDING):
     np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-def check_results(found, structures):
+def check_results(results, structures):
     """Compare results of a batch with those of ASE's calculator for each structure."""
     calculator, atom = trigraph.ase.Calculator(potential()), 0
-    assert list(found) == ["energy", "forces", "stress", "energies"]
-    assert [len(values) for values in found.values()] == [len(structures), sum(map(len, structures))] * 2
+    assert list(results) == ["energy", "forces", "stress", "energies"]
+    assert [len(values) for values in results.values()] == [len(structures), sum(map(len, structures))] * 2
     for i, atoms in enumerate(structures):
         own, atom = slice(atom, atom + len(atoms)), atom + len(atoms)
-        close(found["energy"][i], calculator.get_potential_energy(atoms))
-        close(found["forces"][own], calculator.get_forces(atoms))
-        close(found["energies"][own], calculator.get_potential_energies(atoms))
-        close(found["energies"][own].sum(), calculator.get_potential_energy(atoms))
+        close(results["energy"][i], calculator.get_potential_energy(atoms))
+        close(results["forces"][own], calculator.get_forces(atoms))
+        close(results["energies"][own], calculator.get_potential_energies(atoms))
+        close(results["energies"][own].sum(), calculator.get_potential_energy(atoms))
         if atoms.cell.rank == 3:
-            close(found["stress"][i], calculator.get_stress(atoms).take([[0, 5, 4], [5, 1, 3], [4, 3, 2]]))
+            close(results["stress"][i], calculator.get_stress(atoms).take([[0, 5, 4], [5, 1, 3], [4, 3, 2]]))
         else:
-            assert found["stress"][i].isnan().all()
+            assert results["stress"][i].isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def check_results(found, structures):
 def test_batch(structures, model):
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     check_results(model(state), structures)
-    given = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers", "system_idx")}
-    check_results(model(given), structures)
+    fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers", "system_idx")}
+    check_results(model(fields), structures)
 
 
 def test_slab(model):
-    """Directions of periodicity one by one, as later versions of torch-sim have them, and no index of structures."""
+    """A slab gives ASE's results, with `pbc` per direction (later versions of torch-sim) and without `system_idx`."""
     slab = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     slab.rattle(0.05, seed=3)
     state = {
@@ -91,14 +91,14 @@ def test_slab(model):
 
 def test_validation_of_torch_sim(model):
     model.compute_forces = model.compute_stress = False
-    validate_model_outputs(model, model.device, model.dtype)  # it asks for both
+    validate_model_outputs(model, model.device, model.dtype)  # torch-sim's own check of energy, forces and stress
     assert model.compute_forces
     assert model.compute_stress
     assert model.memory_scales_with == "n_atoms_x_density"
 
 
 def relaxed_with_cells(model, structures, number):
-    """Return the state after so many steps of FIRE that change positions and cells; later versions say it otherwise."""
+    """Return the state after some steps of FIRE for positions and cells, by the interface of either version."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
         state = torch_sim.fire_init(state, model, cell_filter=torch_sim.CellFilter.frechet)
@@ -112,18 +112,18 @@ def relaxed_with_cells(model, structures, number):
 
 
 def test_relaxation_of_cells(model):
-    """Stresses move the vectors of each cell as in ASE, whose matrices of cells are the transposed ones."""
+    """Relaxed cells equal ASE's, whose matrices are transposed."""
     structures = [sheared(), sheared().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
     state = relaxed_with_cells(model, structures, 10)
-    for atoms, found in zip(structures, state.split(), strict=True):
+    for atoms, relaxed in zip(structures, state.split(), strict=True):
         before = np.array(atoms.cell)
         atoms.calc = trigraph.ase.Calculator(potential())
         FIRE(FrechetCellFilter(atoms), logfile=None, fa=1.0).run(fmax=0, steps=10)
         assert np.abs(atoms.cell - before).max() > 0.01
-        close(found.row_vector_cell[0], np.array(atoms.cell), RELAXED)
-        close(found.positions, atoms.positions, RELAXED)
-        close(found.energy[0], atoms.get_potential_energy(), RELAXED)
+        close(relaxed.row_vector_cell[0], np.array(atoms.cell), RELAXED)
+        close(relaxed.positions, atoms.positions, RELAXED)
+        close(relaxed.energy[0], atoms.get_potential_energy(), RELAXED)
 
 
 def test_what_is_asked_for(model):
@@ -146,8 +146,8 @@ def test_dtype_follows_the_parameters(model):
     assert model.dtype == torch.float32
     with raising("TypeError: Model: positions has dtype torch.float64; expected torch.float32, that of the model"):
         model(state)
-    found = model(state.to(model.device, model.dtype))
-    for name, values in found.items():
+    results = model(state.to(model.device, model.dtype))
+    for name, values in results.items():
         assert values.dtype == torch.float32
         close(values, expected[name].numpy(), 500 * 2**-24)
 
@@ -165,13 +165,13 @@ def test_bad_input(model):
     with raising("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
         model(sheared())
     state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
-    given = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
+    fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
     with raising("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
-        model({name: value for name, value in given.items() if name != "positions"})
+        model({name: value for name, value in fields.items() if name != "positions"})
     with raising("TypeError: Model: cell is a ndarray; expected a torch.Tensor"):
-        model(given | {"cell": state.cell.numpy()})
+        model(fields | {"cell": state.cell.numpy()})
     with raising("ValueError: ...batch is None and cell has 2 structures; expected one"):
-        model(given | {"cell": state.cell.repeat(2, 1, 1)})
+        model(fields | {"cell": state.cell.repeat(2, 1, 1)})
     with raising("ValueError: Model: per_atom_energies is True; expected False, as Springs gives no energies of atoms"):
         trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)(
             state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu"))

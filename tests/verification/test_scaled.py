@@ -43,7 +43,7 @@ def derivative(function, x, step=1e-5):
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_scales(rules, number):
-    """Of sums the sum, of products and quotients what each factor adds, of functions |f| + |f'| scale(x)."""
+    """Scales add in sums, follow the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
     found, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
     expected = {
         "input": (x, abs(x)),

@@ -1,4 +1,4 @@
-"""What verification needs of a kind of graph, all in one class: each file beside this one has that of a kind."""
+"""The interface of a kind of graph in verification; each other file here implements it for one kind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,53 +12,53 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-# Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last;
-# in all more rows than two blocks of nodes (48) have.
+# Numbers of members of rows: 256 and 512 (whole pieces), one more, and long rows first and last; more rows than two
+# blocks of 48 nodes.
 BY_DESTINATION = np.array([257, *[1] * 100, 256, 0, 512])
 BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
 BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
-# In a batch, nodes before the case's have CROWDED rows at most, each with more members than a kernel sums in one piece.
+# In a batch, edges before the case's belong to at most CROWDED rows, each longer than what a kernel sums in one piece.
 CROWDED = 3
 
 Counts = Mapping[str, int]
-# Graph objects by argument name, and inputs that belong to them.
+# Graph objects by argument name, and input arrays that depend on them.
 GraphsAndInputs = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class CaseGraphs(ABC):
-    """One kind of graph (`trigraph.table.GRAPHS`), or none, in the cases of definitions that take it.
+    """One kind of graph (`trigraph.table.GRAPHS`), or none, in the cases of its definitions.
 
-    Methods return graph objects by argument name, here none. What sizes these have is written into `sizes`, if given.
-    `members` is the size that is 0 in "no edges": edge arrays keep their rows, which nothing reads then.
+    Methods return graph objects by argument name (here none), and update `sizes` in place. `members` names the size set
+    to 0 in the "no edges" variant; edge arrays keep their rows, which are then unused.
     """
 
     variants: tuple[Variant, ...]
     members: str
 
     def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Return the graph objects of a variant, and inputs that belong to them."""
+        """Return the graph objects of a variant, and input arrays that depend on them."""
         return {}, {}
 
     @abstractmethod
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Return graph objects whose every sum has `variant.degree` terms at one place, and inputs that belong to them.
+        """Return graph objects with a row of `variant.degree` terms in every sum, and inputs that depend on them.
 
-        A chunked sum is within 8 eps of the judge however long it is, because partial sums are added pairwise; one that
-        adds them one after the other is found here and nowhere else.
+        Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only these
+        cases show partial sums that are added one after the other.
         """
 
     def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the graph objects of a case with new numbers for everything, and for each size the old numbers."""
+        """Return the graph objects of a renumbered case, and for each size the old number of each new entity."""
         return {}, any_orders(case, rng)
 
     def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Return the graph objects of a case in a batch: with other graphs' nodes, edges and so on before and after."""
+        """Return the graph objects of a batch: the case with nodes, edges and so on before and after it."""
         return {}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Return graph objects of some `sizes`, large ones too, for calls that the judge need not follow.
+        """Return random graph objects of any `sizes`, also too large for the judge.
 
         ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for the soak test, benchmarks and tests.
         """
@@ -66,7 +66,7 @@ class CaseGraphs(ABC):
 
 
 class NoGraphCases(CaseGraphs):
-    """Those of definitions without a graph."""
+    """Definitions without a graph."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -84,24 +84,24 @@ class NoGraphCases(CaseGraphs):
     members = "num_edges"
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """As many edges: parameter gradients are the sums."""
+        """Set the number of edges: the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}
 
 
 def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the row of each member, in any order."""
+    """Return the row of each member, shuffled."""
     return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
 
 
 def any_orders(case: "Case", rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return a permutation of everything whose number may be zero: nodes, edges and so on."""
+    """Return a permutation for each size that counts entities (nodes, edges and so on)."""
     names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def among(own: Any, members: str, owners: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
-    """Return the owner of each member of a batch: other graphs' members have owners on their side, those before few."""
-    first = rng.integers(0, min(before[owners], CROWDED), before[members])
-    last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]
-    return np.concatenate([first, own + before[owners], last]).astype(own.dtype)
+def among(own: Any, members: str, groups: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
+    """Return the group of each member in a batch; members before (after) the case belong to groups before (after) it."""
+    first = rng.integers(0, min(before[groups], CROWDED), before[members])
+    last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
+    return np.concatenate([first, own + before[groups], last]).astype(own.dtype)

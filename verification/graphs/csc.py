@@ -30,9 +30,9 @@ def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) ->
         return src, dst
     if min(n_src, n_dst, count) < 4:
         return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
-    # Isolated: the last and a middle source and destination. Self loops at 0 and 1, the edge 2 -> 1 twice.
+    # The last and a middle source and destination are isolated; self loops at 0 and 1; the edge 2 -> 1 twice.
     sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
-    if variant.name == "saturated":  # for about seven parallel edges each
+    if variant.name == "saturated":  # about seven parallel edges per pair
         sources = sources[:3]
     targets = np.setdiff1d(np.arange(n_dst), [n_dst // 2, n_dst - 1])
     src = np.concatenate([[0, 1, 2, 2], rng.choice(sources, count - 4)])
@@ -65,7 +65,7 @@ class CSCCases(base.CaseGraphs):
     members = "num_positions"
 
     def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """Return the graph of a variant; writes the sizes it has into `sizes`."""
+        """Return the graph of a variant, and update `sizes`."""
         if variant.name == "square":
             sizes["num_src_nodes"] = sizes["num_dst_nodes"]
         if variant.name == "boundaries":
@@ -80,12 +80,12 @@ class CSCCases(base.CaseGraphs):
             rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
         elif variant.name == "shared rows":
             rows = count
-            # As many as positions. Three unused, the others drawn with replacement: some shared by several positions.
+            # As many rows as positions: three unused, the others drawn with replacement, so that positions share some.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
             rows, edge_ids = len(base.BY_ROW), base.in_rows(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
-            # One row shared by more than two chunks, the rest a permutation as `from_coo` makes.
+            # One row shared by more than two chunks of positions; the rest a permutation, as from `from_coo`.
             rows = count - 599
             edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
         graph = CSC.from_coo(
@@ -96,9 +96,9 @@ class CSCCases(base.CaseGraphs):
             edge_ids,
             rows,
         )
-        if variant.name == "regular":  # positions are rows
+        if variant.name == "regular":  # each position has its own row, in order
             graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes)
-        elif variant.name == "unused rows":  # and three rows come after those of the last position
+        elif variant.name == "unused rows":  # and three more rows at the end
             graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes, num_edges=graph.num_positions + 3)
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
@@ -106,7 +106,7 @@ class CSCCases(base.CaseGraphs):
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Destination 0 has `degree` in-edges, each from a source of its own; source 0 has as many out-edges.
 
-        The latter share one row, so that the gradient of that row is a long sum, too.
+        The latter share one edge row, whose gradient is then a long sum too.
         """
         count = variant.degree
         hub, others = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
@@ -132,11 +132,11 @@ class CSCCases(base.CaseGraphs):
         return {"graph": other}, orders
 
     def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Positions that have the rows of their own number keep that: those of other graphs do, too."""
+        """If each position has the row of its own number, the same holds in the batch."""
         graph = case.values["graph"]
         src, dst, rows = (
-            base.among(own, "num_positions", owners, case, before, after, rng)
-            for own, owners in (
+            base.among(own, "num_positions", groups, case, before, after, rng)
+            for own, groups in (
                 (graph.indices, "num_src_nodes"),
                 (graph.prepare().destinations, "num_dst_nodes"),
                 (graph.edge_ids, "num_edges"),
@@ -152,7 +152,7 @@ class CSCCases(base.CaseGraphs):
         return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Rows shared by positions, rows that nothing uses; sometimes most edges belong to a few nodes."""
+        """Rows may be shared or unused; sometimes most edges belong to a few nodes."""
         n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
         count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0
         power = rng.choice([1, 1, 4])

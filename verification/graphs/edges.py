@@ -31,10 +31,10 @@ class EdgeCases(CaseGraphs):
     members = "num_positions"
 
     def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
+        """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
-        Atoms in a skew cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images
-        of one neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
+        Edges connect atoms in a skew cell; an edge and its reverse have opposite vectors. Periodic cells have parallel
+        edges (images of one neighbour) and edges from an atom to its own image. A third of the edges have no reverse.
         """
         if variant.name == "boundaries":
             return _edge_boundaries(variant, sizes, rng)
@@ -44,8 +44,8 @@ class EdgeCases(CaseGraphs):
         first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
         shift = rng.integers(-near, near + 1, (pairs, 3))
         if variant.name == "skewed":
-            # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges: images of even and of odd nodes,
-            # and few edges besides, so that there are few triplets.
+            # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges, all images of even or odd nodes.
+            # There are few other edges, so that triplets are few.
             many, few, number = 270, nodes // 2, np.arange(270)
             others = 2 * (number % (nodes // 2 - 1)) + 2
             first = np.concatenate([first[:few], others, np.zeros(many, int)])
@@ -71,7 +71,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Node n has n in-edges and the one edge to node n + 1, which has n out-edges."""
+        """Node n has n in-edges and one edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
         src = np.concatenate([every, [count], np.full(count, count + 1)])
@@ -84,18 +84,18 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Give nodes new numbers; edges follow, sorted by their new source, in any order within it."""
+        """Renumber nodes at random; edges are sorted by new source, shuffled within one source."""
         orders = any_orders(case, rng)
         graph, edges = renumbered(case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"])
         return {"graph": graph}, {**orders, "num_edges": edges}
 
     def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Edges stay sorted by source, and those of the case in their order."""
+        """Edges stay sorted by source, those of the case in their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
         others = np.ones(src.size, bool)
         others[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
-        src[others] = np.sort(src[others])  # edges are sorted by source, and those of the case are
+        src[others] = np.sort(src[others])  # the case's edges are sorted already
         reverse = None
         if graph.reverse_edge is not None:
             reverse = np.full_like(src, -1)
@@ -107,9 +107,9 @@ class EdgeCases(CaseGraphs):
         return {"graph": whole}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Parallel edges told apart by their shifts; most have their reverse.
+        """Parallel edges that differ in their shifts; most have a reverse edge.
 
-        They are few, since the direct backends pay for every triplet.
+        Edges are few, since the direct backends visit every triplet.
         """
         nodes = sizes["num_nodes"]
         count = min(sizes["num_edges"] // 2, 6 * nodes)
@@ -122,7 +122,7 @@ class EdgeCases(CaseGraphs):
 
 
 def renumbered(graph: EdgeGraph, vec: np.ndarray, nodes: np.ndarray, edges: np.ndarray) -> tuple[EdgeGraph, np.ndarray]:
-    """Return a graph whose node k was ``nodes[k]``, and which of `edges` each edge was, now sorted by new sources."""
+    """Return a graph whose node k was ``nodes[k]``, sorted by new sources, and the old number of each edge."""
     new = np.argsort(nodes).astype(graph.src.dtype)
     edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
     return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
@@ -133,11 +133,11 @@ def _edge_boundaries(variant: Variant, sizes: dict[str, int], rng: np.random.Gen
 
     In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, but for one that goes back to node 2.
     """
-    wide = ((0, 257), (22, 256), (25, 512))  # node, in-edges: the first and the last node are among them
+    wide = ((0, 257), (22, 256), (25, 512))  # (node, in-edges), the first and last node included
     pairs = [
         pair for node, count in wide for pair in [*((2 + n % 10, node) for n in range(count)), (node, 2), (node, 12)]
     ]
-    tall = ((1, 256), (23, 257), (24, 512))  # node, out-edges
+    tall = ((1, 256), (23, 257), (24, 512))  # (node, out-edges)
     pairs += [
         pair for node, count in tall for pair in [*((node, 12 + n % 10) for n in range(count)), (3, node), (4, node)]
     ]

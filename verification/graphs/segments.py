@@ -1,4 +1,4 @@
-"""Triplets of edges, atoms and rows of m (`trigraph.Segments`) in generated cases."""
+"""Triplets by edge, edges by atom, and triplets by row of m (`trigraph.Segments`) in generated cases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-# By argument: the sizes that are its numbers of members and of segments.
-OWNERS = {
+# By argument: the names of its numbers of members and of segments.
+SEGMENT_SIZES = {
     "triplets": ("num_triplets", "num_edges"),
     "atoms": ("num_edges", "num_outputs"),
     "idx_in": ("num_triplets", "num_inputs"),
@@ -39,7 +39,7 @@ class SegmentCases(base.CaseGraphs):
     members = "num_triplets"
 
     def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """Return triplets and, where the definition has them, atoms and inputs."""
+        """Return `triplets` and, if the definition has them, `atoms` and `idx_in`."""
         if variant.name == "boundaries":
             return _segment_boundaries(variant, sizes, rng), {}
         if variant.name == "skewed":
@@ -65,10 +65,10 @@ class SegmentCases(base.CaseGraphs):
         return graphs, {}
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """Give the last edge `degree` triplets, the others one each; atom 0 all edges but one; an input half of all.
+        """Return hubs: an edge with `degree` triplets, an atom with all other edges, an input with half the triplets.
 
-        That edge is the last, since a first term that outweighs all others makes every later addition err alike,
-        however few terms a chunk has: sums over edges would be beyond what chunks promise.
+        It is the last edge, since with a dominant first term every later addition rounds the same way, which chunks
+        cannot prevent in sums over edges.
         """
         count, index = variant.degree, variant.index
         hub, others = np.full(count, count, index), np.arange(count, dtype=index)
@@ -82,15 +82,18 @@ class SegmentCases(base.CaseGraphs):
         return graphs, {}
 
     def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Give edges, triplets and atoms new numbers; edges or triplets stand for atoms or inputs that are absent."""
+        """Renumber edges, triplets and atoms at random.
+
+        Without `atoms` (`idx_in`), outputs (inputs) take the permutation of edges (triplets).
+        """
         orders, values = base.any_orders(case, rng), case.values
-        owners = {name: sizes for name, sizes in OWNERS.items() if name in values}
-        for name, (members, segments) in owners.items():
+        groups = {name: sizes for name, sizes in SEGMENT_SIZES.items() if name in values}
+        for name, (members, segments) in groups.items():
             if values[name] is None:
                 orders[segments] = orders[members]
         new = {name: np.argsort(order) for name, order in orders.items()}
         graphs: dict[str, Any] = {}
-        for name, (members, segments) in owners.items():
+        for name, (members, segments) in groups.items():
             old = values[name]
             if old is not None:
                 index = new[segments][old.index[orders[members]]].astype(old.index.dtype)
@@ -98,9 +101,9 @@ class SegmentCases(base.CaseGraphs):
         return graphs, orders
 
     def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Members of other graphs belong to these graphs' segments."""
+        """Members of other graphs belong to segments of these graphs."""
         graphs = {}
-        for name, (members, segments) in OWNERS.items():
+        for name, (members, segments) in SEGMENT_SIZES.items():
             own = case.values.get(name)
             if own is not None:
                 index = base.among(own.index, members, segments, case, before, after, rng)

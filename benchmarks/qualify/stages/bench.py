@@ -50,8 +50,8 @@ def run(part: str, place: Device, notes: Notes) -> None:
         ours[index] = backend_call(workload, place.backend, own)
         if compiled:
             continue
-        found = measure(place, {"trigraph": ours[index]})
-        times = found["trigraph"]
+        measured = measure(place, {"trigraph": ours[index]})
+        times = measured["trigraph"]
         notes.add(
             f"trigraph, {index}",
             workload=part,
@@ -111,22 +111,22 @@ def _beside(
 ) -> None:
     """Time a peer in turn with ours, if its results agree; what it cannot do is noted."""
     part, name, index = labels
-    known = {"workload": part, "contender": name, "index": index, "about": peer.about}
+    entry = {"workload": part, "contender": name, "index": index, "about": peer.about}
     call: Call | None = None
     try:
         require(*peer.requires)
         call = peer.make(case)
         error, most = relative_error(_results(call), expected), tolerance(DTYPE.name, terms)
         if not (error <= most):
-            notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **known)
+            notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **entry)
             return
         times = measure(place, {"trigraph": ours, name: call})
-        own, others = (statistics.median(times[n]) for n in ("trigraph", name))
-        notes.add(name, None, "", seconds=others, ratio=others / own, error=error, samples=times, **known)
+        own, theirs = (statistics.median(times[n]) for n in ("trigraph", name))
+        notes.add(name, None, "", seconds=theirs, ratio=theirs / own, error=error, samples=times, **entry)
     except Unavailable as error:
-        notes.add(name, None, str(error), **known)
+        notes.add(name, None, str(error), **entry)
     except Exception as error:  # out of memory, or no compiler for torch.compile: a finding about the peer
-        notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **known)
+        notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)
     finally:
         call = None
         gc.collect()

@@ -65,9 +65,9 @@ def called(op: Operator, values: Mapping[str, Any], backend: str, out: Any = Non
     return named_fields(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
-def unlike(place: Device, mine: Fields, right: Fields) -> str:
+def unlike(place: Device, got: Fields, right: Fields) -> str:
     """Return the names of fields that differ in a bit."""
-    pairs = {n: (place.hosted(mine[n]), place.hosted(value)) for n, value in right.items()}
+    pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
     return ", ".join(
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
     )
@@ -89,9 +89,9 @@ def _poisoned(place: Device, notes: Notes) -> None:
         out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
         _spoil(out)
         with place.poisoned():
-            mine = called(op, values, place.backend)
+            fresh = called(op, values, place.backend)
             into = called(op, values, place.backend, next(iter(out.values())) if op.single else out)
-        wrong = [unlike(place, found, right) for found in (mine, into)]
+        wrong = [unlike(place, got, right) for got in (fresh, into)]
         wrong += [n for n, array in out.items() if into[n] is not array]
         notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
 
@@ -101,11 +101,11 @@ def _views(place: Device, notes: Notes) -> None:
     for name in _names(place):
         op = OPERATORS[name]
         for dtype in ("float32", "float64"):
-            given = arguments_of(op, dtype)
-            values = place.moved(given)
+            arguments = arguments_of(op, dtype)
+            values = place.moved(arguments)
             right = called(op, values, place.backend)
             for key, array in values.items():
-                if isinstance(given[key], np.ndarray):
+                if isinstance(arguments[key], np.ndarray):
                     whole = place.xp.empty(array.size + 1, array.dtype)
                     whole[1:] = array.reshape(-1)
                     values[key] = whole[1:].reshape(array.shape)
@@ -127,14 +127,14 @@ def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
 def _streams(place: Device, notes: Notes) -> None:
     """Check different calls on two streams at once."""
     works, streams = _works(place), [place.stream(), place.stream()]
-    found: list[tuple[str, Fields, Fields]] = []
+    calls: list[tuple[str, Fields, Fields]] = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(works):
             with streams[(turn + k) % 2]:
-                found.append((name, call(), right))
+                calls.append((name, call(), right))
     place.synchronize()
-    wrong = {name for name, mine, right in found if unlike(place, mine, right)}
-    notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(found))
+    wrong = {name for name, got, right in calls if unlike(place, got, right)}
+    notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(calls))
 
 
 def _threads(place: Device, notes: Notes) -> None:
@@ -146,9 +146,9 @@ def _threads(place: Device, notes: Notes) -> None:
         with place.stream() as stream:
             for turn in range(ROUNDS):
                 name, call, right = works[(turn + first) % len(works)]
-                mine = call()
+                got = call()
                 stream.synchronize()
-                if unlike(place, mine, right):
+                if unlike(place, got, right):
                     wrong.add(name)
         return wrong
 
@@ -183,30 +183,30 @@ def _extremes(place: Device, notes: Notes) -> None:
         return
     for name in _names(place):
         op = OPERATORS[name]
-        given, wrong = arguments_of(op), []
+        arguments, wrong = arguments_of(op), []
         fields = {f.name: f for f in op.fields}
-        real = [n for n, v in given.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
+        real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
         for first in real:
             for power in (-140, 20):  # subnormal numbers are not zero
-                values = {**given, first: np.ldexp(given[first], power)}
+                values = {**arguments, first: np.ldexp(arguments[first], power)}
                 with np.errstate(all="ignore"):
                     right = called(op, values, "gpu-host")
-                    mine = place.hosted(called(op, place.moved(values), place.backend))
+                    got = place.hosted(called(op, place.moved(values), place.backend))
                     exact = ask(op, values)
                 sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
                 most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
-                names = [n for n, v in exact.items() if not _as_good(fields[n], mine[n], right[n], v, most)]
+                names = [n for n, v in exact.items() if not _as_good(fields[n], got[n], right[n], v, most)]
                 wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
         notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
 
 
-def _as_good(field: Array, mine: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
+def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
     """Whether the same numbers are finite, and the largest error within the table's tolerance or 8 times `right`'s."""
-    if not (np.isfinite(mine) == np.isfinite(right)).all():
+    if not (np.isfinite(got) == np.isfinite(right)).all():
         return False
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
-    error, usual = (field_error(a[kept], field, triple, "float32") for a in (mine, right))
+    error, usual = (field_error(a[kept], field, triple, "float32") for a in (got, right))
     return bool(error <= max(most, 8 * usual))
 
 

@@ -59,30 +59,30 @@ def _all(where: Device, notes: Notes) -> None:
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # what has used CUDA cannot be forked
-        found = dict(zip(names, pool.map(compiled, names), strict=True))
-    slowest = max(found, key=lambda name: found[name][0])
+        usages = dict(zip(names, pool.map(compiled, names), strict=True))
+    slowest = max(usages, key=lambda name: usages[name][0])
     notes.add(
         "kernels are compiled",
         True,
-        number=len(found),
+        number=len(usages),
         processes=jobs,
         seconds=time.perf_counter() - begun,
-        slowest=f"{slowest[-1]}, {found[slowest][0]:.2f} s",
+        slowest=f"{slowest[-1]}, {usages[slowest][0]:.2f} s",
     )
     if not where.rehearsal:
-        _beside_budgets(where, notes, {(family, name): usage for (_, family, name), (_, usage) in found.items()})
+        _beside_budgets(where, notes, {(family, name): usage for (_, family, name), (_, usage) in usages.items()})
 
 
-def _beside_budgets(where: Device, notes: Notes, found: Mapping[tuple[str, str], Mapping[str, int]]) -> None:
+def _beside_budgets(where: Device, notes: Notes, usages: Mapping[tuple[str, str], Mapping[str, int]]) -> None:
     """Note which kernels that run use more than their budget of registers and of local memory (stack and spills)."""
     architecture, budgets, over = where.architecture(), budgeted.read_budgets(), []
     if architecture not in budgeted.ARCHITECTURES:
         notes.add("what runs keeps to the budgets", None, f"there are no budgets for {architecture}")
         return
-    for (family, name), usage in found.items():
+    for (family, name), usage in usages.items():
         budget = budgets.get(family, {}).get(name, {}).get(architecture)
         if budget is None:
             over.append(f"{name} has no budget")
         elif usage["registers"] > budget.registers or usage["local_bytes"] > budget.stack:
             over.append(f"{name}: {usage}, budget {budget}")
-    notes.add("what runs keeps to the budgets", not over, "; ".join(over[:10]), number=len(found), over=over)
+    notes.add("what runs keeps to the budgets", not over, "; ".join(over[:10]), number=len(usages), over=over)

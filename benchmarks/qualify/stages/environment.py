@@ -56,15 +56,15 @@ def best(place: Device, call: Any, number: int = 1) -> float:
 def ceilings(place: Device) -> list[tuple[str, float, str]]:
     """Measure what the device can do: copy, gather of rows of 256 bytes, float32 and float64 products, launches."""
     nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
-    found = [("copy", 2 * nbytes / best(place, copy_call(place.xp.__name__, nbytes, 1)), "bytes/s")]
+    rates = [("copy", 2 * nbytes / best(place, copy_call(place.xp.__name__, nbytes, 1)), "bytes/s")]
     seconds = {dtype: best(place, matmul_call(place.xp.__name__, n, dtype)) for dtype in ("float32", "float64")}
-    found += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
+    rates += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
     width, rows, launches = 64, nbytes // 256, place.size(2000, 20)
     table, count = place.xp.ones((rows, width), np.float32), 4 * rows
     index = place.moved(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
-    found.append(("launch", best(place, _gather(place, table, index[:1]), launches), "s"))
-    found.append(("gather", count * (4 * width + 4) / best(place, _gather(place, table, index)), "bytes/s"))
-    return found
+    rates.append(("launch", best(place, _gather(place, table, index[:1]), launches), "s"))
+    rates.append(("gather", count * (4 * width + 4) / best(place, _gather(place, table, index)), "bytes/s"))
+    return rates
 
 
 def _gather(place: Device, table: Any, index: Any) -> Any:

@@ -26,10 +26,10 @@ def parts(place: Device) -> list[str]:
 
 def prefix(part: str, place: Device) -> list[str]:
     """Return the command that watches a process; FileNotFoundError if the program is not there."""
-    found = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
-    if found is None:
+    program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
+    if program is None:
         raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
-    return [found, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60", *QUIET]
+    return [program, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60", *QUIET]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
@@ -43,7 +43,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 def read(part: str, output: str) -> list[dict[str, Any]]:
     """Return what the tool says at its end, and the first of its findings."""
     count = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", output)
-    found = [line.strip("= ") for line in output.splitlines() if line.startswith("=========")]
+    findings = [line.strip("= ") for line in output.splitlines() if line.startswith("=========")]
     passed = count is not None and not any(int(number) for number in count.groups() if number)
     note = "the tool came to no summary" if count is None else count[0]
-    return [{"name": part, "passed": passed, "note": note, "findings": [] if passed else found[:FOUND]}]
+    return [{"name": part, "passed": passed, "note": note, "findings": [] if passed else findings[:FOUND]}]

@@ -83,13 +83,13 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
     }
 
 
-def _unlike(mine: Fields, right: Fields, place: Device) -> str:
+def _unlike(fields: Fields, right: Fields, place: Device) -> str:
     """Return the names of fields of torch that have other bits than those of the backend, or are elsewhere."""
     import torch
 
-    there = {n: tensor.detach().cpu() for n, tensor in mine.items() if tensor is not None}
-    found = {n: (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy() for n, t in there.items()}
-    return unlike(place, found, {n: right[n] for n in found})
+    tensors = {n: tensor.detach().cpu() for n, tensor in fields.items() if tensor is not None}
+    arrays = {n: (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy() for n, t in tensors.items()}
+    return unlike(place, arrays, {n: right[n] for n in arrays})
 
 
 def _derivatives(place: Device, notes: Notes) -> None:
@@ -99,11 +99,11 @@ def _derivatives(place: Device, notes: Notes) -> None:
     for index in range(1 if place.rehearsal else torch.cuda.device_count()):
         for spec in DEFINITIONS[: place.size(len(DEFINITIONS), 2)]:
             values = arguments_of(OPERATORS[f"{spec.name}_bwd2"])
-            found = _derived(place, spec, _on(place, values, index))
-            for order, fields in found.items():
+            orders = _derived(place, spec, _on(place, values, index))
+            for order, fields in orders.items():
                 op = OPERATORS[f"{spec.name}_{order}"]
-                given = {n: values.get(n) for n in op.parameters if n not in spec.requests}
-                wrong = _unlike(fields, called(op, place.moved(given), place.backend), place)
+                arguments = {n: values.get(n) for n in op.parameters if n not in spec.requests}
+                wrong = _unlike(fields, called(op, place.moved(arguments), place.backend), place)
                 notes.add(f"{op.name}, device {index}", not wrong, wrong)
 
 
@@ -115,12 +115,12 @@ def _half(place: Device, notes: Notes) -> None:
     values = arguments_of(op)
     half = {a.name: values[a.name].astype(half_dtype("bfloat16")) for a in op.given(values) if a.half}
     right = called(op, place.moved({**values, **half}), place.backend)
-    found = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
-    wrong = _unlike({"output_embedding": found}, right, place)
+    out = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
+    wrong = _unlike({"output_embedding": out}, right, place)
     notes.add("attention with bfloat16", not wrong, wrong)
     with torch.autocast("cpu" if place.rehearsal else "cuda", torch.bfloat16):
-        found = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
-    notes.add("attention in autocast", found.dtype == torch.float32, str(found.dtype))
+        out = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
+    notes.add("attention in autocast", out.dtype == torch.float32, str(out.dtype))
 
 
 def _layers(place: Device, notes: Notes) -> None:
@@ -161,8 +161,8 @@ def _graph_pair(place: Device) -> tuple[Definition, Fields, Fields]:
     spec = OPERATORS["mha_gat_n2n_fwd"].definition
     first, second = (arguments_of(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
     second = {n: v if isinstance(v, np.ndarray) else first[n] for n, v in second.items()}
-    mine = _on(place, first)
-    return spec, mine, {n: _on(place, v) if isinstance(v, np.ndarray) else mine[n] for n, v in second.items()}
+    moved = _on(place, first)
+    return spec, moved, {n: _on(place, v) if isinstance(v, np.ndarray) else moved[n] for n, v in second.items()}
 
 
 def _streams(place: Device, notes: Notes) -> None:
@@ -175,19 +175,19 @@ def _streams(place: Device, notes: Notes) -> None:
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(main)
     with torch.cuda.stream(side):
-        found = _forward(place, spec, values).output_embedding
+        out = _forward(place, spec, values).output_embedding
     main.wait_stream(side)
     for _ in range(50):
         busy = busy @ busy
-    kept, address = found + 0, found.data_ptr()
-    found.record_stream(main)
-    del found
+    kept, address = out + 0, out.data_ptr()
+    out.record_stream(main)
+    del out
     with torch.cuda.stream(side):
-        others = [torch.full_like(right, torch.nan) for _ in range(20)]
+        fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
     if main.query():  # memory that nobody uses any more may be given away
         notes.add("record_stream", None, "the device had finished before the memory was asked for")
     else:
-        notes.add("record_stream", all(t.data_ptr() != address for t in others), "memory in use was given away")
+        notes.add("record_stream", all(t.data_ptr() != address for t in fillers), "memory in use was given away")
     notes.add("bits on a side stream", torch.equal(kept, right))
 
 
@@ -212,30 +212,30 @@ def _captures(place: Device, notes: Notes) -> None:
     """Check torch's CUDA graphs, with and without `out`, and programs that torch compiles to them."""
     import torch
 
-    spec, values, others = _graph_pair(place)
-    right = _forward(place, spec, others).output_embedding
+    spec, values, second = _graph_pair(place)
+    right = _forward(place, spec, second).output_embedding
     for label, out in (("", None), (" with out", torch.empty_like(right))):
-        given = {} if out is None else {"out": {"output_embedding": out}}
+        keywords = {} if out is None else {"out": {"output_embedding": out}}
         held = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
-        _forward(place, spec, held, **given)
+        _forward(place, spec, held, **keywords)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = _forward(place, spec, held, **given).output_embedding
-        for n, v in others.items():
+            got = _forward(place, spec, held, **keywords).output_embedding
+        for n, v in second.items():
             if isinstance(v, torch.Tensor):
                 held[n].copy_(v)
         graph.replay()
-        notes.add(f"captured and replayed{label}", torch.equal(found, right))
+        notes.add(f"captured and replayed{label}", torch.equal(got, right))
     name = spec.inputs[0].name
     try:
         compiled = torch.compile(
-            lambda x: _forward(place, spec, {**others, name: x}).output_embedding, mode="reduce-overhead"
+            lambda x: _forward(place, spec, {**second, name: x}).output_embedding, mode="reduce-overhead"
         )
-        found = [compiled(others[name]).clone() for _ in range(3)]
+        got = [compiled(second[name]).clone() for _ in range(3)]
     except Exception as error:  # torch's compiler needs another one, for C
         notes.add("reduce-overhead", False if "capture" in str(error) else None, repr(error))
     else:
-        notes.add("reduce-overhead", all(torch.equal(a, right) for a in found))
+        notes.add("reduce-overhead", all(torch.equal(a, right) for a in got))
 
 
 def _memory(place: Device, notes: Notes) -> None:

@@ -53,7 +53,7 @@ def execute(op: Operator, checked: Checked, backend: str) -> Any:
     """Run a checked call in a backend, and return the result of the public function."""
     out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
     run = backend_function(backend, "execute")
-    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.kept), checked)
+    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.backend_cache), checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:

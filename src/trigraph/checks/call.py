@@ -20,7 +20,7 @@ from trigraph.table.graph_kinds import GraphArgument
 HALF_BACKENDS = ("gpu", "gpu-host")
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
-# Sizes, wanted fields and data kept by backends (`Checked.kept`) for calls that have passed every check, by `_key`.
+# Sizes, wanted fields and `Checked.backend_cache` of calls that have passed every check, by `_key`.
 # Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
 # They depend on operator, backend, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of
 # arrays, and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What
@@ -33,8 +33,8 @@ MOST_PASSED = 256
 class Checked(NamedTuple):
     """A call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, outputs given.
 
-    `columns` are the fields returned with a trailing axis of length one, because their input has one. In `kept` a
-    backend may store data that depends only on shapes, dtypes and attributes; later calls with the same ones reuse it.
+    `columns` are the fields returned with a trailing axis of length one, because their input has one. A backend may
+    store in `backend_cache` what depends only on shapes, dtypes and attributes; later calls with the same reuse it.
     """
 
     values: dict[str, Any]
@@ -42,7 +42,7 @@ class Checked(NamedTuple):
     wanted: tuple[str, ...]
     out: dict[str, Any]
     columns: frozenset[str]
-    kept: dict[Any, Any]
+    backend_cache: dict[Any, Any]
 
 
 def _refuse_kind(op: Operator, name: str, value: Any, kind: str, backend: str) -> None:
@@ -91,8 +91,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, backend: s
 def graph_expected(op: Operator, argument: GraphArgument) -> str:
     """Return the accepted types of a graph argument, for messages."""
     assert op.graph is not None
-    others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-    return f"a trigraph.{op.graph.type_name}{others}"
+    alternatives = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
+    return f"a trigraph.{op.graph.type_name}{alternatives}"
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, backend: str) -> None:
@@ -113,8 +113,8 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, backend: st
             held = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
             raise TypeError(f"{op.name}: {name} holds {held}; backend {backend!r} takes {kind}.ndarray")
         if kind != "numpy" and graph.device != device_of(first):
-            there = device_of(first)
-            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
+            device = device_of(first)
+            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {device}, where the arrays are")
     if len(op.graph.arguments) > 1:  # a single graph always fits
         check_members(op, values)
     for attribute in op.attributes:
@@ -306,9 +306,9 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, backend: str) -> tup
     return tuple(key)
 
 
-def _unchanged(checked: Any, given: Any) -> bool:
+def _unchanged(checked: Any, argument: Any) -> bool:
     """Whether checks left an argument unconverted. Strings compare by value: torch copies a choice at each call."""
-    return checked is given or (type(checked) is str and type(given) is str and checked == given)
+    return checked is argument or (type(checked) is str and type(argument) is str and checked == argument)
 
 
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, backend: str) -> Checked:
@@ -338,9 +338,9 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
-    kept: dict[Any, Any] = {}
+    backend_cache: dict[Any, Any] = {}
     if key is not None and all(_unchanged(values[name], value) for name, value in before.items()):
         if len(_passed) >= MOST_PASSED:
             _passed.clear()
-        _passed[key] = sizes, wanted, kept
-    return Checked(values, sizes, wanted, outputs, columns and columns & {f.name for f in op.fields}, kept)
+        _passed[key] = sizes, wanted, backend_cache
+    return Checked(values, sizes, wanted, outputs, columns and columns & {f.name for f in op.fields}, backend_cache)

@@ -18,9 +18,9 @@ def layout(
     op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype of a field: of the argument that it is a derivative in, or as the table says."""
-    known = values.get(field.name)
-    if known is not None:
-        return known.shape, known.dtype
+    array = values.get(field.name)
+    if array is not None:
+        return array.shape, array.dtype
     dtype = index_dtype(op, values) if field.index else values[op.definition.inputs[0].name].dtype
     if dtype.itemsize == 2 and not field.half:
         dtype = np.dtype(np.float32)
@@ -86,10 +86,10 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                 unknown = sorted(names - sizes.keys())
                 solved = _solve(op, dim, unknown[0], sizes, size)
                 if solved is None:
-                    known = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
+                    other_sizes = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
                     raise ValueError(
                         f"{op.name}: {array.name} has shape {shape}; expected {expected_shape(array, sizes)} with a "
-                        f"whole {unknown[0]} {_limits(op, unknown[0])}" + (f" for {known}" if known else "")
+                        f"whole {unknown[0]} {_limits(op, unknown[0])}" + (f" for {other_sizes}" if other_sizes else "")
                     )
                 sizes[unknown[0]] = solved
                 lengths[dim] = size

@@ -19,11 +19,11 @@ class _Aliases(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in RETIRED:
             return None
-        found = find_spec(f"trigraph.compat.{fullname}")
-        if found is None:
+        aliased = find_spec(f"trigraph.compat.{fullname}")
+        if aliased is None:
             return None
-        package = found.submodule_search_locations is not None
-        return spec_from_loader(fullname, self, origin=found.origin, is_package=package)
+        package = aliased.submodule_search_locations is not None
+        return spec_from_loader(fullname, self, origin=aliased.origin, is_package=package)
 
     def exec_module(self, module: ModuleType) -> None:
         source = importlib.import_module(f"trigraph.compat.{module.__name__}")

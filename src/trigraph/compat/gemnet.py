@@ -145,8 +145,8 @@ def _check_basis(weight: Any, rad_basis: Any, sph_basis: Any, idx_rad_inner: Any
         return
     _check_rank(owner, "sph_basis", sph_basis, "num_triplets, num_spherical")
     if array_kind(sph_basis) != array_kind(rad_basis):
-        here, there = array_kind(sph_basis), array_kind(rad_basis)
-        raise TypeError(f"{owner}: sph_basis is a {here}.ndarray; expected {there}.ndarray, as rad_basis is")
+        sph_kind, rad_kind = array_kind(sph_basis), array_kind(rad_basis)
+        raise TypeError(f"{owner}: sph_basis is a {sph_kind}.ndarray; expected {rad_kind}.ndarray, as rad_basis is")
     if sph_basis.dtype != rad_basis.dtype:
         raise TypeError(
             f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, the dtype of rad_basis"

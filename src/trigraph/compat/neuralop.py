@@ -131,8 +131,8 @@ def segment_csr(
     rows = src.flatten(0, -2)
     if src.is_cpu and src.dtype.itemsize == 2:  # the CPU's operators take float32 and float64
         rows = rows.float()
-    found: torch.Tensor = FUNCTIONS["agg_weighted_n2n"](rows, None, graph, reduction, "count").output_embedding
-    return found.to(src.dtype).reshape(*batch, indptr.shape[-1] - 1, channels)
+    sums: torch.Tensor = FUNCTIONS["agg_weighted_n2n"](rows, None, graph, reduction, "count").output_embedding
+    return sums.to(src.dtype).reshape(*batch, indptr.shape[-1] - 1, channels)
 
 
 def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> tuple[str, ...]:

@@ -261,9 +261,9 @@ def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
     own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
     with agreement(comm):
         if have_reverse:  # the block of an edge's source contains the edge and its reverse
-            known = own[own[:, 3] >= 0]
-            back = edges[np.minimum(np.searchsorted(edges[:, 0], known[:, 3]), max(len(edges) - 1, 0))]
-            if (own[:, 3] < -1).any() or (back != known[:, [3, 2, 1, 0]]).any():
+            paired = own[own[:, 3] >= 0]
+            back = edges[np.minimum(np.searchsorted(edges[:, 0], paired[:, 3]), max(len(edges) - 1, 0))]
+            if (own[:, 3] < -1).any() or (back != paired[:, [3, 2, 1, 0]]).any():
                 raise ValueError(
                     "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
                     "expected the number of the very reverse, or -1"

@@ -91,9 +91,9 @@ class Halo:
         self, comm: MPI.Comm, own: np.ndarray, wanted: np.ndarray, owners: np.ndarray, cuda_aware: bool = False
     ) -> None:
         self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
-        mine = owners == comm.rank
-        self._here = np.searchsorted(own, wanted[mine]), np.flatnonzero(mine)  # rows of own and of wanted
-        self._same = bool(mine.all()) and wanted.size == own.size  # all rows are local: nothing is copied
+        is_local = owners == comm.rank
+        self._here = np.searchsorted(own, wanted[is_local]), np.flatnonzero(is_local)  # rows of own and of wanted
+        self._same = bool(is_local.all()) and wanted.size == own.size  # all rows are local: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
         asked = exchange(comm, [wanted[at][:, None] for at in places])
         self._coming = {r: at for r, at in enumerate(places) if at.size}
@@ -123,8 +123,8 @@ class Pending:
         self._requests += [comm.Isend(_bytes(rows), dest=r) for r, rows in going.items()]
         self._going = going  # kept alive until they are sent
         if not halo._same:
-            here, there = halo._here
-            self._put(there, xp.take(array, xp.asarray(here), axis))
+            own_rows, wanted_rows = halo._here
+            self._put(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))
 
     def wait(self) -> Any:
         """Wait for the exchange, and return the array of the rows needed."""

@@ -166,11 +166,11 @@ class SegmentsKind(Kind):
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
         own = owners.blocks[table[:, 2]]
-        there = np.flatnonzero(table[:, 0] >= 0)
-        triplets = Entities(table[there, 0], own[there], there)
+        rows = np.flatnonzero(table[:, 0] >= 0)
+        triplets = Entities(table[rows, 0], own[rows], rows)
         inputs = triplets
         if self.inputs:
-            inputs = Entities(table[there, 3], owners.sources[table[there, 3]], there)
+            inputs = Entities(table[rows, 3], owners.sources[table[rows, 3]], rows)
         return {"num_edges": _entities(table, {1: own}), "num_triplets": triplets, "num_inputs": inputs}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:

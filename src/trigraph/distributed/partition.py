@@ -151,19 +151,21 @@ class Partition:
         def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that keeps track of a number's owner
             return numbers * size // max(number, 1)
 
-        known = moved_to(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
-        known = known[np.argsort(known[:, 0])]
+        owners_by_id = moved_to(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
+        owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         everything = np.arange(number)
         expected = everything[keeper(everything) == comm.rank]
         with agreement(comm):
-            counts = np.bincount(known[:, 0] - expected[0], minlength=expected.size) if expected.size else expected
+            counts = (
+                np.bincount(owners_by_id[:, 0] - expected[0], minlength=expected.size) if expected.size else expected
+            )
             wrong = expected[counts != 1]
             if wrong.size:
                 times = counts[wrong[0] - expected[0]]
                 raise ValueError(f"distribute: number {wrong[0]} of {symbol} is given {times} times; expected once")
         ranks = keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
-        answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]
+        answers = [owners_by_id[np.searchsorted(owners_by_id[:, 0], q[:, 0])][:, 1:] for q in asked]
         holders = np.concatenate(exchange(comm, answers))[:, 0]  # own is ascending, and so are keepers
         order = np.argsort(ids)
         return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
@@ -213,15 +215,15 @@ class Partition:
         def keeper(blocks: np.ndarray) -> np.ndarray:
             return blocks // kind.chunk * comm.size // max(number, 1)
 
-        known = moved_to(comm, np.stack([own, np.full(own.size, comm.rank)], 1), keeper(own))
-        known = known[np.argsort(known[:, 0])]
+        owners_by_id = moved_to(comm, np.stack([own, np.full(own.size, comm.rank)], 1), keeper(own))
+        owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         tables = [np.empty((0, kind.width), np.int64)]
         for column in kind.block_columns:
             rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
             tables.append(moved_to(comm, rows_of_rank, keeper(rows_of_rank[:, column])))
         table = ascending(np.concatenate(tables))
         ids, owners = self._read(table)
-        ids[kind.block], owners[kind.block] = known[:, 0], known[:, 1]
+        ids[kind.block], owners[kind.block] = owners_by_id[:, 0], owners_by_id[:, 1]
         halos = self._halos(ids, owners)
         first, last = (
             int(np.searchsorted(keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
@@ -232,11 +234,11 @@ class Partition:
         subgraphs = []
         for chunk in range(first, last):
             limits = [chunk * kind.chunk, (chunk + 1) * kind.chunk]
-            begin, end = np.searchsorted(known[:, 0], limits)
+            begin, end = np.searchsorted(owners_by_id[:, 0], limits)
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
             rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
-            subgraphs.append(self._subgraph(of_chunk, known[begin:end, 0], ids))
+            subgraphs.append(self._subgraph(of_chunk, owners_by_id[begin:end, 0], ids))
         return Chunks(subgraphs, halos, first, number)
 
     @lazy

@@ -20,10 +20,10 @@ def tree_parts(parts: Iterable[Any], first: int) -> Sums:
     for at, part in enumerate(parts, first):
         waiting.append((at, 1, tuple(map(_host, part))))
         while len(waiting) > 1:
-            (left, size, mine), (_, other_size, other) = waiting[-2:]
+            (left, size, left_sum), (_, other_size, other) = waiting[-2:]
             if size != other_size or left % (2 * size):
                 break
-            waiting[-2:] = [(left, 2 * size, _added(mine, other))]
+            waiting[-2:] = [(left, 2 * size, _added(left_sum, other))]
     return waiting
 
 

@@ -52,14 +52,14 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, spec: Definition, order: int, others: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
+        ctx: Any, spec: Definition, order: int, keywords: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
     ) -> Any:
-        ctx.spec, ctx.order, ctx.others = spec, order, others
+        ctx.spec, ctx.order, ctx.keywords = spec, order, keywords
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         name = f"{spec.name}_{ORDERS[order]}"
         arguments = {n: array_of(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
-        fields = ARRAYS[name](**arguments, **others, **({"wrt": wanted} if order else {}))
+        fields = ARRAYS[name](**arguments, **keywords, **({"wrt": wanted} if order else {}))
         if order:
             return tuple(_tensor(getattr(fields, n)) for n in _arguments(spec, order - 1))
         results = [_tensor(fields)] if OPERATORS[name].single else [_tensor(array) for array in fields]
@@ -84,8 +84,8 @@ class _Derivative(torch.autograd.Function):
             device = ctx.saved_tensors[0].device
             pairs = zip(cotangents, ctx.outputs, strict=True)
             cotangents = tuple(torch.zeros_like(like, device=device) if t is None else t for t, like in pairs)
-        others = {n: value for n, value in ctx.others.items() if n not in spec.requests}
-        gradients = _Derivative.apply(spec, order + 1, others, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        keywords = {n: value for n, value in ctx.keywords.items() if n not in spec.requests}
+        gradients = _Derivative.apply(spec, order + 1, keywords, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return (None, None, None, None, *gradients)
 
 
@@ -109,8 +109,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
         for a, tensor in zip(spec.inputs, inputs, strict=True):
             if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
                 raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
-        others = {**values, "backend": backend, **({} if op.graph else {"partition": partition})}
-        results = _Derivative.apply(spec, 0, others, (), *inputs)  # type: ignore[no-untyped-call]
+        keywords = {**values, "backend": backend, **({} if op.graph else {"partition": partition})}
+        results = _Derivative.apply(spec, 0, keywords, (), *inputs)  # type: ignore[no-untyped-call]
         return results if op.single else result_type(op.name)(*results)
 
     doc = f"{spec.summary} As `trigraph.distributed.{op.name}`, of tensors, and differentiable twice."

@@ -139,9 +139,9 @@ def called(value: Any) -> str:
     return f"a torch.Tensor {place}"
 
 
-def like_given(array: Any, given: Any) -> Any:
+def like_given(array: Any, template: Any) -> Any:
     """Return an array as a tensor if the caller's argument is a tensor."""
-    if not is_tensor(given):
+    if not is_tensor(template):
         return array
     from trigraph.torch.arrays import tensor_from
 
@@ -228,11 +228,11 @@ def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
 
     Systems may grant more memory than they have, and kill the process that writes to it.
     """
-    needed, there = number * bytes_each, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+    needed, available = number * bytes_each, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
         raise MemoryError(
-            f"{caller}: {name} is {number}, whose arrays take {needed} bytes; expected at most {there}, the memory of "
-            "this machine"
+            f"{caller}: {name} is {number}, whose arrays take {needed} bytes; expected at most {available}, the memory "
+            "of this machine"
         )
 
 

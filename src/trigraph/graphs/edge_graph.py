@@ -386,10 +386,10 @@ def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
     reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
         raise ValueError(f"EdgeGraph: reverse_edge has shape {reverse_edge.shape}; expected (num_edges,) = {src.shape}")
-    edges, known = xp.arange(src.size), reverse_edge != -1
-    back = xp.where(known, reverse_edge, 0)
+    edges, is_paired = xp.arange(src.size), reverse_edge != -1
+    back = xp.where(is_paired, reverse_edge, 0)
     check_range("EdgeGraph", "reverse_edge", back, src.size, "num_edges")
-    wrong = known & ((src[back] != dst) | (dst[back] != src) | (reverse_edge[back] != edges) | (back == edges))
+    wrong = is_paired & ((src[back] != dst) | (dst[back] != src) | (reverse_edge[back] != edges) | (back == edges))
     if bool(wrong.any()):
         at = int(xp.argmax(wrong))
         raise ValueError(f"EdgeGraph: reverse_edge[{at}] is {int(back[at])}, which is not the reverse of edge {at}")

@@ -91,8 +91,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
         }
         attributes = tuple((a.name, values[a.name]) for a in op.attributes)
         wanted = tuple(f.name for f in op.returned(values, sizes))
-        found = call(Form(spec.name, 0, tuple(sizes.items()), attributes), operands, wanted)
-        return found[wanted[0]] if result is None else result(*(found.get(f.name) for f in op.fields))
+        fields = call(Form(spec.name, 0, tuple(sizes.items()), attributes), operands, wanted)
+        return fields[wanted[0]] if result is None else result(*(fields.get(f.name) for f in op.fields))
 
     publish(function, "trigraph.jax", spec.name, op.signature, jax_docstring(op))
     return function

@@ -39,12 +39,12 @@ def on_cpu(array: Any, what: str) -> Any:
 
 def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
     # Leaves and numbers depend on the graph alone, which keeps them: it never changes, and `prepare` was called.
-    found = graph._built.get("jax")
+    flat = graph._built.get("jax")
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]
     if graph.kind == "numpy" and (first := getattr(graph, parts.arrays[0])).dtype.itemsize == 8:
         on_cpu(first, f"{name}: {parts.arrays[0]}")  # it raises, also where 64 bits were enabled before
-    if found is None:
+    if flat is None:
         if graph.kind not in ("numpy", "jax"):
             raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
         reverse = graph.prepare()
@@ -55,8 +55,8 @@ def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
         sizes = (*parts.lengths, *parts.reverse_lengths)
         exact = {size: getattr(graph, size) for size, _, _ in sizes}
         numbers = {n: coarsened(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
-        found = graph._built.setdefault("jax", (tuple(arrays), tuple((exact | numbers).items())))
-    return found
+        flat = graph._built.setdefault("jax", (tuple(arrays), tuple((exact | numbers).items())))
+    return flat
 
 
 def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:

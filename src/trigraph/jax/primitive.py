@@ -90,11 +90,11 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
             jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
         ]
     if form.order == BOTH:
-        found = _sum(*_both(form, values))
-        return [found[n] for n in form.wanted]
+        by_field = _sum(*_both(form, values))
+        return [by_field[n] for n in form.wanted]
     if form.order == SECOND:
-        found = _second(form, values)
-        return [found[n.removeprefix("grad_")] for n in form.wanted]
+        by_field = _second(form, values)
+        return [by_field[n.removeprefix("grad_")] for n in form.wanted]
     first = values[form.spec.inputs[0].name]
     for a in op.arguments:
         if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent(form):
@@ -145,8 +145,8 @@ def _functions(module: Any) -> Any:
             names += [
                 f"{op.name}_{real}" + f"_{index}" * bool(op.graph) for index in SHIMS.indices[: 2 if op.graph else 1]
             ]
-    found = [_Function(n.encode(), ctypes.cast(getattr(library, f"{n}_"), ctypes.c_void_p)) for n in sorted(names)]
-    return (_Function * len(names))(*found)
+    entries = [_Function(n.encode(), ctypes.cast(getattr(library, f"{n}_"), ctypes.c_void_p)) for n in sorted(names)]
+    return (_Function * len(names))(*entries)
 
 
 def follow() -> None:
@@ -210,9 +210,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     parts: list[Values] = []
     if form.order == 0:
         outputs = [a.name for a in form.spec.outputs]
-        kept = {n: r for n, r in zip(form.wanted, results, strict=True) if _reused(form, n)}
-        found = call(second, rest | kept | _prefixed(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
-        parts.append({n.removeprefix("grad_"): t for n, t in found.items()})
+        given_back = {n: r for n, r in zip(form.wanted, results, strict=True) if _reused(form, n)}
+        fields = call(second, rest | given_back | _prefixed(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
+        parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
         both = form._replace(order=BOTH if by["grad"] and along else 2 if along else 1)
         moved = _prefixed(along=by["grad"], gg=along, grad=of["grad"]) if along else _prefixed(grad=by["grad"])
@@ -240,9 +240,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
                 parts.append(call(form, rest | _prefixed(**pair), form.wanted))
         if along:
             parts.append(_tangent(form, values, along, form.wanted))
-    found = _sum(*parts)
+    fields = _sum(*parts)
     zeros = [jax.core.ShapedArray(r.shape, r.dtype).to_tangent_aval() for r in results]
-    return results, [found.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
+    return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
 
 
 def _reused(form: Form, name: str) -> bool:
@@ -254,9 +254,9 @@ def _reused(form: Form, name: str) -> bool:
 def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[Any]:
     values = {n: v for n, v in zip(form.names, operands, strict=True) if not ad.is_undefined_primal(v)}
     unknown = [n for n, v in zip(form.names, operands, strict=True) if ad.is_undefined_primal(v)]
-    given = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
+    cotangents_by_field = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
     rest, of = _split(form, values)
-    inputs, by = _split(form, given)
+    inputs, by = _split(form, cotangents_by_field)
     prefix = unknown[0].partition("_")[0]
     targets = [n.partition("_")[2] for n in unknown]
     first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
@@ -265,11 +265,11 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
         parts.append(call(second, rest | _prefixed(gg=inputs), unknown) if inputs else {})
     elif form.order == BOTH:
         unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
-        found = call(second, rest | _prefixed(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
-        parts.append({n: found[to] for n, to in unknown_to.items() if to in found})
+        fields = call(second, rest | _prefixed(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
+        parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
     elif prefix == "grad":  # the derivatives in inputs of bwd2
-        found = call(third, rest | _prefixed(gg=of["gg"], along=inputs), unknown) if inputs else {}
-        parts.append(found)
+        fields = call(third, rest | _prefixed(gg=of["gg"], along=inputs), unknown) if inputs else {}
+        parts.append(fields)
     elif form.order == 2:
         if by["grad"]:
             parts.append(call(first, rest | _prefixed(grad=by["grad"]), targets))
@@ -278,9 +278,9 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     elif by["grad"]:  # SECOND, symmetric in its directions
         other = of["gg"] if prefix == "along" else of["along"]
         parts.append(call(second, rest | _prefixed(gg=other, grad=by["grad"]), targets))
-    found = _sum(*parts)
+    fields = _sum(*parts)
     wanted = unknown if prefix == "grad" or form.order == BOTH else targets
-    named = {n: found[w] for n, w in zip(unknown, wanted, strict=True) if w in found}
+    named = {n: fields[w] for n, w in zip(unknown, wanted, strict=True) if w in fields}
     return [
         (named[n] if n in named else ad.Zero(v.aval)) if ad.is_undefined_primal(v) else None
         for n, v in zip(form.names, operands, strict=True)
@@ -300,7 +300,7 @@ def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
 
     def plain(x: Values) -> Any:
-        return PLAIN[form.name](rest | x, dict(form.sizes), dict(form.attributes))
+        return PLAIN[form.name](rest | x, dict(form.sizes + form.attributes))
 
     return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
 
@@ -309,10 +309,10 @@ def _second(form: Form, values: Mapping[str, Any]) -> Values:
     """Return D2F[gg, along] of every output by the plain form."""
     derivative, inputs = _directional(form, values)
     along = _split(form, values)[1]["along"]
-    found: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
+    fields: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
         1
     ]
-    return found
+    return fields
 
 
 def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -> Values:
@@ -327,8 +327,8 @@ def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -
         if form.order == SECOND:
             return {f"grad_{n}": y for n, y in _second(form, values | x).items()}
         derivative, _ = _directional(form, values | x)
-        found, pull = jax.vjp(derivative, x)
-        return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in found.items()})[0]
+        outputs, pull = jax.vjp(derivative, x)
+        return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in outputs.items()})[0]
 
     tangents = jax.jvp(fields, (inputs,), (directions,))[1]
     return {n: tangents[n] for n in wanted}
@@ -346,12 +346,12 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -
 
 
 def _load() -> Any:
-    found = importlib.util.find_spec("trigraph.fortran._xla")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("trigraph.fortran._xla")
+    if spec is None or spec.origin is None:
         raise ImportError(
             "trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again"
         )
-    library = ctypes.CDLL(found.origin)
+    library = ctypes.CDLL(spec.origin)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
     return library
 

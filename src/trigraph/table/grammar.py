@@ -166,10 +166,10 @@ class Definition:
     def symbols(self) -> tuple[str, ...]:
         """Sizes of the operator: first the graph's, then those of arrays as they appear, then the attributes."""
         symbols: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
-        others = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
+        not_sizes = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
         for array in self.inputs + self.outputs:
             for dim in array.dims:
-                symbols.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
+                symbols.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in not_sizes))
         return (*symbols, *(a.name for a in self.attributes if a.size))
 
     def symbol(self, name: str) -> Symbol:
@@ -241,9 +241,9 @@ class Operator:
             Argument(f"gg_{a.name}", a.shape, doc.format(a.name), 1, column=a.column, half=a.half, nullable=True)
             for a in spec.inputs
         )
-        known = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
+        outputs = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
         more = {"keyword": True, "doc": f"As {spec.name}_fwd returned it; None: computed again."}
-        back = tuple(Argument(**known[n] | more, nullable=True, given_back=True) for n in spec.given_back)
+        back = tuple(Argument(**outputs[n] | more, nullable=True, given_back=True) for n in spec.given_back)
         arguments = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
         return tuple(a for a in arguments if not self.restriction or a.name in self.restriction.arguments)
 
@@ -341,8 +341,8 @@ class Operator:
         """Signature of the operator in every backend; derivatives with named fields also have `wrt`."""
         positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
         nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # optional only in `trigraph.X`
-        known = {n: value for n, value in self.defaults.items() if n not in nullable}
-        return inspect.Signature([inspect.Parameter(n, positional, default=known.get(n, empty)) for n in self.names])
+        defaults = {n: value for n, value in self.defaults.items() if n not in nullable}
+        return inspect.Signature([inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.names])
 
     @lazy
     def names(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class GraphKind:
     @lazy
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
         """`paths`, each split into argument and attribute."""
-        return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in found) for name, found in self.paths.items()}
+        return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in paths) for name, paths in self.paths.items()}
 
     def find_sizes(self, values: Mapping[str, Any]) -> dict[str, int]:
         """Return the sizes that the graph objects among `values` fix, by name."""

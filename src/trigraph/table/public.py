@@ -96,17 +96,17 @@ def docstring(op: Operator) -> str:
     part = "Part of the vector" if op.restriction else "Vector"
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
     lines += ["Formula::", "", *_indented(op.formula), "", "Parameters", "----------"]
-    found = {a.name: _described(a.name, _kind(a), _doc(a)) for a in op.arguments}
+    described = {a.name: _described(a.name, _kind(a), _doc(a)) for a in op.arguments}
     if op.graph:
         for graph in op.graph.arguments:
             kind = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
-            found[graph.name] = _described(graph.name, kind, graph.doc)
+            described[graph.name] = _described(graph.name, kind, graph.doc)
     for attribute in op.attributes:
         kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
         kind = ("float" if attribute.real else kind) + default
-        found[attribute.name] = _described(attribute.name, kind, attribute.doc)
-    lines += [line for name in op.parameters for line in found[name]]
+        described[attribute.name] = _described(attribute.name, kind, attribute.doc)
+    lines += [line for name in op.parameters for line in described[name]]
     if op.selective:
         text = "Fields to compute (default: all); the others are None and are not computed."
         lines += _described("wrt", "str or iterable of str, optional", text)

@@ -104,8 +104,8 @@ class _Beneath(torch.autograd.Function):
     """Stores the tensor beneath all wrappers of torch.func, which are removed when `forward` runs, in a `_Found`."""
 
     @staticmethod
-    def forward(tensor: torch.Tensor, found: _Found) -> torch.Tensor:
-        found.tensor = tensor.detach()
+    def forward(tensor: torch.Tensor, holder: _Found) -> torch.Tensor:
+        holder.tensor = tensor.detach()
         return tensor.new_empty(0)
 
     @staticmethod
@@ -117,15 +117,15 @@ class _Beneath(torch.autograd.Function):
         return None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, tensor: torch.Tensor, found: _Found) -> Any:
+    def vmap(info: Any, in_dims: Any, tensor: torch.Tensor, holder: _Found) -> Any:
         raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
 
 
 def beneath(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor beneath the wrappers of torch.func; raise ValueError if torch.vmap batches it."""
-    found = _Found()
-    _Beneath.apply(forward_ad.unpack_dual(tensor).primal, found)  # type: ignore[no-untyped-call]
-    return found.tensor
+    holder = _Found()
+    _Beneath.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
+    return holder.tensor
 
 
 def in_plain_thread(function: Callable[..., R], *args: Any) -> R:

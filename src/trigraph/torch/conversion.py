@@ -118,11 +118,11 @@ def _check_parameters(
     layer: Module, make: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
     """Raise unless parameters are ordinary ones of one dtype, with the names and shapes of the module that is made."""
-    found = dict(layer.named_parameters(remove_duplicate=False))
-    for name, parameter in found.items():
+    parameters = dict(layer.named_parameters(remove_duplicate=False))
+    for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
             raise _Unfit(f"its {name} is a {_named(type(parameter))}; expected a torch.nn.Parameter")
-        if parameter.dtype not in dtypes or parameter.dtype != next(iter(found.values())).dtype:
+        if parameter.dtype not in dtypes or parameter.dtype != next(iter(parameters.values())).dtype:
             raise _Unfit(f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}")
     if make is None:
         return
@@ -131,12 +131,12 @@ def _check_parameters(
             like = dict(make().named_parameters(remove_duplicate=False))
     except (TypeError, ValueError) as error:
         raise _Unfit(str(error)) from None
-    if found.keys() != like.keys():
-        raise _Unfit(f"it has parameters {', '.join(found)}; expected {', '.join(like)}")
+    if parameters.keys() != like.keys():
+        raise _Unfit(f"it has parameters {', '.join(parameters)}; expected {', '.join(like)}")
     for name, expected in like.items():
-        lazy = any(isinstance(p, UninitializedParameter) for p in (expected, found[name]))
-        if not lazy and found[name].shape != expected.shape:
-            raise _Unfit(f"its {name} has shape {tuple(found[name].shape)}; expected {tuple(expected.shape)}")
+        lazy = any(isinstance(p, UninitializedParameter) for p in (expected, parameters[name]))
+        if not lazy and parameters[name].shape != expected.shape:
+            raise _Unfit(f"its {name} has shape {tuple(parameters[name].shape)}; expected {tuple(expected.shape)}")
 
 
 def _gat(layer: Any) -> _Changes:
@@ -222,19 +222,19 @@ def _dimenet(model: Any) -> _Changes:
     }.items():
         if len(set(values)) > 1:
             raise _Unfit(f"{name} is {' and '.join(map(str, values))} in its parts; expected one number")
-    found: _Changes = [
+    changes: _Changes = [
         (model, dimenet.DimeNetPlusPlus, {"out_channels": model.output_blocks[0].lin.out_features}),
         (model.rbf, dimenet.RadialBasis, radial),
         (model.sbf, _Unused, {}),
         (model.emb, dimenet.EmbeddingBlock, act(model.emb)),
     ]
     for block in model.output_blocks:
-        found.append((block, dimenet.OutputBlock, act(block)))
+        changes.append((block, dimenet.OutputBlock, act(block)))
     for block in model.interaction_blocks:
-        found.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **act(block)}))
+        changes.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **act(block)}))
         for residual in (*block.layers_before_skip, *block.layers_after_skip):
-            found.append((residual, dimenet.ResidualBlock, act(residual)))
-    return found
+            changes.append((residual, dimenet.ResidualBlock, act(residual)))
+    return changes
 
 
 def _same_arguments(layer: Module, cls: type[Module]) -> None:
@@ -267,19 +267,19 @@ def _bilinear(layer: Any) -> _Changes:
     if hasattr(layer, "bilinear"):
         kinds = _kinds_of_dense(layer, layer.bilinear)
         shape: tuple[int, ...] = (layer.emb_size_out, layer.emb_size_in * layer.emb_size_interm)
-        found: type[Module] = EfficientInteractionBilinear
+        replacement: type[Module] = EfficientInteractionBilinear
         weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     elif hasattr(layer, "units_out"):
         shape = (layer.emb_size, layer.emb_size_interm, layer.units_out)
-        found, weight, bias = MatterGenBilinear, layer.weight, None
+        replacement, weight, bias = MatterGenBilinear, layer.weight, None
     else:
         raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
-    _same_arguments(layer, found)
+    _same_arguments(layer, replacement)
     _check_parts(layer, kinds)
     if tuple(weight.shape) != shape or bias is not None:
         raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
     _check_parameters(layer)
-    return [(layer, found, {})]
+    return [(layer, replacement, {})]
 
 
 def _pair(layer: Any) -> _Changes:
@@ -319,13 +319,13 @@ def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None
     """Yield path, layer, kind, and a reason against conversion, for layers of supported kinds or derived from them."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
-            known, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
-            if known is None or package not in known.packages:
+            entry, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
+            if entry is None or package not in entry.packages:
                 continue
             if type(layer).__module__.partition(".")[0] == "trigraph":
                 break  # converted before
             reason = None if cls is type(layer) else f"it is derived from {cls.__name__} and may change its methods"
-            yield path, layer, known, reason
+            yield path, layer, entry, reason
             break
 
 
@@ -393,12 +393,12 @@ def convert(model: Module) -> Conversion:
     if not isinstance(model, Module):
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
-    for path, layer, known, reason in list(_candidates(model)):
+    for path, layer, entry, reason in list(_candidates(model)):
         original = _named(type(layer))
         try:
             if reason is not None:
                 raise _Unfit(reason)
-            changes = known.changes(layer)
+            changes = entry.changes(layer)
         except _Unfit as unfit:
             conversion.left.append(Layer(path, original, str(unfit)))
             continue

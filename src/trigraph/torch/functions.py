@@ -91,11 +91,11 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     if not any(f.when for f in op.fields):
         return None
     attributes = [a for a in op.attributes if a.choices]
-    found = {}
+    existing = {}
     for values in itertools.product(*(a.choices for a in attributes)):
         chosen = {a.name: choice_number(a.choices, v) for a, v in zip(attributes, values, strict=True)}
-        found[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
-    return found
+        existing[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
+    return existing
 
 
 def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
@@ -116,24 +116,24 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
     if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
-    given = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
-    for label, tensor in given.items():
+    tensors = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
+    for label, tensor in tensors.items():
         if torch.is_grad_enabled() and tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad and out is given; expected torch.no_grad() around it")
-    for label, tensor in (given | written).items():
+    for label, tensor in (tensors | written).items():
         if has_tangents([tensor]):
             raise ValueError(
                 f"{name}: {label} has a tangent and out is given; expected no forward-mode differentiation"
             )
 
 
-def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any) -> Any:
+def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
     """Compute into the caller's tensors; return all fields by name."""
     table = op.op
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first], shares=True):
-            _, values = op.unflattened(op.flattened(arrays, others, False), array_of)
+            _, values = op.unflattened(op.flattened(arrays, keywords, False), array_of)
             values |= {n: array_of(t, f"{table.name}: {n}") for n, t in zip(op.array_names, arrays, strict=True)}
             backend = choose_backend(table, values, values.pop("backend") or None)
             place = f"{table.name}: out"
@@ -142,13 +142,13 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
             else:
                 written = array_of(out, place)
             checked = check_call(table, values, None, written, BACKENDS[backend][1], backend)
-            given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
-            found = op.executed(checked, backend, arrays[op.first], given)
+            outputs = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
+            results = op.execute(checked, backend, arrays[op.first], outputs)
     except MemoryError as error:
         raise_named(table, error)
-    for tensor in given.values():
+    for tensor in outputs.values():
         torch.autograd.graph.increment_version(tensor)  # so that a backward that saved it raises
-    return found
+    return results
 
 
 def _function(spec: Definition) -> Callable[..., Any]:
@@ -179,17 +179,17 @@ def _function(spec: Definition) -> Callable[..., Any]:
         arrays = [values.pop(n) for n in op.array_names]
         values["backend"] = backend or ""
         if out is not None:
-            found = _into(op, arrays, values, out)
-            return found[table.fields[0].name] if result is None else result(**found)
+            results = _into(op, arrays, values, out)
+            return results[table.fields[0].name] if result is None else result(**results)
         return returned(op(arrays, values), values)
 
-    def returned(found: Any, values: Mapping[str, Any]) -> Any:
+    def returned(fields: Any, values: Mapping[str, Any]) -> Any:
         if result is None:
-            return found
+            return fields
         if exists is not None:
-            there = exists[tuple(values[n] for n in table.choices)]
-            found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
-        return result(*found)
+            present = exists[tuple(values[n] for n in table.choices)]
+            fields = [t if t_exists else None for t, t_exists in zip(fields, present, strict=True)]
+        return result(*fields)
 
     publish(call, "trigraph.torch", spec.name, signature, torch_docstring(table))
     outside = uncompiled(call)

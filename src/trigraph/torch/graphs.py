@@ -64,9 +64,9 @@ def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
     inference mode, but the cached tensors of a graph outlive all of these.
     """
     arrays = tuple(arrays)
-    found = tuple(map(tensor_of, arrays))
-    if all(t is None or _is_plain(t) for t in found):
-        return found
+    plain = tuple(map(tensor_of, arrays))
+    if all(t is None or _is_plain(t) for t in plain):
+        return plain
     return in_plain_thread(lambda: tuple(map(tensor_of, arrays)))
 
 
@@ -90,8 +90,8 @@ def _view(graph: Any) -> None:
             return
         built.setdefault("streams", set()).add(_stream(graph))
     if "tensors" not in built:
-        found = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
-        found[0].trigraph = _Owner(weakref.ref(graph))
+        views = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
+        views[0].trigraph = _Owner(weakref.ref(graph))
     if "reverse" in built and "reverse_tensors" not in built:
         built.setdefault("reverse_tensors", _plain(built["reverse"]))
 
@@ -100,7 +100,7 @@ def _stream(graph: Any) -> Any:
     return torch.cuda.current_stream(torch.device(graph.device))
 
 
-def stays(graphs: Iterable[Any]) -> None:
+def record_streams(graphs: Iterable[Any]) -> None:
     """Prevent reuse of the memory of graphs until the current stream is done, if they were built on another."""
     for graph in graphs:
         built = {} if graph is None else graph._built
@@ -128,27 +128,27 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     The reverse arrays are built once per graph, except in a compiled program, which builds missing ones in each call.
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
-    found: tuple[Any, ...] | None = built.get("tensors")
-    if found is None:
+    forward: tuple[Any, ...] | None = built.get("tensors")
+    if forward is None:
         if torch.compiler.is_compiling():
             raise RuntimeError(
                 f"{type(graph).__name__}: this graph was built before trigraph.torch was imported; expected a graph "
                 "that was built or used after the import, in a compiled program"
             )
         _view(graph)
-        found = built["tensors"]
+        forward = built["tensors"]
     if not parts.reverse:
-        return found
+        return forward
     if not reverse:
-        return (*found, *(None for _ in parts.reverse))
+        return (*forward, *(None for _ in parts.reverse))
     backward: tuple[Any, ...] | None = built.get("reverse_tensors")
     if backward is None and torch.compiler.is_compiling():
-        return (*found, *torch.ops.trigraph.reverse_csc(*found, graph.num_src_nodes, graph.num_edges))
+        return (*forward, *torch.ops.trigraph.reverse_csc(*forward, graph.num_src_nodes, graph.num_edges))
     if backward is None:
         graph.prepare()
         _view(graph)
         backward = built["reverse_tensors"]
-    return (*found, *backward)
+    return (*forward, *backward)
 
 
 def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
@@ -176,24 +176,24 @@ def constants(graph: Any) -> tuple[int, ...]:
     return tuple(coarsened(k, n) for k, n in named if k not in derived)
 
 
-def put_together(type_name: str, arrays: Sequence[Any], given: Sequence[int]) -> Any:
+def put_together(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
     """Build a graph from its tensors, reverse ones included, and its `constants`."""
     parts = GRAPH_PARTS[type_name]
     named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
     sizes = {name: named[array].shape[0] - less for name, array, less in parts.reverse_lengths}
-    rest = iter(given)
+    rest = iter(counts)
     return assemble(type_name, tuple(arrays), [sizes[n] if n in sizes else next(rest) for n in parts.numbers])
 
 
-def assemble(type_name: str, arrays: Any, given: Any) -> Any:
+def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
     """Build a graph from numbers and previously checked arrays, without checks; None if the first array is None."""
     if arrays[0] is None:
         return None
     parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
-    found, reverse = dict(zip(parts.arrays, arrays, strict=False)), arrays[len(parts.arrays) :]
+    by_name, reverse = dict(zip(parts.arrays, arrays, strict=False)), arrays[len(parts.arrays) :]
     graph = cls.__new__(cls)
-    graph._assign(**found, **dict(zip(parts.numbers, given, strict=True)))
-    graph._assign(**{name: found[array].shape[0] - less for name, array, less in parts.lengths})
+    graph._assign(**by_name, **dict(zip(parts.numbers, counts, strict=True)))
+    graph._assign(**{name: by_name[array].shape[0] - less for name, array, less in parts.lengths})
     kind = array_kind(arrays[0]) or "torch"
     built: dict[str, Any] = {}
     if reverse and reverse[0] is not None:

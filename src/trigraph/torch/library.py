@@ -19,7 +19,7 @@ from trigraph.checks import bind_sizes, check_call, choice_number, layout
 from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
-from trigraph.torch.graphs import assemble, graph_of, numbers, stays, tensors, uncompiled
+from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -27,7 +27,7 @@ LIBRARY = torch.library.Library("trigraph", "DEF")
 class TorchOperator:
     """One operator of the table as a torch operator: its schema, the order of its arguments, its kernels.
 
-    Arguments have two forms. Within trigraph they are a list of arrays in the order of the table, and `others` by name:
+    Arguments have two forms. Within trigraph they are a list of arrays in the order of the table, and `keywords`:
     graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher they are flat
     (`flattened`), with graph objects as tensors and numbers.
     """
@@ -42,14 +42,14 @@ class TorchOperator:
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
 
-    def __call__(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
+    def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call the operator, and record it if an array requires a gradient or has a tangent."""
         arrays = _autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
-            return self.composite(*self.flattened(arrays, others, self.op.order > 0 or torch.is_grad_enabled()))
+            return self.composite(*self.flattened(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
         forwards = has_tangents(arrays)
         recorded = forwards or requires_grad(arrays)
-        args = self.flattened(arrays, others, recorded or self.op.order > 0)
+        args = self.flattened(arrays, keywords, recorded or self.op.order > 0)
         if not recorded:
             return self.overload(*args)
         try:
@@ -129,107 +129,100 @@ class TorchOperator:
     @property
     def schema(self) -> str:
         """Types and names of arguments and results, without the operator's name."""
-        found = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
+        parameters = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
         for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
             for array in (*parts.arrays, *parts.reverse):
                 absent = argument.optional or array in parts.optional or array in parts.reverse
-                found.append(f"Tensor{'?' * absent} {name}_{array}")
-        found += [f"SymInt {name}_{number}" for name, parts in self.graphs for number in parts.numbers]
+                parameters.append(f"Tensor{'?' * absent} {name}_{array}")
+        parameters += [f"SymInt {name}_{number}" for name, parts in self.graphs for number in parts.numbers]
         for a in self.op.attributes:
             kind = "float" if a.real else "int" if a.size else "bool" if True in a.choices else "str"
-            found.append(f"{kind}{'?' * (None in a.choices)} {a.name}")
-        found += ["str backend"] + ["str wanted"] * self.op.selective
+            parameters.append(f"{kind}{'?' * (None in a.choices)} {a.name}")
+        parameters += ["str backend"] + ["str wanted"] * self.op.selective
         results = ", ".join("Tensor" for _ in self.op.fields)
-        return f"({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
+        return f"({', '.join(parameters)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
-    def flattened(self, arrays: Sequence[Any], others: Mapping[str, Any], reverse: bool) -> list[Any]:
+    def flattened(self, arrays: Sequence[Any], keywords: Mapping[str, Any], reverse: bool) -> list[Any]:
         """Return flat arguments for the dispatcher, including the reverse orders of graphs if `reverse`."""
-        found, numbers_of_graphs = list(arrays), []
+        flat, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
-            graph = others[name]
+            graph = keywords[name]
             if graph is None:
-                found += [None] * (len(parts.arrays) + len(parts.reverse))
+                flat += [None] * (len(parts.arrays) + len(parts.reverse))
                 numbers_of_graphs += [0] * len(parts.numbers)
             else:
-                found += tensors(graph, reverse)
+                flat += tensors(graph, reverse)
                 numbers_of_graphs += numbers(graph)
-        return found + numbers_of_graphs + [others[name] for name in self.plain_names]
+        return flat + numbers_of_graphs + [keywords[name] for name in self.plain_names]
 
     def unflattened(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays and `others` from flat arguments; `convert` is applied to arrays of new graph objects."""
-        others = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
+        """Return arrays and `keywords` from flat arguments; `convert` is applied to arrays of new graph objects."""
+        keywords = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
             stop = i + len(parts.arrays) + len(parts.reverse)
             graph = graph_of(tuple(args[i:stop]))
             if graph is None:
-                given = args[number : number + len(parts.numbers)]
-                graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), given)  # type: ignore[union-attr]
-            others[name] = graph
+                counts = args[number : number + len(parts.numbers)]
+                graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), counts)  # type: ignore[union-attr]
+            keywords[name] = graph
             i, number = stop, number + len(parts.numbers)
-        return list(args[: self.num_arrays]), others
-
-    def compute(self, *args: Any) -> Any:
-        """Compute with flat arguments, as the dispatcher's kernel for CPU and CUDA."""
-        return self.kernel(*args)
+        return list(args[: self.num_arrays]), keywords
 
     @lazy
     def kernel(self) -> Callable[..., Any]:
-        """`run` with flat arguments, opaque to torch's compiler."""
+        """The dispatcher's kernel for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
 
         def run(*args: Any) -> Any:
-            # The arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
-            with on_device(args[self.first], shares=True):
-                return self.run(*self.unflattened(args, array_of))
+            try:
+                # Arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
+                with on_device(args[self.first], shares=True):
+                    return self.compute(*self.unflattened(args, array_of))
+            except MemoryError as error:
+                raise_named(self.op, error)
 
         return uncompiled(run)
 
-    def run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
-        """Compute on the tensors' device, which `on_device` has made current."""
-        try:
-            return self._run(arrays, others)
-        except MemoryError as error:
-            raise_named(self.op, error)
-
-    def _run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
+    def compute(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Check a call and compute on the tensors' device, which `on_device` has made current."""
         first: torch.Tensor = arrays[self.first]
         named = zip(self.array_names, arrays, strict=True)
-        values = {**others, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
+        values = {**keywords, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
         wanted, backend = values.pop("wanted", None), values.pop("backend")
         backend = choose_backend(self.op, values, backend) if backend else "gpu" if first.is_cuda else "fortran"
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
         checked = check_call(self.op, values, wrt, None, BACKENDS[backend][1], backend)
-        found = self.executed(checked, backend, first, {})
+        results = self.execute(checked, backend, first, {})
         if self.op.single:
-            return found[self.op.fields[0].name]
-        return tuple([first.new_empty(0) if t is None else t for t in found.values()])
+            return results[self.op.fields[0].name]
+        return tuple([first.new_empty(0) if t is None else t for t in results.values()])
 
-    def executed(self, checked: Any, backend: str, like: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a call that has passed every check; return its fields by name, with the caller's tensors if `given`.
+    def execute(self, checked: Any, backend: str, like: torch.Tensor, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a call that has passed every check; return its fields by name, with the caller's tensors if `outputs`.
 
         Torch allocates results on a device, because `Tensor.record_stream` does not protect memory of another library
         from reuse while another stream reads it.
         """
-        found: dict[str, Any] = dict.fromkeys((f.name for f in self.op.fields), None)
+        allocated: dict[str, Any] = dict.fromkeys((f.name for f in self.op.fields), None)
         if like.is_cuda:
-            stays([checked.values[name] for name, _ in self.graphs])
+            record_streams([checked.values[name] for name, _ in self.graphs])
             for f in self.op.fields:
-                if f.name in checked.wanted and f.name not in given:
+                if f.name in checked.wanted and f.name not in outputs:
                     shape, dtype = layout(self.op, f, checked.values, checked.sizes)
                     shape = (*shape, 1) if f.name in checked.columns else shape
-                    found[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
-            checked.out.update((n, array_of(t)) for n, t in found.items() if t is not None)
+                    allocated[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
+            checked.out.update((n, array_of(t)) for n, t in allocated.items() if t is not None)
         result = execute(self.op, checked, backend)
         results = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         return {
-            n: given[n] if n in given else found[n] if a is None or like.is_cuda else tensor_from(a)
+            n: outputs[n] if n in outputs else allocated[n] if a is None or like.is_cuda else tensor_from(a)
             for n, a in results.items()
         }
 
     def fake(self, *args: Any) -> Any:
-        """Return uninitialized tensors with the shapes and dtypes of `run`."""
-        arrays, others = self.unflattened(args, lambda t: t)
-        values = {**others, **dict(zip(self.array_names, arrays, strict=True))}
+        """Return uninitialized tensors with the shapes and dtypes of `compute`."""
+        arrays, keywords = self.unflattened(args, lambda t: t)
+        values = {**keywords, **dict(zip(self.array_names, arrays, strict=True))}
         op, first = self.op, arrays[self.first]
         columns = set()
         for a in op.arguments:
@@ -241,15 +234,15 @@ class TorchOperator:
         returned = {f.name for f in op.returned(values, sizes)}
         if op.selective:
             returned &= set(values["wanted"].split(","))
-        found = []
+        fields = []
         for f in op.fields:
             if f.name not in returned:
-                found.append(first.new_empty(0))
+                fields.append(first.new_empty(0))
                 continue
             shape, dtype = layout(op, f, values, sizes)
             kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision numbers
-            found.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
-        return found[0] if op.single else tuple(found)
+            fields.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
+        return fields[0] if op.single else tuple(fields)
 
 
 def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
@@ -312,52 +305,52 @@ class _Derivative:
         left = self.constants | absent
         ctx.mark_non_differentiable(*[results[i] for i, n in enumerate(self.fields) if n in left])
 
-    def chosen(self, others: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
+    def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without elements, and the positions of results that bwd reuses.
 
         Fields have no elements if they are not requested, or do not exist for the attributes of the call. A position is
         None if the result does not exist or bwd does not read it, so that its memory can be freed or overwritten.
         """
         if self.op.op.selective:
-            return frozenset(self.fields).difference(others["wanted"].split(",")), []
-        key = tuple([others[name] for name in self.op.op.choices])
-        found = self.of_choices.get(key)
-        if found is None:
-            choices = {a.name: choice_number(a.choices, others[a.name]) for a in self.op.op.attributes if a.choices}
+            return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
+        key = tuple([keywords[name] for name in self.op.op.choices])
+        choice = self.of_choices.get(key)
+        if choice is None:
+            choices = {a.name: choice_number(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices}
             absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
             unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
             places = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
-            found = self.of_choices[key] = absent, places
-        return found
+            choice = self.of_choices[key] = absent, places
+        return choice
 
     def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call and its reusable results by name, and all others."""
         saved, count = ctx.saved_tensors, self.op.num_tensors
-        arrays, others = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
+        arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
             values |= zip(self.spec.given_back, saved[count:], strict=True)
-        return values, others
+        return values, keywords
 
-    def call(self, op: TorchOperator, values: dict[str, Any], others: dict[str, Any], fields: Sequence[str]) -> Any:
+    def call(self, op: TorchOperator, values: dict[str, Any], keywords: dict[str, Any], fields: Sequence[str]) -> Any:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
-        result = op([values.get(name) for name in op.array_names], {**others, "wanted": ",".join(fields)})
-        found = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
-        return {n: t for n, t in found if n in fields}
+        result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
+        named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
+        return {n: t for n, t in named if n in fields}
 
     def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return zero gradients of all outputs by name."""
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
-    def is_multilinear(self, others: Mapping[str, Any]) -> bool:
+    def is_multilinear(self, keywords: Mapping[str, Any]) -> bool:
         """Whether the operator is linear in each of its inputs."""
         if self.spec.name == "agg_weighted_n2n":
-            return others["op"] == "sum" or (others["op"], others["mean_by"]) == ("mean", "count")
+            return keywords["op"] == "sum" or (keywords["op"], keywords["mean_by"]) == ("mean", "count")
         return all(a.degree == 1 for a in self.spec.inputs)
 
-    def third(self, values: Mapping[str, Any], others: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
+    def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
         """Return a function from names of bwd2's arguments to their gradients, given cotangents of its fields.
 
         Bwd2 returns J a and d/dx <g, J a>. In a multilinear operator its tangent along c is the sum over inputs n of
@@ -366,26 +359,26 @@ class _Derivative:
         """
         names = [n for n in self.inputs if values[n] is not None]
         grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
-        if not self.is_multilinear(others):
+        if not self.is_multilinear(keywords):
             from trigraph.torch.plain import PLAIN, second  # loads SciPy's special functions
 
-            given, function = second(names, self.outputs, values, others, PLAIN[self.spec.name])
-            results, pull = torch.func.vjp(function, *given.values())[:2]
+            inputs, function = second(names, self.outputs, values, keywords, PLAIN[self.spec.name])
+            results, pull = torch.func.vjp(function, *inputs.values())[:2]
             fields = [*(f"grad_{n}" for n in self.outputs), *names]
             seeds = tuple(
                 cotangents[n].to(t.dtype) if n in cotangents else torch.zeros_like(t)
                 for n, t in zip(fields, results, strict=True)
             )
-            found = dict(zip(given, pull(seeds), strict=True))
-            return lambda wanted: {n: found[n] for n in wanted}
+            by_input = dict(zip(inputs, pull(seeds), strict=True))
+            return lambda wanted: {n: by_input[n] for n in wanted}
         bwd, bwd2 = self.later
 
         def gradients(wanted: Sequence[str]) -> dict[str, torch.Tensor]:
-            found: dict[str, torch.Tensor] = {}
+            by_input: dict[str, torch.Tensor] = {}
 
             def add(op: TorchOperator, changed: dict[str, Any], fields: Mapping[str, str]) -> None:
-                for n, t in self.call(op, {**values, **changed}, dict(others), tuple(fields)).items():
-                    found[fields[n]] = found[fields[n]] + t if fields[n] in found else t
+                for n, t in self.call(op, {**values, **changed}, dict(keywords), tuple(fields)).items():
+                    by_input[fields[n]] = by_input[fields[n]] + t if fields[n] in by_input else t
 
             of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
             of_inputs = {n: n for n in names if n in wanted}
@@ -398,27 +391,27 @@ class _Derivative:
             for n, t in along.items():
                 rest = {k: v for k, v in of_inputs.items() if k != n}
                 add(bwd2, {n: t, f"gg_{n}": None}, {**of_grads, **rest})
-            return found
+            return by_input
 
         return gradients
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
-        values, others = self.arguments(ctx)
+        values, keywords = self.arguments(ctx)
         if self.order == 2:
-            there = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
+            present = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
             wanted = [n for n, need in zip(self.op.array_names, needed, strict=False) if need]
-            found = self.third(values, others, there)(wanted) if there else {}
-            return (*(found.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
+            grads = self.third(values, keywords, present)(wanted) if present else {}
+            return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
         prefix = "grad_" if self.order == 0 else "gg_"
-        given = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
-        if self.order == 0 and any(t is None for t in given.values()):
-            given = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in given.items() if t is not None}
+        prefixed = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
+        if self.order == 0 and any(t is None for t in prefixed.values()):
+            prefixed = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in prefixed.items() if t is not None}
         op = self.later[self.order]
         names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
         fields = [f.name for f in op.op.fields if f.name in names]
-        found = self.call(op, values | given, others, fields)
-        return (*(found.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
+        grads = self.call(op, values | prefixed, keywords, fields)
+        return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
     def tangents(self, ctx: Any, tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
@@ -426,43 +419,43 @@ class _Derivative:
         With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
         derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
-        values, others = self.arguments(ctx)
+        values, keywords = self.arguments(ctx)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
         if self.order == 2:
-            results = self.third_tangents(values, others, along)
+            results = self.third_tangents(values, keywords, along)
             return results if len(results) > 1 else results[0]
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
-            found = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, others, names)
-            found = {n.removeprefix("grad_"): t for n, t in found.items()}
+            by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
+            by_field = {n.removeprefix("grad_"): t for n, t in by_field.items()}
         else:
-            fields = tuple(n for n in self.fields if n not in self.chosen(others)[0])
-            found = self.call(bwd2, values | direction, others, fields) if direction else {}
+            fields = tuple(n for n in self.fields if n not in self.chosen(keywords)[0])
+            by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
-                for n, t in self.call(bwd, more, others, fields).items():
-                    found[n] = found[n] + t if n in found else t
-        results = tuple(found.get(n) for n in self.fields)
+                for n, t in self.call(bwd, more, keywords, fields).items():
+                    by_field[n] = by_field[n] + t if n in by_field else t
+        results = tuple(by_field.get(n) for n in self.fields)
         return results if len(results) > 1 else results[0]
 
     def third_tangents(
-        self, values: Mapping[str, Any], others: Mapping[str, Any], along: Mapping[str, torch.Tensor]
+        self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
         """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
         from trigraph.torch.plain import PLAIN, second
 
         names = [n for n in self.inputs if values[n] is not None]
-        given, function = second(names, self.outputs, values, others, PLAIN[self.spec.name])
-        results, pull = torch.func.vjp(function, *given.values())[:2]
+        inputs, function = second(names, self.outputs, values, keywords, PLAIN[self.spec.name])
+        results, pull = torch.func.vjp(function, *inputs.values())[:2]
         zeros = tuple(map(torch.zeros_like, results))
         push = torch.func.vjp(pull, zeros)[1]
-        tangents = push(tuple(along.get(n, torch.zeros_like(t)) for n, t in given.items()))[0]
-        found = dict(zip([*(f"grad_{n}" for n in self.outputs), *names], tangents, strict=True))
-        wanted = set(others["wanted"].split(","))
-        return tuple(found.get(n) if n in wanted else None for n in self.fields)
+        tangents = push(tuple(along.get(n, torch.zeros_like(t)) for n, t in inputs.items()))[0]
+        by_field = dict(zip([*(f"grad_{n}" for n in self.outputs), *names], tangents, strict=True))
+        wanted = set(keywords["wanted"].split(","))
+        return tuple(by_field.get(n) if n in wanted else None for n in self.fields)
 
 
 def _vmap(op: TorchOperator) -> Callable[..., Any]:
@@ -490,7 +483,7 @@ def _register(op: TorchOperator) -> TorchOperator:
     LIBRARY.define(f"call_{op.op.name}{op.schema}")
     LIBRARY.impl(f"call_{op.op.name}", op.call_flat, "CompositeImplicitAutograd")
     for key in ("CPU", "CUDA"):
-        LIBRARY.impl(op.op.name, op.compute, key)
+        LIBRARY.impl(op.op.name, lambda *args: op.kernel(*args), key)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
 
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:

@@ -83,9 +83,9 @@ def _column(caller: str, name: str, value: Any) -> Any:
 
 def radial_basis_fwd(output_rbf: Any, output_sbf_rad: Any, input_vector: Any, input_w: Any) -> None:
     """Radial bases of the distances `input_vector` (num_edges, 1) over the cutoff, for the frequencies `input_w`."""
-    name, given = "radial_basis_fwd", dict(locals())
-    given["input_vector"] = _column(name, "input_vector", input_vector)
-    write(name, {"rbf": "output_rbf", "sbf_rad": "output_sbf_rad"}, _BASIS, given, 0)
+    name, parameters = "radial_basis_fwd", dict(locals())
+    parameters["input_vector"] = _column(name, "input_vector", input_vector)
+    write(name, {"rbf": "output_rbf", "sbf_rad": "output_sbf_rad"}, _BASIS, parameters, 0)
 
 
 def radial_basis_bwd(
@@ -97,11 +97,11 @@ def radial_basis_bwd(
     input_w: Any,
 ) -> None:
     """Vector-Jacobian product of :func:`radial_basis_fwd`."""
-    name, given = "radial_basis_bwd", dict(locals())
+    name, parameters = "radial_basis_bwd", dict(locals())
     for distances in ("output_grad_vector", "input_vector"):
-        given[distances] = _column(name, distances, given[distances])
+        parameters[distances] = _column(name, distances, parameters[distances])
     arguments = {"grad_rbf": "input_grad_rbf", "grad_sbf_rad": "input_grad_sbf_rad", **_BASIS}
-    write(name, {"dist": "output_grad_vector", "freq": "output_grad_w"}, arguments, given, 0)
+    write(name, {"dist": "output_grad_vector", "freq": "output_grad_w"}, arguments, parameters, 0)
 
 
 def agg_edge_to_edge_fwd(
@@ -117,9 +117,11 @@ def agg_edge_to_edge_fwd(
     cuda_stream: int = 0,
 ) -> None:
     """Triplet sum of DimeNet++; arrays as of `trigraph.agg_edge_to_edge_fwd`."""
-    name, given = "agg_edge_to_edge_fwd", dict(locals())
-    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
-    write(name, {"out": "output_embedding"}, _TRIPLETS, given, cuda_stream)
+    name, parameters = "agg_edge_to_edge_fwd", dict(locals())
+    parameters["coo_idx"] = edge_graph(
+        name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index
+    )
+    write(name, {"out": "output_embedding"}, _TRIPLETS, parameters, cuda_stream)
 
 
 def agg_edge_to_edge_bwd(
@@ -137,10 +139,10 @@ def agg_edge_to_edge_bwd(
     cuda_stream: int = 0,
 ) -> None:
     """Vector-Jacobian product of :func:`agg_edge_to_edge_fwd`, without that of the vectors, as the original."""
-    name, given = "agg_edge_to_edge_bwd", dict(locals())
-    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
+    name, parameters = "agg_edge_to_edge_bwd", dict(locals())
+    parameters["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
     outputs = {"sbf_rad": "output_grad_rbf", "embedding": "output_grad_embedding", "weights": "output_grad_weights"}
-    write(name, outputs, {"grad_out": "input_grad_embedding", **_TRIPLETS}, given, cuda_stream)
+    write(name, outputs, {"grad_out": "input_grad_embedding", **_TRIPLETS}, parameters, cuda_stream)
 
 
 def agg_edge_to_edge_bwd2_grad(
@@ -158,9 +160,11 @@ def agg_edge_to_edge_bwd2_grad(
     cuda_stream: int = 0,
 ) -> None:
     """Second order of the triplet sum with respect to its gradient; as `trigraph.agg_edge_to_edge_bwd2_grad`."""
-    name, given = "agg_edge_to_edge_bwd2_grad", dict(locals())
-    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
-    write(name, {"grad_out": "output_grad_grad_embedding"}, _SECOND, given, cuda_stream)
+    name, parameters = "agg_edge_to_edge_bwd2_grad", dict(locals())
+    parameters["coo_idx"] = edge_graph(
+        name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index
+    )
+    write(name, {"grad_out": "output_grad_grad_embedding"}, _SECOND, parameters, cuda_stream)
 
 
 def agg_edge_to_edge_bwd2_main(
@@ -180,14 +184,14 @@ def agg_edge_to_edge_bwd2_main(
     cuda_stream: int = 0,
 ) -> None:
     """Second order of the triplet sum with respect to its inputs; as `trigraph.agg_edge_to_edge_bwd2_main`."""
-    name, given = "agg_edge_to_edge_bwd2_main", dict(locals())
-    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
+    name, parameters = "agg_edge_to_edge_bwd2_main", dict(locals())
+    parameters["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
     outputs = {
         "sbf_rad": "output_grad_rbf_grad_embedding",
         "embedding": "output_grad_embedding_grad_rbf",
         "weights": "output_grad_weights",
     }
-    write(name, outputs, {"grad_out": "input_grad_embedding", **_SECOND}, given, cuda_stream)
+    write(name, outputs, {"grad_out": "input_grad_embedding", **_SECOND}, parameters, cuda_stream)
 
 
 def __getattr__(name: str) -> Any:

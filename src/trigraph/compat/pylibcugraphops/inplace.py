@@ -33,15 +33,15 @@ def _renamed(arguments: Names, outputs: Names, message: str) -> str:
 
 
 def write(
-    function: str, outputs: Names, arguments: Names, given: Mapping[str, Any], stream: int, **attributes: Any
+    function: str, outputs: Names, arguments: Names, parameters: Mapping[str, Any], stream: int, **attributes: Any
 ) -> None:
     """Compute the fields whose outputs are not None into them; without any there is nothing to do.
 
-    `function` has this name in `trigraph` and in the drop-in. `given` are values by the original's names; `attributes`
-    have the same names and meanings in both. `stream` is the address of a CUDA stream, for arrays of a device; 0: the
-    current one.
+    `function` has this name in `trigraph` and in the drop-in. `parameters` are values by the original's names;
+    `attributes` have the same names and meanings in both. `stream` is the address of a CUDA stream, for arrays of a
+    device; 0: the current one.
     """
-    results = {field: given[name] for field, name in outputs.items()}
+    results = {field: parameters[name] for field, name in outputs.items()}
     for field, value in results.items():
         if is_tensor(value) and value.is_neg():  # it would be read as a copy, and the copy be written
             raise ValueError(
@@ -50,7 +50,7 @@ def write(
     written = {field: as_array(value) for field, value in results.items() if value is not None}
     if not written:
         return
-    values = {argument: as_array(given[name]) for argument, name in arguments.items()}
+    values = {argument: as_array(parameters[name]) for argument, name in arguments.items()}
     if "wrt" in inspect.signature(FUNCTIONS[function]).parameters:
         attributes["wrt"] = list(written)
     try:

@@ -94,11 +94,11 @@ def mha_gat_n2n_fwd(
     stream_id: int = 0,
 ) -> None:
     """Multi-head attention from source to destination nodes; arrays as of `trigraph.mha_gat_n2n_fwd`."""
-    name, given = "mha_gat_n2n_fwd", dict(locals())
-    given["graph"] = _csc(name, graph)
+    name, parameters = "mha_gat_n2n_fwd", dict(locals())
+    parameters["graph"] = _csc(name, graph)
     outputs = {"output_embedding": "output_embedding", "softmax_scores": "softmax_scores"}
     attributes = _attributes(name, params) | {"return_softmax_scores": True}
-    write(name, outputs, _ATTENTION, given, stream_id, **attributes)
+    write(name, outputs, _ATTENTION, parameters, stream_id, **attributes)
 
 
 def mha_gat_n2n_bwd(
@@ -120,15 +120,15 @@ def mha_gat_n2n_bwd(
 
     `grad_softmax_scores` and `grad_attention_weights_workspace` are work spaces of the original, and left as they are.
     """
-    name, given = "mha_gat_n2n_bwd", dict(locals())
-    given["graph"] = _csc(name, graph)
+    name, parameters = "mha_gat_n2n_bwd", dict(locals())
+    parameters["graph"] = _csc(name, graph)
     outputs = {
         "src_embedding": "grad_src_node_embedding",
         "dst_embedding": "grad_dst_node_embedding",
         "attention_weights": "grad_attention_weights",
     }
     arguments = {n: n for n in ("grad_output_embedding", "softmax_scores")} | _ATTENTION
-    write(name, outputs, arguments, given, stream_id, **_attributes(name, params))
+    write(name, outputs, arguments, parameters, stream_id, **_attributes(name, params))
 
 
 mha_gat_n2n_bwd_fp32_fp32_fp32_fp32 = mha_gat_n2n_bwd
@@ -145,9 +145,9 @@ def agg_weighted_n2n_fwd(
     stream_id: int = 0,
 ) -> None:
     """Weighted aggregation over the edges into a node; arrays as of `trigraph.agg_weighted_n2n_fwd`."""
-    name, given = "agg_weighted_n2n_fwd", dict(locals())
-    given["graph"] = _csc(name, graph)
-    write(name, _AGGREGATED, _AGGREGATION, given, stream_id, op=_aggregation(name, aggregation_operation))
+    name, parameters = "agg_weighted_n2n_fwd", dict(locals())
+    parameters["graph"] = _csc(name, graph)
+    write(name, _AGGREGATED, _AGGREGATION, parameters, stream_id, op=_aggregation(name, aggregation_operation))
 
 
 def agg_weighted_n2n_bwd(
@@ -168,11 +168,11 @@ def agg_weighted_n2n_bwd(
     What the forward has returned (`output_embedding`, `output_extrema_location`, `node_degree`) is computed again where
     it is None.
     """
-    name, given = "agg_weighted_n2n_bwd", dict(locals())
-    given["graph"] = _csc(name, graph)
+    name, parameters = "agg_weighted_n2n_bwd", dict(locals())
+    parameters["graph"] = _csc(name, graph)
     outputs = {"embedding": "grad_input", "edge_weight": "grad_edge_weight"}
     arguments = {"grad_output_embedding": "grad_output", **_AGGREGATION, **_AGGREGATED}
-    write(name, outputs, arguments, given, stream_id, op=_aggregation(name, aggregation_operation))
+    write(name, outputs, arguments, parameters, stream_id, op=_aggregation(name, aggregation_operation))
 
 
 def __getattr__(name: str) -> Any:

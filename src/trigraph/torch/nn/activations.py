@@ -127,9 +127,9 @@ def activation(owner: str, act: str | Activation) -> Activation:
         if not callable(act):
             raise TypeError(f"{owner}: act is a {type(act).__name__}; expected a callable or the name of an activation")
         return act
-    known = {name.lower(): getattr(torch.nn, name) for name in torch.nn.modules.activation.__all__}
-    known |= {"silu": SiLU, "swish": SiLU}
+    classes = {name.lower(): getattr(torch.nn, name) for name in torch.nn.modules.activation.__all__}
+    classes |= {"silu": SiLU, "swish": SiLU}
     plain = act.lower().replace("_", "").replace("-", "")
-    if plain not in known:
-        raise ValueError(f"{owner}: act is {shown(act)}; expected a callable or one of {', '.join(sorted(known))}")
-    return known[plain]()
+    if plain not in classes:
+        raise ValueError(f"{owner}: act is {shown(act)}; expected a callable or one of {', '.join(sorted(classes))}")
+    return classes[plain]()

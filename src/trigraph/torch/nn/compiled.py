@@ -87,14 +87,14 @@ class Inputs(NamedTuple):
         shifts = neighbors.shifts
         if cells is not None and shifts is None:
             shifts = batch.new_zeros(neighbors.graph.num_edges, 3)
-        *others, members = (tensors(graph, True) for graph in graphs_of(neighbors))
+        *graphs, members = (tensors(graph, True) for graph in graphs_of(neighbors))
         if neighbors.num_structures == 1:
             members = (torch.cat([members[0], members[0][-1:]]), *members[1:])
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
         # A program requires the strides that it was traced with.
         z, pos, batch = z.long().contiguous(), pos.contiguous(), batch.contiguous()
         cells, shifts = (None if t is None else t.contiguous() for t in (cells, shifts))
-        return cls(z, pos, cells, batch, shifts, (*others, members))
+        return cls(z, pos, cells, batch, shifts, (*graphs, members))
 
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
         """Return the neighbours, with graphs whose sizes come from the tensors."""
@@ -108,7 +108,7 @@ def graphs_of(neighbors: Neighbors) -> tuple[Any, ...]:
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
-def example_of(model: Potential, given: Inputs, least: int = 17) -> Inputs:
+def example_of(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
     """Return at least so many structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns the same symbol to equal sizes in the example. Therefore the numbers of atoms, edges and structures,
@@ -120,9 +120,9 @@ def example_of(model: Potential, given: Inputs, least: int = 17) -> Inputs:
         batch = torch.arange(structures).repeat_interleave(torch.arange(structures) % 4 + 4)
         places = torch.cartesian_prod(*3 * [torch.arange(2.0)])[torch.cat([torch.arange(n) for n in batch.bincount()])]
         pos = 0.45 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))
-        z = given.z.cpu()[torch.randint(len(given.z), (len(batch),), generator=generator)].to(given.z.device)
-        cells = None if given.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
-        pos, cells = pos.to(given.pos), None if cells is None else cells.to(given.pos)
+        z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
+        cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
+        pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
         # All neighbours: with at most two into each atom, numbers of atoms and edges could not differ in all sizes.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
@@ -149,10 +149,10 @@ class _Program:
     It is a function of tensors alone: positions, cells, graphs, parameters and buffers.
     """
 
-    def __init__(self, model: Potential, facts: Facts, kind: _Kind, given: Inputs, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: Potential, facts: Facts, kind: _Kind, inputs: Inputs, options: Mapping[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, facts.values, 0
         with torch.device("cpu"):  # instead of a default device
-            example, another = (example_of(model, given, least) for least in (17, 29))
+            example, another = (example_of(model, inputs, least) for least in (17, 29))
         for one in (example, another):
             one.pos.requires_grad_(kind.create_graph)
             if kind.cells_require_grad:
@@ -170,9 +170,9 @@ class _Program:
             self.compilations += 1
             return self.compilations
 
-        def run(state: Sequence[Tensor], *given: Any) -> Any:
+        def run(state: Sequence[Tensor], *inputs: Any) -> Any:
             count()
-            return program(dict(zip(facts.state, state, strict=True)), *given)
+            return program(dict(zip(facts.state, state, strict=True)), *inputs)
 
         self.compiled = torch.compile(with_own_code(run), dynamic=True, fullgraph=True, **options)
         got = self._got(model, facts, example)
@@ -185,13 +185,13 @@ class _Program:
             )
         self._compare(type(model).__name__, got, expected)
 
-    def __call__(self, state: Mapping[str, Tensor], given: Inputs) -> Any:
+    def __call__(self, state: Mapping[str, Tensor], inputs: Inputs) -> Any:
         with torch.set_grad_enabled(self.kind.create_graph):
-            return self.compiled(list(state.values()), *given)
+            return self.compiled(list(state.values()), *inputs)
 
-    def takes(self, state: Mapping[str, Tensor], given: Inputs) -> bool:
+    def takes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
         """Return whether structures of these sizes meet the conditions of the trace."""
-        leaves = leaves_of(state, given)
+        leaves = leaves_of(state, inputs)
         shapes = [t.shape for t in leaves]
         if shapes != self.shapes and not self.conditions.evaluate_guards_expression(self.condition, leaves):
             return False
@@ -205,7 +205,7 @@ class _Program:
         """
         eager = _copied(model, facts)
         before = Facts(eager)
-        found = self._found(before.state, example, eager)
+        results = self._found(before.state, example, eager)
         after = Facts(eager)
         changed = differences(before.values, after.values)
         if changed:
@@ -213,13 +213,13 @@ class _Program:
                 f"compile_potential: {type(model).__name__} changes {changed[0]} when it is called, as a program would "
                 "not; expected a buffer that is changed in place, or a value that is there before (call the model once)"
             )
-        return found, {n: t for n, t in after.state.items() if n not in after.parameters}
+        return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
     def _got(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the same of the program, which the first call compiles."""
         state = {n: t if n in facts.parameters else t.clone() for n, t in facts.state.items()}
         try:
-            found = self._found(state, example, None)
+            results = self._found(state, example, None)
         except Exception as error:
             if "InvalidCxxCompiler" in str(error):
                 raise RuntimeError(
@@ -230,7 +230,7 @@ class _Program:
                 f"compile_potential: {type(model).__name__} cannot be compiled; expected a model whose traced program "
                 f"torch.compile takes: {error}"
             ) from error
-        return found, {n: t for n, t in state.items() if n not in facts.parameters}
+        return results, {n: t for n, t in state.items() if n not in facts.parameters}
 
     def _compare(self, name: str, got: Any, expected: Any) -> None:
         """Raise RuntimeError unless results and buffers of `_got` and `_expected` agree.
@@ -308,13 +308,13 @@ def _without_small_products(program: Any) -> None:
         with program.graph.inserting_before(node):
             call = program.graph.call_function
             if inner:
-                found = call(aten.mul.Tensor, (first, second))
+                replacement = call(aten.mul.Tensor, (first, second))
             else:
                 product = call(aten.mul.Tensor, (first, call(aten.t.default, (second,))))
-                found = call(aten.sum.dim_IntList, (product, [1], True))
+                replacement = call(aten.sum.dim_IntList, (product, [1], True))
             if node.target is aten.addmm.default:
-                found = call(aten.add.Tensor, (node.args[0], found))
-        node.replace_all_uses_with(found)
+                replacement = call(aten.add.Tensor, (node.args[0], replacement))
+        node.replace_all_uses_with(replacement)
         program.graph.erase_node(node)
     program.recompile()
 
@@ -332,11 +332,11 @@ def traced_program(
     `plain` names tensors that are neither; those cannot be traced.
     """
 
-    def function(state: Mapping[str, Tensor], *given: Any) -> tuple[Tensor | None, ...]:
+    def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
             return torch.func.functional_call(_Atoms(model), {f"model.{n}": t for n, t in state.items()}, arguments)
 
-        inputs = Inputs(*given)
+        inputs = Inputs(*fields)
         return tuple(derivatives(atoms, *inputs[:3], inputs.neighbors(given_constants), True))
 
     place = example.pos.detach().requires_grad_()
@@ -359,9 +359,9 @@ def condition_of(program: Any) -> str:
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
 
 
-def leaves_of(state: Mapping[str, Tensor], given: Inputs) -> list[Tensor]:
+def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
     """Return the tensors that a traced program takes."""
-    return [t for t in (*state.values(), *given[:-1], *itertools.chain(*given.graphs)) if t is not None]
+    return [t for t in (*state.values(), *inputs[:-1], *itertools.chain(*inputs.graphs)) if t is not None]
 
 
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
@@ -467,53 +467,53 @@ class CompiledPotential(Module):
             cells = cells.detach()
         # Torch compiles again for another class, such as Parameter.
         pos = pos if type(pos) is Tensor else pos.view_as(pos)
-        given = Inputs.of(z, pos, cells, neighbors)
+        inputs = Inputs.of(z, pos, cells, neighbors)
         facts = self._facts
         if facts is None or not facts.unchanged(self.model):
             facts = self._facts = self._shared(Facts(self.model))
-        program = self._program(facts, given, neighbors, create_graph)
-        if not program.takes(facts.state, given):
-            _tell("ran without its program, because the model takes another branch,", given)
+        program = self._program(facts, inputs, neighbors, create_graph)
+        if not program.takes(facts.state, inputs):
+            _tell("ran without its program, because the model takes another branch,", inputs)
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
         before = program.compilations
-        energy, forces, stress, energies = program(facts.state, given)
+        energy, forces, stress, energies = program(facts.state, inputs)
         if program.compilations > before:
-            _tell(f"recompiled its program ({program.compilations} compilations)", given)
+            _tell(f"recompiled its program ({program.compilations} compilations)", inputs)
         if neighbors.num_structures == 1:
             energy, stress = energy[:1], None if stress is None else stress[:1]
         return EnergyForcesStress(energy, forces, stress, energies)
 
-    def _program(self, facts: Facts, given: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
+    def _program(self, facts: Facts, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
         """Return the program of the kind of call and the facts of the model; make it if there is none."""
         kind = _Kind(
-            given.pos.dtype,
-            given.pos.device,
-            given.batch.dtype,
-            given.cells is not None,
+            inputs.pos.dtype,
+            inputs.pos.device,
+            inputs.batch.dtype,
+            inputs.cells is not None,
             tuple(map(constants, graphs_of(neighbors))),
             create_graph,
-            given.cells is not None and given.cells.requires_grad,
-            _surroundings(given.pos.device),
+            inputs.cells is not None and inputs.cells.requires_grad,
+            _surroundings(inputs.pos.device),
         )
-        found = self._found(kind, facts)
-        if found is not None:
-            return found
+        program = self._found(kind, facts)
+        if program is not None:
+            return program
         with _lock:
-            found = self._found(kind, self._shared(facts))  # of another thread
-            if found is not None:
-                return found
+            program = self._found(kind, self._shared(facts))  # of another thread
+            if program is not None:
+                return program
             alike = [differences(p.values, facts.values) for p in self.programs if p.kind == kind]
             changed = min(alike, key=len)[0] if alike else None
             if len(alike) > 3:
-                _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", given)
-            devices = [given.pos.device] if given.pos.is_cuda else []
+                _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs)
+            devices = [inputs.pos.device] if inputs.pos.is_cuda else []
             with _reported(type(self.model).__name__, changed), torch.random.fork_rng(devices):
-                found = _Program(self.model, facts, kind, given, self.options)
-            self.programs.append(found)
+                program = _Program(self.model, facts, kind, inputs, self.options)
+            self.programs.append(program)
             if len(self.programs) > MOST_PROGRAMS:
                 self._dropped += self.programs.pop(0).compilations
-                _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", given)
-            return found
+                _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", inputs)
+            return program
 
     def _found(self, kind: _Kind, facts: Facts) -> _Program | None:
         for program in reversed(self.programs):
@@ -530,9 +530,9 @@ class CompiledPotential(Module):
         return facts
 
 
-def _tell(what: str, given: Inputs) -> None:
-    edges = len(given.graphs[1][0]) - 1  # type: ignore[arg-type]
-    warnings.warn(f"CompiledPotential: {what} for {len(given.z)} atoms with {edges} edges", stacklevel=5)
+def _tell(what: str, inputs: Inputs) -> None:
+    edges = len(inputs.graphs[1][0]) - 1  # type: ignore[arg-type]
+    warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=5)
 
 
 @contextlib.contextmanager

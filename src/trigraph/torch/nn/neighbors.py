@@ -38,8 +38,8 @@ def search(
         frame[~periodic] = np.linalg.svd(frame[periodic])[2][periodic.sum() :]
     inverses = np.linalg.inv(frames)
     heights = 1 / np.linalg.norm(inverses, axis=1)  # distances between opposite faces
-    others = np.where(flags.any(1, keepdims=True), MOST_CUTOFFS, math.inf)
-    most = np.where(flags, most_cells_of(dtype_of(pos.dtype)), others)
+    most_cutoffs = np.where(flags.any(1, keepdims=True), MOST_CUTOFFS, math.inf)
+    most = np.where(flags, most_cells_of(dtype_of(pos.dtype)), most_cutoffs)
     most = (most + 1) * np.where(flags, 1.0, cutoff)
     box, pbc, inverse, height, limit = (
         torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, most)
@@ -57,8 +57,8 @@ def search(
     around = torch.where(pbc, (reach * parts / height).ceil(), 1.0).long()
     part = ((at - crossed - lowest[of_atom]) / width[of_atom] * parts[of_atom]).long()
     part = part.clamp(min=0).minimum(parts[of_atom].long() - 1)
-    found = list(_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), around, part, crossed.long()))
-    src, dst, shifts = (torch.cat(tensors) for tensors in zip(*found, strict=True))
+    pairs = list(_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), around, part, crossed.long()))
+    src, dst, shifts = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     src, dst, shifts = _sorted(src, dst, shifts, len(pos))
     return src, dst, shifts, _offset(shifts, box[of_atom[src]])
 
@@ -87,11 +87,13 @@ def _pairs(
     chunk = max(1, CANDIDATES // len(steps))
     for atoms in torch.arange(len(positions), device=part.device).split(chunk):
         own = of_atom[atoms][:, None]
-        there = part[atoms][:, None] + steps
-        shift = torch.where(pbc[own], there.div(parts[own], rounding_mode="floor"), 0)
-        there = there - shift * parts[own]
-        inside = ((there >= 0) & (there < parts[own]) & (steps.abs() <= around[own])).all(-1)
-        number = ((own * span[0] + there[..., 0]) * span[1] + there[..., 1]) * span[2] + there[..., 2]
+        neighbor_part = part[atoms][:, None] + steps
+        shift = torch.where(pbc[own], neighbor_part.div(parts[own], rounding_mode="floor"), 0)
+        neighbor_part = neighbor_part - shift * parts[own]
+        inside = ((neighbor_part >= 0) & (neighbor_part < parts[own]) & (steps.abs() <= around[own])).all(-1)
+        number = ((own * span[0] + neighbor_part[..., 0]) * span[1] + neighbor_part[..., 1]) * span[2] + neighbor_part[
+            ..., 2
+        ]
         begin, end = (torch.searchsorted(ascending, number, right=right) for right in (False, True))
         counts = torch.where(inside, end - begin, 0).flatten()
         stops = counts.cumsum(0)

@@ -151,8 +151,8 @@ class Potential(Module):
             In torch.jit.trace without `neighbors`.
         """
         neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors)
-        found = self.summed(z, pos, cells, neighbors)
-        return found[0] if neighbors.batch is None else found
+        energies = self.summed(z, pos, cells, neighbors)
+        return energies[0] if neighbors.batch is None else energies
 
     def summed(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
         """Return the sums of `forward`, shape (num_structures, out_channels), of prepared arguments."""

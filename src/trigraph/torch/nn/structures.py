@@ -242,8 +242,8 @@ def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms
 def _periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
     """Return which directions of each structure are periodic, shape (num_structures, 3)."""
     if pbc is None:
-        there = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
-        return np.broadcast_to(np.array(there, bool).reshape(-1, 1), (num_structures, 3))
+        present = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
+        return np.broadcast_to(np.array(present, bool).reshape(-1, 1), (num_structures, 3))
     flags = np.asarray(pbc.cpu() if isinstance(pbc, Tensor) else pbc)
     if flags.dtype != np.bool_:
         raise TypeError(f"{owner}: pbc is {shown(pbc)}; expected bools")
@@ -302,11 +302,11 @@ def _found(
     # A copy: `Neighbors.batch` must stay as it is when the caller writes to the tensor, since graphs are built from it.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
-    found = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
-    if found is None:
+    result = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
+    if result is None:
         edges = _on_host(owner, _array(pos), cutoff, _array(of_atom), cells, flags, batch is None)
-        found = tuple(t.to(pos.device) for t in edges)
-    src, dst, shifts, offset = found
+        result = tuple(t.to(pos.device) for t in edges)
+    src, dst, shifts, offset = result
     vec = pos.detach()[src] - pos.detach()[dst] + offset.to(pos.dtype)
     if max_num_neighbors is not None:
         keep = nearest(dst, length_of(vec), max_num_neighbors)
@@ -322,17 +322,17 @@ def _on_host(
     # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
     structures, starts = np.unique(of_atom[by_structure], return_index=True)
-    found = [(of_atom[:0], of_atom[:0], np.zeros((0, 3), np.int64), positions[:0])]
+    columns = [(of_atom[:0], of_atom[:0], np.zeros((0, 3), np.int64), positions[:0])]
     for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):  # or one empty part
         box = None if boxes is None else boxes[structure]
         try:
-            src, dst, *others = neighbors(positions[atoms], cutoff, box, flags[structure])
+            src, dst, *rest = neighbors(positions[atoms], cutoff, box, flags[structure])
         except ValueError as error:
             if alone:
                 raise
             raise ValueError(f"{owner}: structure {structure} of the batch: {error}") from None
-        found.append((atoms[src], atoms[dst], *others))
-    arrays = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        columns.append((atoms[src], atoms[dst], *rest))
+    arrays = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     by_src = np.argsort(arrays[0], kind="stable")
     return [torch.from_numpy(array[by_src]) for array in arrays]
 

@@ -1,0 +1,227 @@
+"""Every operator in plain array operations, for torch and JAX: they differentiate it where no compiled operator does.
+
+A function takes a `Library`, the arrays of a call by name (those of the graph too, as in the Fortran interface, without
+what is absent), and sizes and attributes. It returns the outputs by name. Values are those of the operators, but for
+rounding, and derivatives exist to any order; at a kink they are those of the side that the first two orders take.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import spherical_jn
+
+from trigraph.pyref.dimenet import bessel_zeros
+
+Values = Mapping[str, Any]
+SERIES = 24  # terms of the power series of j_l up to x = l + 1, of which the last is below 1e-20 of the first
+
+
+class Library(NamedTuple):
+    """What torch and JAX name or do differently; all else is called by the same name of the module `xp`."""
+
+    xp: Any
+    scatter: Callable[[Any, Any, int], Any]  # (rows, index, num): sums of the rows that share an index
+    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); anything where there is no row
+    constant: Callable[[Any], Any]  # the same number, with derivatives of zero
+    polynomial: Callable[[np.ndarray, Any], Any]  # coefficients from the highest degree, and the variable
+    wide: Callable[[Any], Any]  # the same numbers in the widest dtype there is
+    array: Callable[[np.ndarray, Any], Any]  # an array, also of NumPy, in dtype and place of the other
+
+
+def gno_kernel(lib: Library, v: Values, s: Values) -> Values:
+    """Kernel = V relu(U x + b_u) + b_v."""
+    params, d, f = v["params"], v["coords"].shape[1], s["f_in"] * s["f_out"]
+    hidden = (params.shape[0] - f) // (d + 1 + f)
+    at = hidden * (d + 1)
+    z = v["coords"] @ params[: hidden * d].reshape(d, hidden) + params[hidden * d : at]
+    return {"kernel": lib.xp.where(z <= 0, 0.0, z) @ params[at:-f].reshape(hidden, f) + params[-f:]}
+
+
+def gno_aggregate(lib: Library, v: Values, s: Values) -> Values:
+    """message_i = sum over e into i of K_e h_src(e)."""
+    kernel = v["kernel"][v["edge_ids"]].reshape(v["edge_ids"].shape[0], s["f_in"], s["f_out"])
+    products = lib.xp.einsum("pfo,pf->po", kernel, v["features"][v["indices"]])
+    return {"message": lib.scatter(products, v["destinations"], s["num_dst_nodes"])}
+
+
+def gno_message(lib: Library, v: Values, s: Values) -> Values:
+    """Kernel of every row of coordinates, then its aggregation."""
+    return gno_aggregate(lib, {**v, **gno_kernel(lib, v, s)}, s)
+
+
+@cache  # of numbers alone
+def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
+    zeros = bessel_zeros(num_spherical, num_radial)
+    return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, num_spherical + 1)[:, None], zeros))
+
+
+def _spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
+    """j_l by its power series up to l + 1, by the recurrence from sin and cos above."""
+    xp, low = lib.xp, x < l + 1
+    near, far = xp.where(low, x, 1.0), xp.where(low, l + 2.0, x)
+    factors = [-0.5 / (k * (2 * l + 2 * k + 1)) for k in range(1, SERIES)]
+    terms = np.cumprod([1 / math.prod(range(1, 2 * l + 2, 2)), *factors])[::-1]
+    series = near**l * lib.polynomial(terms, near * near)
+    j = [xp.sin(far) / far, xp.sin(far) / far**2 - xp.cos(far) / far]
+    for n in range(1, l):
+        j.append((2 * n + 1) / far * j[n] - j[n - 1])
+    return xp.where(low, series, j[l])
+
+
+def radial_basis(lib: Library, v: Values, s: Values) -> Values:
+    """rbf_k = env sin(freq_k x), sbf_lk = env N_lk j_l(z_lk x)."""
+    xp, dist, q = lib.xp, v["dist"].reshape(-1), s["envelope_exponent"] + 1
+    inside = ~(dist >= 1)[:, None]  # beyond the cutoff all is zero
+    x = xp.where(inside, xp.where(dist <= 0, math.nan, dist)[:, None], 0.5)
+    a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
+    env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
+    wide, columns = lib.wide(x), []
+    for l, (z, norm) in enumerate(zip(*_zeros(s["num_spherical"], v["freq"].shape[0]), strict=True)):  # noqa: E741
+        bessel = lib.array(norm, wide) * _spherical_bessel(lib, l, lib.array(z, wide) * wide)
+        columns.append(xp.where(inside, env * lib.array(bessel, x), 0.0))
+    return {"rbf": xp.where(inside, env * xp.sin(v["freq"] * x), 0.0), "sbf_rad": xp.concatenate(columns, 1)}
+
+
+def _harmonics(lib: Library, u: Any, degree: int) -> list[Any]:
+    """Y_lm of unit vectors for each l, as polynomials, with P_l(u.w) = sum over m of Y_lm(u) Y_lm(w)."""
+    x, y, z = u[:, 0], u[:, 1], u[:, 2]
+    one = lib.xp.ones_like(z)
+    q: dict[tuple[int, int], Any] = {(0, 0): one}
+    for m in range(degree):
+        if m:
+            q[m, m] = (2 * m - 1) * q[m - 1, m - 1]
+        q[m + 1, m] = (2 * m + 1) * z * q[m, m]
+        for l in range(m + 2, degree):  # noqa: E741
+            q[l, m] = ((2 * l - 1) * z * q[l - 1, m] - (l + m - 1) * q[l - 2, m]) / (l - m)
+    plane = [(one, 0 * one)]
+    for _ in range(degree):
+        re, im = plane[-1]
+        plane.append((x * re - y * im, x * im + y * re))
+    harmonics = []
+    for l in range(degree):  # noqa: E741
+        rows = [q[l, 0]]
+        for m in range(1, l + 1):
+            size = math.sqrt(2 * math.factorial(l - m) / math.factorial(l + m))
+            rows += [size * q[l, m] * part for part in plane[m]]
+        harmonics.append(lib.xp.stack(rows, 1))
+    return harmonics
+
+
+def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
+    """Sum over triplets by the addition theorem: sums of harmonics at each node, less what is left out."""
+    xp, vec, S, R = lib.xp, v["vec"], s["num_spherical"], s["num_radial"]
+    num_edges, number = vec.shape[0], S * R
+    w1 = v["weights"][:number].reshape(S, R, v["weights"].shape[1])
+    radial = v["sbf_rad"].reshape(num_edges, S, R)
+    basis = xp.einsum("eln,lnm,cm->elc", radial, w1, v["weights"][number:]) * v["embedding"][:, None]
+    if s["exclude"] == "node":  # the edges between the same two nodes together: groups in the order by destination
+        order, leaves = v["dst_edge_index"], v["reverse_stop"] > v["reverse_start"]
+        src, dst = v["src"][order], v["dst"][order]
+        begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
+        in_order = begins.cumsum(0) - 1
+        group, other = in_order[xp.argsort(order)], in_order[xp.where(leaves, v["reverse_start"], 0)]
+    elif s["exclude"] == "edge":
+        leaves = v["reverse_edge"] >= 0
+        group, other = xp.ones_like(v["src"]).cumsum(0) - 1, xp.where(leaves, v["reverse_edge"], 0)
+    # Vectors are divided by powers of two, so that no square overflows or vanishes.
+    largest = xp.amax(abs(lib.constant(vec)), 1)[:, None]
+    scaled = vec * xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
+    u = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
+    out = 0.0
+    for l, y in enumerate(_harmonics(lib, u, S)):  # noqa: E741
+        terms = math.sqrt((2 * l + 1) / (4 * math.pi)) * y[:, :, None] * basis[:, None, l]
+        at = lib.scatter(terms, v["dst"], s["num_nodes"])[v["src"]]
+        if s["exclude"]:
+            at = at - xp.where(leaves[:, None, None], lib.scatter(terms, group, num_edges)[other], 0.0)
+        out = out + xp.einsum("em,emc->ec", y, at)
+    return {"out": out}
+
+
+def _activated(lib: Library, score: Any, activation: str, slope: float) -> Any:
+    where, negative = lib.xp.where, score <= 0
+    if activation == "ELU":
+        return where(negative, lib.xp.expm1(where(negative, score, 0.0)), score)
+    if activation in ("tanh", "sigmoid"):
+        return lib.xp.tanh(score) if activation == "tanh" else (1 + lib.xp.tanh(score / 2)) / 2
+    return score if activation == "linear" else where(negative, slope * score if "Leaky" in activation else 0.0, score)
+
+
+def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
+    """out_i = sum alpha x_j, with alpha the softmax of the logits over the in-edges of i."""
+    i, n, heads = v["destinations"], s["num_dst_nodes"], s["num_heads"]
+    rows = {"src_embedding": v["indices"], "dst_embedding": i, "edge_embedding": v["edge_ids"]}
+    x = {name: v[name].reshape(v[name].shape[0], heads, v[name].shape[1] // heads) for name in rows if name in v}
+    weights = v["attention_weights"].reshape(len(x), heads, x["src_embedding"].shape[2])
+    score = sum((a * x[name]).sum(2)[rows[name]] for name, a in zip(x, weights, strict=True))
+    logit = _activated(lib, score, s["activation"], s["negative_slope"])
+    powers = lib.xp.exp(logit - lib.extremum(lib.constant(logit), i, n, "max")[i])
+    alpha = powers / lib.scatter(powers, i, n)[i]
+    out = lib.scatter(alpha[:, :, None] * x["src_embedding"][v["indices"]], i, n)
+    return {"output_embedding": out.reshape(n, heads * out.shape[2]) if s["concat_heads"] else out.sum(1) / heads}
+
+
+def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
+    """out_i = sum, mean, min or max of w_e x_j."""
+    xp, i, n, x = lib.xp, v["destinations"], s["num_dst_nodes"], v["embedding"][v["indices"]]
+    w = v["edge_weight"][v["edge_ids"]][:, None] if "edge_weight" in v else None
+    messages, some = x if w is None else w * x, (v["offsets"][1:] > v["offsets"][:-1])[:, None]
+    if s["op"] in ("sum", "mean"):
+        out = lib.scatter(messages, i, n)
+        if s["op"] == "mean":
+            by = xp.ones_like(x[:, :1]) if w is None or s["mean_by"] == "count" else w
+            out = out / xp.where(some, lib.scatter(by, i, n), 1.0)
+        return {"output_embedding": out}
+    most = lib.extremum(lib.constant(messages), i, n, s["op"])  # of which the first in order is taken, or a NaN
+    position = xp.ones_like(i).cumsum(0)[:, None] - 1
+    place = xp.where((messages == most[i]) | xp.isnan(messages), position, i.shape[0])
+    is_first = position == lib.extremum(place, i, n, "min")[i]
+    return {"output_embedding": lib.scatter(xp.where(is_first, messages, 0.0), i, n)}
+
+
+def basis_embedding_radial(lib: Library, v: Values, s: Values) -> Values:
+    """rad_W1[e,i] = sum_r rad_basis[e,r] weight[i,r]."""
+    return {"rad_W1": v["rad_basis"] @ v["weight"].T}
+
+
+def basis_embedding_spherical(lib: Library, v: Values, s: Values) -> Values:
+    """Rows of rad_basis @ weight, whose memory is reshaped to (interm, num_spherical)."""
+    num_radial, num_spherical, interm = v["weight"].shape
+    product = v["rad_basis"] @ v["weight"].reshape(num_radial, num_spherical * interm)
+    return {"rad_W1": product.reshape(product.shape[0], interm, num_spherical)}
+
+
+def basis_embedding_triplets(lib: Library, v: Values, s: Values) -> Values:
+    """rad_W1[t,i] = sum_s A_t[i,s] sph_basis[t,s], A_t = basis_embedding_spherical of the triplet's edge."""
+    A = basis_embedding_spherical(lib, v, s)["rad_W1"]
+    return {"rad_W1": lib.xp.einsum("tis,ts->ti", A[v["triplet_edge"]], v["sph_basis"])}
+
+
+def interaction_bilinear(lib: Library, v: Values, s: Values) -> Values:
+    """B_e[s,c] = sum sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], over atoms; m_ca = weight vec(P)."""
+    m = v["m"][v["input_of_triplet"]] if "input_of_triplet" in v else v["m"]
+    B = lib.scatter(v["sph"][:, :, None] * m[:, None], v["triplet_edge"], v["rad_W1"].shape[0])
+    P = lib.xp.einsum("eis,esc->eic", v["rad_W1"], B)
+    if "atom_of_edge" in v:
+        P = lib.scatter(P, v["atom_of_edge"], s["num_outputs"])
+    return {"m_ca": P.reshape(P.shape[0], P.shape[1] * P.shape[2]) @ v["weight"].T}
+
+
+PLAIN: dict[str, Callable[[Library, Values, Values], Values]] = {
+    function.__name__: function
+    for function in (
+        gno_kernel,
+        gno_aggregate,
+        gno_message,
+        radial_basis,
+        agg_edge_to_edge,
+        mha_gat_n2n,
+        agg_weighted_n2n,
+        basis_embedding_radial,
+        basis_embedding_spherical,
+        basis_embedding_triplets,
+        interaction_bilinear,
+    )
+}
