@@ -101,7 +101,7 @@ def any_orders(case: "Case", rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def among(own: Any, members: str, groups: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
-    """Return the group of each member in a batch; members before (after) the case belong to groups before (after) it."""
+    """Return the group of each member in a batch; those before (after) the case are in groups before (after) it."""
     first = rng.integers(0, min(before[groups], CROWDED), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
     return np.concatenate([first, own + before[groups], last]).astype(own.dtype)
