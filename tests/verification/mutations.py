@@ -58,8 +58,10 @@ DIMENET = {
     "fortran/fast/dimenet_node.inc": {
         "second-order term replaces the first": "work%out%ld, work%z, work%out%s_dot, ⟦.true. → .false.⟧, work%out_e)",
     },
-    "fortran/fast/dimenet.fypp": {
+    "fortran/fast/dimenet_harmonics.fypp": {
         "norm of the harmonics of order zero": "merge(⟦1, 2 → 2, 1⟧, mm == 0)",
+    },
+    "fortran/fast/dimenet.fypp": {
         "NaN of an edge in no triplet": "⟦plan%want_sbf_rad → .false.⟧) call clear_columns_${K}$(block%n_alone,",
     },
     "gpu/kernels/dimenet_harmonics.cuh": {
@@ -74,7 +76,7 @@ DIMENET = {
     "gpu/kernels/dimenet_triplets.cuh": {
         "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * f → T(0)⟧;",
     },
-    "fortran/fast/dimenet_radial.inc": {
+    "fortran/fast/dimenet_radial.fypp": {
         "a Bessel function's recurrence where it cancels": "if (y(i) < ${l}$⟦ →  - 1⟧) j(i) = power*p",
         "distances of other edges": "edges%x(e) = real(args%dist(edges%edge(⟦e → n + 1 - e⟧)), dp)",
     },
