@@ -74,7 +74,7 @@ DIMENET = {
     },
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
     "gpu/kernels/dimenet_triplets.cuh": {
-        "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * f → T(0)⟧;",
+        "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
     },
     "fortran/fast/dimenet_radial.fypp": {
         "a Bessel function's recurrence where it cancels": "if (y(i) < ${l}$⟦ →  - 1⟧) j(i) = power*p",
