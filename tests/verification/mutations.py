@@ -81,7 +81,7 @@ DIMENET = {
         "distances of other edges": "edges%x(e) = real(args%dist(edges%edge(⟦e → n + 1 - e⟧)), dp)",
     },
     "fortran/fast/dimenet_block.inc": {
-        "other images that are left out do not turn": "    if (⟦.not. plan%complete → plan%complete⟧) return\n        do",
+        "other images that are left out do not turn": "  if (⟦.not. plan%complete → plan%complete⟧) return\n        do",
     },
 }
 GAT = {
