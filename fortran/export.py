@@ -5,13 +5,14 @@ constants of the choices, a C interface of the fast path with its header, and wh
 arguments are read from the declarations of the procedures.
 """
 
+import graphlib
 import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -26,7 +27,10 @@ MANIFEST = ".trigraph-fortran"
 SHOWN = 20  # files that an error names
 CHECKS = ("check_csc", "check_edge_graph", "check_segments")
 # What a program with athena's arguments is compiled from; the last two lie in the folder athena.
-ATHENA = ("kinds.f90", "products.f90", "gno_fast.f90", "gno_c.f90", "trigraph_athena_calls.c", "trigraph_athena.f90")
+ATHENA = (
+    *("kinds.f90", "products.f90", "gno_aggregate.f90", "gno_fast.f90", "gno_c.f90"),
+    *("trigraph_athena_calls.c", "trigraph_athena.f90"),
+)
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 FPM = """name = "trigraph"
@@ -317,12 +321,22 @@ def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     subprocess.run([*command, str(template), str(out)], check=True)
 
 
+def _modules() -> Iterator[str]:
+    """Return the names of the fast path's modules, each after those that it uses."""
+    paths = {path.stem: path for path in sorted((SOURCES / "fast").glob("*.fypp")) if not path.stem.endswith(".c")}
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for name, path in paths.items():
+        used = re.findall(r"^ *use trigraph_(\w+)", path.read_text("utf-8"), re.MULTILINE)
+        sorter.add(name, *(other for other in used if other in paths))
+    return sorter.static_order()
+
+
 def _contents(vector_bytes: int) -> tuple[dict[str, str], list[str]]:
     """Return all files, by their paths in the folder, and the sources in an order to compile them in."""
-    templates = [("common/graphs", "graphs.f90")]
-    templates += [("fast/rows.c", "rows.c"), ("fast/dimenet_features.c", "dimenet_features.c")]
-    templates += [("fast/products", "products.f90"), ("fast/pieces", "pieces.f90")]
-    templates += [pair for f in FAMILIES for pair in ((f"reference/{f}", f"{f}.f90"), (f"fast/{f}", f"{f}_fast.f90"))]
+    templates = [("common/graphs", "graphs.f90"), *((f"reference/{f}", f"{f}.f90") for f in FAMILIES)]
+    in_c = sorted((SOURCES / "fast").glob("*.c.fypp"))
+    templates += [(f"fast/{path.stem}", path.stem) for path in in_c]
+    templates += [(f"fast/{f}", f"{f}_fast.f90" if f in FAMILIES else f"{f}.f90") for f in _modules()]
     copied = ("common/kinds.f90", "reference/scaled.f90")
     files = {f"src/{Path(name).name}": (SOURCES / name).read_text("utf-8") for name in copied}
     with tempfile.TemporaryDirectory() as place:
@@ -335,7 +349,9 @@ def _contents(vector_bytes: int) -> tuple[dict[str, str], list[str]]:
     files |= {f"src/{name}": (SOURCES / "athena" / name).read_text("utf-8") for name in ATHENA[-2:]}
     sources = list(files)
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
-    modules = ((op, files[f"src/{op.family}_fast.f90"], files[f"src/{op.family}.f90"]) for op in OPERATORS.values())
+    # An operator may lie in the module of its family, or in another that begins with the family's name.
+    fast = {f: "".join(text for name, text in files.items() if name.startswith(f"src/{f}_")) for f in FAMILIES}
+    modules = ((op, fast[op.family], files[f"src/{op.family}.f90"]) for op in OPERATORS.values())
     values: dict[str, Any] = {
         "version": __version__,
         "vector_bytes": vector_bytes,

@@ -1,16 +1,18 @@
 """DimeNet++ on the device: radial basis, and the triplet sum in a form linear in the number of edges.
 
-With real spherical harmonics h of the edge directions, P_l(u.w) = sum over the rows r of degree l of
-weight_r h_r(u) h_r(w). So the sum over pairs of an in-edge f and an out-edge e of one node j,
+With real spherical harmonics s of the edge directions, P_l(u_e.u_f) = sum over the rows r of degree l of
+weight_r s_r(u_e) s_r(u_f). So the sum over pairs of an in-edge f and an out-edge e of one node j,
 
-    out_e[c] = sum_f sum_l Y_l(u_e.u_f) F_f[l,c],    F_f[l,c] = x_f[c] sum_m W2[c,m] sum_n sbf_rad_f[l,n] W1[l,n,m],
+    out_e[c] = sum_f sum_l Y_l(u_e.u_f) feature_f[l,c],
+    feature_f[l,c] = x_f[c] q_f[l,c],    q_f[l,c] = sum_m W2[c,m] sum_n sbf_rad_f[l,n] W1[l,n,m],
 
-is two sums over edges with the node's state Z[r,c] = weight_r sum_f h_r(u_f) F_f[l(r),c] between them, which a block
-keeps in shared memory; the gradients of in-edges follow likewise from B[r,c] = weight_r sum_e h_r(u_e) grad_out_e[c].
+is two sums over edges with the node's state Z[r,c] = weight_r sum_f s_r(u_f) feature_f[l(r),c] between them, which a
+block keeps in shared memory; the gradients h of the features of in-edges follow likewise from
+A[r,c] = weight_r sum_e s_r(u_e) grad_out_e[c].
 The excluded pairs are subtracted. If this would cancel, values are not finite, or a node has few edges, the block sums
 over pairs instead (kernels/dimenet_triplets.cuh).
 
-The second order is the gradient of the first order's derivative along the cotangents gg_. Names ending in dot are such
+The second order is the gradient of the first order's derivative along the cotangents gg_. Names ending in _dot are such
 derivatives, and every kernel of the first order has a version that also computes them.
 """
 
@@ -101,7 +103,7 @@ def _radial_sizes(call: Call) -> tuple[int, ...]:
 
 
 def _output(call: Call) -> None:
-    """out[e] = sum of embedding[f] q over the in-edges f of its source that `exclude` admits, or its derivative."""
+    """out[e] = sum of embedding[f] w over the in-edges f of its source that `exclude` admits, or its derivative."""
     _Triplets(call).to_out_edges(None, call.output)
 
 

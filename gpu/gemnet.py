@@ -3,20 +3,21 @@
 Lists are not padded. Kernels process units of triplets or edges (see units.py), a warp each, with the small matrices of
 an edge in registers; only the last matrix product is over blocks of units. With R = rad_W1::
 
-    B_e[s, c] = sum over t of e of sph[t, s] m[t, c]    P[i, c] = sum over the unit's e and s of R_e[i, s] B_e[s, c]
+    B_e[s, n] = sum over t of e of sph[t, s] m[t, n]    P[c, n] = sum over the unit's e and s of R_e[c, s] B_e[s, n]
     m_ca = sum over the output's units of P W^T
 
-The derivatives of both orders share their code. Primes are derivatives along the cotangents gg_, with
-B' = sum sph' m + sph m', P' = R' B + R B', and with Q = g W, Q' = g W' of each unit::
+The derivatives of both orders share their code. Names ending in _dot are derivatives along the cotangents gg_, with
+B_dot = sum sph_dot m + sph m_dot, P_dot = R_dot B + R B_dot, and with Q = g W, Q_dot = g W_dot of each unit::
 
-    grad_m_ca = P' W^T + P W'^T         weight = g^T P'         rad_W1 = Q' B^T + Q B'^T
-    D' = R^T Q' + R'^T Q, D = R^T Q     sph = D' m + D m'       m = D' sph + D sph'
+    grad_m_ca = P_dot W^T + P W_dot^T                       weight = g^T P_dot      rad_W1 = Q_dot B^T + Q B_dot^T
+    G_dot = R^T Q_dot + R_dot^T Q, G = R^T Q (g_rows)       sph = G_dot m + G m_dot   m = G_dot sph + G sph_dot
 
-The first order follows with R' = R in P' and W' = W in Q', and without Q and all other primed terms. Values that no
-triplet reads, even NaN, have no effect: units without triplets are skipped, and rows of the products are selected.
+The first order follows with R_dot = R in P_dot and W_dot = W in Q_dot, and without Q and all other dotted terms. Values
+that no triplet reads, even NaN, have no effect: units without triplets are skipped, and rows of the products are
+selected.
 
-`basis_embedding` is a matrix product, rad_W1 = rad_basis W. With a spherical basis, it is a product A for each block of
-units; out[t] = A_e sph[t] follows, and the gradient of A is G = sum over the unit's t of g[t] sph[t]^T.
+`basis_embedding` is a matrix product, R = rad_basis W. With a spherical basis, it is that for each block of units;
+out[t] = R_e sph[t] follows, and the gradient of R is H = sum over the unit's t of g[t] sph[t]^T.
 """
 
 import math
@@ -81,9 +82,9 @@ def _embedding_of_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool
 
 
 def _triplets(call: Call) -> None:
-    """rad_W1[t] = A_e sph_basis[t], and derivatives of any order; see `trigraph.basis_embedding_fwd`.
+    """rad_W1[t] = R_e sph_basis[t], and derivatives of any order; see `trigraph.basis_embedding_fwd`.
 
-    sph_basis = A_e^T g[t], rad_basis = G W^T, weight = rad_basis^T G; in the second order by polarisation.
+    sph_basis = R_e^T g[t], rad_basis = H W^T, weight = rad_basis^T H; in the second order by polarisation.
     """
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
@@ -114,17 +115,17 @@ class _Embedding:
             for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
                 here, here_dot = rad[rows], None if rad_dot is None else rad_dot[rows]
                 if self.output is not None or "sph_basis" in fields:
-                    a = self._product([(here, w)], count)
-                    a_dot = self._product([(here_dot, w), (here, w_dot)], count) if second else None
-                    self._triplets(first, count, a, a_dot)
+                    r = self._product([(here, w)], count)
+                    r_dot = self._product([(here_dot, w), (here, w_dot)], count) if second else None
+                    self._triplets(first, count, r, r_dot)
                 if fields.any_of("rad_basis", "weight"):
-                    outer = self._outer(first, count, self.inputs.sph_basis)
-                    outer_dot = self._outer(first, count, self.dots.sph_basis)
+                    h = self._outer(first, count, self.inputs.sph_basis)
+                    h_dot = self._outer(first, count, self.dots.sph_basis)
                 if partial is not None:
-                    pairs = [(outer_dot, w.T), (outer, _transposed(w_dot))] if second else [(outer, w.T)]
+                    pairs = [(h_dot, w.T), (h, _transposed(w_dot))] if second else [(h, w.T)]
                     product(self.kernels, pairs, partial[rows])
                 if "weight" in fields:
-                    pairs = [(here, outer_dot), (here_dot, outer)] if second else [(here, outer)]
+                    pairs = [(here, h_dot), (here_dot, h)] if second else [(here, h)]
                     add_products(self.kernels, pairs, total)
         if partial is not None:
             units.collect(partial, fields["rad_basis"])
@@ -137,14 +138,14 @@ class _Embedding:
         product(self.kernels, pairs, out)
         return out
 
-    def _triplets(self, first: int, count: int, a: Any, a_dot: Any) -> None:
+    def _triplets(self, first: int, count: int, r: Any, r_dot: Any) -> None:
         """Write the fields of the triplets of a block of units."""
         sph = self.inputs.sph_basis
         if self.output is not None:
-            pairs = [(sph, a_dot), (self.dots.sph_basis, a)] if self.second else [(sph, a)]
+            pairs = [(sph, r_dot), (self.dots.sph_basis, r)] if self.second else [(sph, r)]
             self._embed(first, count, pairs, (self.interm, self.spherical, self.spherical, 1), self.output)
         if "sph_basis" in self.fields:
-            pairs, shape = [(self.grad, a_dot if self.second else a)], (self.spherical, self.interm, 1, self.spherical)
+            pairs, shape = [(self.grad, r_dot if self.second else r)], (self.spherical, self.interm, 1, self.spherical)
             self._embed(first, count, pairs, shape, self.fields["sph_basis"])
 
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any) -> None:
@@ -153,16 +154,16 @@ class _Embedding:
         if not present:
             out.fill(0)
             return
-        (left, a), (left_1, a_1) = [*present, (None, None)][:2]
+        (left, r), (left_1, r_1) = [*present, (None, None)][:2]
         num_y, num_x, y_stride, x_stride = shape
         self.units.launch(
             "gemnet_embed",
             RegisterTile.of(num_x, num_y, out.dtype),
             count,
             left=left,
-            a=a,
+            r=r,
             left_1=left_1,
-            a_1=a_1,
+            r_1=r_1,
             partition=self.units.pieces.partition,
             first=first,
             num_y=num_y,
@@ -233,12 +234,12 @@ class _Bilinear:
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks(per_unit * w.itemsize):
                 if partial is not None or "weight" in fields:
-                    p = self._products(first, count, self.second)
+                    p_dot = self._products(first, count, self.second)
                 if partial is not None:
-                    p_0 = None if self.dots.weight is None else self._products(first, count, False)
-                    product(self.kernels, [(p, w.T), (p_0, _transposed(self.dots.weight))], partial[rows])
+                    p = None if self.dots.weight is None else self._products(first, count, False)
+                    product(self.kernels, [(p_dot, w.T), (p, _transposed(self.dots.weight))], partial[rows])
                 if "weight" in fields:
-                    add_products(self.kernels, [(g[rows], p)], total)
+                    add_products(self.kernels, [(g[rows], p_dot)], total)
                 if fields.any_of("rad_W1", "sph", "m"):
                     self._gradients(first, count, g[rows], partial_radial, by_triplet)
         if partial is not None:

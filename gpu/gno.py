@@ -1,22 +1,24 @@
 """Graph neural operator, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-Per edge z = U dx + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
+Per edge z = U xi + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
 message_i = sum over e into i of K_e h_src(e). Packed parameters are the rows of a (d + 1, H) matrix, U^ = U | b_u, then
-of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fast; a^ = [a, 1] and x^ = [dx, 1] go with them.
+of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fast; a^ = [a, 1] and xi^ = [xi, 1] go with them.
 
 `gno_kernel` computes blocks of edges by matrix products and small kernels. `gno_message` never forms the kernel; it
 computes blocks of pieces (at most PART_SIZE in-edges of one destination, see sums.py) from their moments::
 
     T[k, f] = sum_e a^_e[k] h_src(e)[f]      message_i = sum over i's pieces of T V^
 
-The derivatives of both orders share their code. With h' = gg_features, V' = the V^ of gg_params, U' its U,
-c = gg_coords, t = U c + U' dx + b_u' where z is active, and Q = g V^^T, Q' = g V'^T of each piece::
+The derivatives of both orders share their code. Names ending in _dot are those along the cotangents gg_: h_dot, xi_dot,
+and U_dot, V^_dot of gg_params. With a_dot = U xi_dot + U_dot xi + b_u_dot where z is active, and Q = g V^^T,
+Q_dot = g V^_dot^T of each piece::
 
-    T'[k, f] = sum_e a^ h' + t h             grad_message = T' V^ + T V'
-    features = sum Q' a^ + Q t               dV^ = T'^T g
-    s' = Q' h + Q h', s = Q h (where active) coords = U^T s' + U'^T s, dU^ = sum s' x^^T + s c^T
+    T_dot[k, f] = sum_e a^ h_dot + a_dot h   grad_message = T_dot V^ + T V^_dot
+    features = sum Q_dot a^ + Q a_dot        V^: T_dot^T g
+    s_dot = Q_dot h + Q h_dot, s = Q h (where active)
+    coords = U^T s_dot + U_dot^T s           U^: sum s_dot xi^^T + s xi_dot^T
 
-The first order follows with h' = h, V' = V^ and without the products of Q, t and s.
+The first order follows with h_dot = h, V^_dot = V^ and without the products of Q, a_dot and s.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +48,7 @@ def gno_kernel_fwd(call: Call) -> None:
 
 
 def gno_kernel_bwd(call: Call) -> None:
-    """Coords U^T s, dU^ = sum s x^^T, dV^ = sum g a^^T, with s = V^T g where active; see `trigraph.gno_kernel_bwd`."""
+    """Coords U^T s, U^: sum s xi^^T, V^: sum g a^^T, with s = V^T g where active; see `trigraph.gno_kernel_bwd`."""
     net, grads, params = _Network(call), call.fields, call.inputs.params
     grads.clear("params")  # sums over blocks are added to what is there
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
@@ -59,21 +61,21 @@ def gno_kernel_bwd(call: Call) -> None:
             if "coords" in grads:
                 net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
             if "params" in grads:
-                a, x = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
-                net.load(first, count, a.shape[1], a=a, x=x)
-                of_u.add(product_rows(net.kernels, x, s))
+                a, xi = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
+                net.load(first, count, a.shape[1], a=a, xi=xi)
+                of_u.add(product_rows(net.kernels, xi, s))
                 of_v.add(product_rows(net.kernels, a, g))
 
 
 def gno_kernel_bwd2(call: Call) -> None:
-    """grad_kernel [V, V'] [t, a^], coords [U', U]^T [s, s'], dU^ = sum s' x^^T + s c^T, dV = sum g t^T."""
+    """grad_kernel [V, V_dot] [a_dot, a^]; coords [U_dot, U]^T [s, s_dot]; U^ s_dot xi^^T + s xi_dot^T, V g a_dot^T."""
     net, grads, params = _Network(call), call.fields, call.inputs.params
-    gg_coords, gg_params = net.gg_coords, net.gg_params
+    coords_dot, params_dot = net.coords_dot, net.params_dot
     grads.clear("params")  # sums over blocks are added to what is there
-    hidden, second = net.hidden, gg_params is not None
-    left = net.stack(net.v(params), net.v_hat(gg_params)) if second else net.v(params)
-    back = left[:-1] if second else left  # V' without b_v'
-    down = net.stack(net.u(gg_params).T, net.u(params).T) if second else None
+    hidden, second = net.hidden, params_dot is not None
+    left = net.stack(net.v(params), net.v_hat(params_dot)) if second else net.v(params)
+    back = left[:-1] if second else left  # V_dot without b_v_dot
+    down = net.stack(net.u(params_dot).T, net.u(params).T) if second else None
     if not second:
         grads.clear("coords")
     per_edge = 5 * hidden + net.d + 2 + hidden * net.width // ROWS
@@ -81,14 +83,14 @@ def gno_kernel_bwd2(call: Call) -> None:
         for first, count in sums.blocks(len(net.coords), per_edge * net.itemsize):
             rows = slice(first, first + count)
             g = call.grad[rows]
-            ta, x = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
+            both, xi = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
             if grads.any_of("grad_kernel", "params"):
-                a = ta.reshape(-1)[hidden:] if second else None
-                net.load(first, count, ta.shape[1], t=ta, a=a, x=x)
+                a = both.reshape(-1)[hidden:] if second else None
+                net.load(first, count, both.shape[1], a_dot=both, a=a, xi=xi)
             if "grad_kernel" in grads:
-                net.kernels.matmul(ta, left, out=grads["grad_kernel"][rows])
+                net.kernels.matmul(both, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
-                of_v.add(product_rows(net.kernels, Columns(ta, 0, hidden), g))
+                of_v.add(product_rows(net.kernels, Columns(both, 0, hidden), g))
             if grads.any_of("coords", "params"):
                 s = net.kernels.empty(count, len(back))
                 net.kernels.matmul(g, back.T, out=s)
@@ -96,9 +98,9 @@ def gno_kernel_bwd2(call: Call) -> None:
                 if "coords" in grads and second:
                     net.kernels.matmul(s, down, out=grads["coords"][rows])
                 if "params" in grads and second:
-                    of_u_hat.add(product_rows(net.kernels, x, Columns(s, hidden, hidden)))
-                if "params" in grads and gg_coords is not None:
-                    of_u.add(product_rows(net.kernels, gg_coords[rows], Columns(s, 0, hidden)))
+                    of_u_hat.add(product_rows(net.kernels, xi, Columns(s, hidden, hidden)))
+                if "params" in grads and coords_dot is not None:
+                    of_u.add(product_rows(net.kernels, coords_dot[rows], Columns(s, 0, hidden)))
 
 
 # ---- gno_aggregate ---------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def gno_message_bwd2(call: Call) -> None:
 
 
 def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
-    """Write the module's formulas; h' is `features_dot`, V' that of `params_dot`, None standing for zero."""
+    """Write the module's formulas; h_dot is `features_dot`, V^_dot that of `params_dot`, None standing for zero."""
     net, graph, grads = _Network(call), call.graph, call.fields
     features, features_dot = aligned(call.inputs.features), aligned(features_dot)
     grads.clear("params")  # sums over blocks are added to what is there
@@ -164,7 +166,7 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     pieces = sums.by_destination(graph)
     v = net.v_hat(net.params).reshape(-1, f_out)
     v_dot = None if params_dot is None else net.v_hat(params_dot).reshape(-1, f_out)
-    moving = net.gg_coords is not None or net.gg_params is not None  # otherwise t = 0
+    moving = net.coords_dot is not None or net.params_dot is not None  # otherwise a_dot = 0
     partial = net.kernels.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
     to_source = net.kernels.empty(graph.num_positions, f_in) if "features" in grads else None
     to_coords = grads["coords"]
@@ -178,16 +180,16 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
         for first, count in sums.blocks(pieces.num_pieces, per_piece * net.itemsize):
             block, rows = _Block(net, graph, pieces, first, count), slice(first, first + count)
             if partial is not None or "params" in grads:
-                t_dot = block.moments(features_dot, features if moving else None)
+                moments_dot = block.moments(features_dot, features if moving else None)
             if partial is not None:
-                net.kernels.matmul(t_dot, v, out=partial[rows])
+                net.kernels.matmul(moments_dot, v, out=partial[rows])
                 if v_dot is not None:
                     net.kernels.matmul(block.moments(features, None), v_dot, out=partial[rows], add=True)
             if g_pieces is None:
                 continue
             g = g_pieces[rows]
             if "params" in grads:
-                of_v.add(product_rows(kernels, g, t_dot))
+                of_v.add(product_rows(kernels, g, moments_dot))
             q = net.kernels.matmul(g, v.T) if second else None
             q_dot = None if v_dot is None else net.kernels.matmul(g, v_dot.T)
             if to_source is not None:
@@ -197,7 +199,7 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
                 pairs = [(q_dot, features), (q, features_dot)]
                 block.first_layer(pairs, net.params, net.coords, False, to_coords, to_params)
                 if moving:
-                    block.first_layer([(q, features)], net.gg_params, net.gg_coords, True, to_coords, to_params)
+                    block.first_layer([(q, features)], net.params_dot, net.coords_dot, True, to_coords, to_params)
                 if to_params is not None:
                     of_u.add(to_params)
     if partial is not None:
@@ -216,8 +218,8 @@ class _Arrays(NamedTuple):
 
     coords: Any
     params: Any
-    gg_coords: Any
-    gg_params: Any
+    coords_dot: Any
+    params_dot: Any
     d: int
     hidden: int
 
@@ -228,11 +230,11 @@ class _Network:
     def __init__(self, call: Call) -> None:
         self.kernels, self.fields = call.kernels, call.fields
         self.coords, self.params = call.inputs.coords, call.inputs.params
-        self.gg_coords, self.gg_params = call.dots.coords, call.dots.params
+        self.coords_dot, self.params_dot = call.dots.coords, call.dots.params
         self.d, self.hidden, self.f_in = (call.sizes[name] for name in ("d", "hidden", "f_in"))
         self.width = self.f_in * call.sizes["f_out"]
         self.itemsize = self.params.itemsize
-        self.argument = _Arrays(self.coords, self.params, self.gg_coords, self.gg_params, self.d, self.hidden)
+        self.argument = _Arrays(self.coords, self.params, self.coords_dot, self.params_dot, self.d, self.hidden)
 
     def u_hat(self, params: Any) -> Any:
         """Rows of U and the row b_u, (d + 1, H)."""
@@ -261,10 +263,11 @@ class _Network:
         stacked[len(above) :] = below
         return stacked
 
-    def load(self, first: int, count: int, stride: int, t: Any = None, a: Any = None, x: Any = None) -> None:
-        """Write t, a^ and x^ of a block of edges; rows of t and of a^ are `stride` apart."""
+    def load(self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None) -> None:
+        """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` apart."""
         grid = (cover(count * (max(self.d, self.hidden) + 1), 128),)
-        arguments = {"network": self.argument, "first": first, "count": count, "stride": stride, "t": t, "a": a, "x": x}
+        arguments = {"network": self.argument, "first": first, "count": count, "stride": stride}
+        arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
         self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (128,), **arguments)
 
     def select(self, first: int, count: int, copies: int, s: Any) -> None:
@@ -401,25 +404,26 @@ class _Block:
     first: int
     count: int
 
-    def moments(self, features_a: Any, features_t: Any) -> Any:
-        """sum_e a^ h_a + t h_t of each piece, (count, (H + 1) * f_in); None stands for zero."""
+    def moments(self, h_by_a: Any, h_by_a_dot: Any) -> Any:
+        """sum_e a^ h_by_a + a_dot h_by_a_dot of each piece, (count, (H + 1) * f_in); None stands for zero."""
         net, f_in = self.net, self.net.f_in
         out = net.kernels.empty(self.count, (net.hidden + 1) * f_in)
         tile = _Tile(4, 3) if net.hidden > SMALL.rows or f_in > SMALL.cols else SMALL
         tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
-        factors = {"h_a": features_a, "h_t": features_t, "indices": self.graph.indices}
+        factors = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "indices": self.graph.indices}
         self._launch("gno_moments", tile, tiles, **factors, moments=out)
         return out
 
-    def to_source(self, q_a: Any, q_t: Any, out: Any) -> None:
-        """Write q_a a^ + q_t t of each edge to its position's row of `out`; None stands for zero."""
+    def to_source(self, q_by_a: Any, q_by_a_dot: Any, out: Any) -> None:
+        """Write q_by_a a^ + q_by_a_dot a_dot of each edge to its position's row of `out`; None stands for zero."""
         net, tile = self.net, _Tile(2, 3) if self.net.f_in > SMALL.cols else SMALL
-        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), q_a=q_a, q_t=q_t, to_source=out)
+        factors = {"q_by_a": q_by_a, "q_by_a_dot": q_by_a_dot}
+        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), **factors, to_source=out)
 
     def first_layer(
-        self, pairs: Sequence[tuple[Any, Any]], weights: Any, x: Any, add: bool, to_coords: Any, to_params: Any
+        self, pairs: Sequence[tuple[Any, Any]], weights: Any, xi: Any, add: bool, to_coords: Any, to_params: Any
     ) -> None:
-        """With s = sum over the pairs of q h where active, write or add weights^T s and s x^T to the outputs."""
+        """With s = sum over the pairs of q h where active, write or add weights^T s and s xi^T to the outputs."""
         tile = _Tile(2, 4) if self.net.hidden > SMALL.cols else SMALL
         given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
         (q_1, h_1), (q_2, h_2) = [*given, (None, None), (None, None)][:2]
@@ -432,7 +436,7 @@ class _Block:
             q_2=q_2,
             h_2=h_2,
             weights=weights,
-            x=x,
+            xi=xi,
             indices=self.graph.indices,
             bias=not add,
             add=add,

@@ -4,14 +4,15 @@ Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) a
 or largest is selected for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE positions of
 one row, see sums.py); the derivatives gather by source and by row of the edge arrays.
 
-With D the node degree (1 for a sum) and, for the mean by weight, c_p = x_j - out_i (otherwise c_p = x_j)::
+With D the node degree (1 for a sum) and, for the mean by weight, eta_p = x_j - out_i (otherwise eta_p = x_j)::
 
-    embedding_j = sum_p w_p g_i / D_i                       edge_weight_e = sum_p g_i . c_p / D_i
+    embedding_j = sum_p w_p g_i / D_i                       edge_weight_e = sum_p g_i . eta_p / D_i
 
-The second order, dots being derivatives along the cotangents gg_; r_i = Ddot_i / D_i for the mean by weight, else 0::
+The second order, with names in _dot for derivatives along the cotangents gg_, and rho_i = D_dot_i / D_i for the mean by
+weight, else 0::
 
-    outdot_i = sum_p (w_p xdot_j + wdot_p c_p) / D_i        embedding_j = sum_p (wdot_p - w_p r_i) g_i / D_i
-    edge_weight_e = sum_p g_i . (xdot_j - outdot_i - r_i c_p) / D_i     (outdot only for the mean by weight)
+    out_dot_i = sum_p (w_p x_dot_j + w_dot_p eta_p) / D_i   embedding_j = sum_p (w_dot_p - w_p rho_i) g_i / D_i
+    edge_weight_e = sum_p g_i . (x_dot_j - out_dot_i - rho_i eta_p) / D_i    (out_dot only for the mean by weight)
 
 For min and max, only the selected position contributes, separately for every feature.
 """

@@ -3,8 +3,8 @@
 Radial basis: x = distance / cutoff, q = envelope_exponent + 1,
 env(x) = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; rbf_k = env sin(freq_k x);
 sbf_lk = env N_lk j_l(z_lk x). Aggregation: for edge e = (j->i) and every edge f = (k->j) into its source, with unit
-vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} sbf_ln(f) Y_l W1_ln,m; q_c = sum_m W2_c,m p_m;
-out_c(e) = sum over f of embedding_c(f) q_c.
+vectors u, r the sbf_rad, x the embedding and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): b_m = sum_{l,n} r_f[l,n] Y_l
+W1_ln,m, called basis; w_c = sum_m W2_c,m b_m; out_c(e) = sum over f of x_c(f) w_c.
 """
 
 from functools import cache
@@ -46,10 +46,10 @@ def envelope(x, envelope_exponent):
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
-    d1 = -1 / x**2 - a * (q - 1) * x ** (q - 2) + b * q * x ** (q - 1) - c * (q + 1) * x**q
-    d2 = 2 / x**3 - a * (q - 1) * (q - 2) * x ** (q - 3)
-    d2 += b * q * (q - 1) * x ** (q - 2) - c * (q + 1) * q * x ** (q - 1)
-    return env, d1, d2
+    d_env = -1 / x**2 - a * (q - 1) * x ** (q - 2) + b * q * x ** (q - 1) - c * (q + 1) * x**q
+    d2_env = 2 / x**3 - a * (q - 1) * (q - 2) * x ** (q - 3)
+    d2_env += b * q * (q - 1) * x ** (q - 2) - c * (q + 1) * q * x ** (q - 1)
+    return env, d_env, d2_env
 
 
 def product_rule(env, f):
@@ -72,10 +72,10 @@ def bessels(dist, num_spherical, num_radial, envelope_exponent):
     norm = np.sqrt(2) / np.abs(spherical_jn(l + 1, zeros))
     y = x.astype(np.float64) * zeros
     j, above = spherical_jn(l, y), spherical_jn(l + 1, y)
-    d1 = l / y * j - above
-    d2 = ((l * l - l) / y**2 - 1) * j + 2 / y * above
+    d_j = l / y * j - above
+    d2_j = ((l * l - l) / y**2 - 1) * j + 2 / y * above
     # float32 evaluates the special functions in float64 and rounds them.
-    f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d1, d2))]
+    f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d_j, d2_j))]
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), f))
 
 
@@ -109,25 +109,25 @@ def radial_basis_bwd2(
 ):
     """Differentiate sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
     x, inside = dist[:, None], within(dist)
-    v, w = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
+    x_dot, freq_dot = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)
     s, c = np.sin(x * freq), np.cos(x * freq)
-    _, d1, d2 = sines(dist, freq, envelope_exponent)
-    _, b1, b2 = bessels(dist, num_spherical, len(freq), envelope_exponent)
+    _, d_rbf, d2_rbf = sines(dist, freq, envelope_exponent)
+    _, d_sbf, d2_sbf = bessels(dist, num_spherical, len(freq), envelope_exponent)
     by_freq, by_freq_freq = env[0] * x * c, -env[0] * x**2 * s
     mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s
 
     def out_dist():
-        by_rbf, by_sbf = select(inside, grad_rbf * (v * d2 + w * mixed), grad_sbf_rad * v * b2)
+        by_rbf, by_sbf = select(inside, grad_rbf * (x_dot * d2_rbf + freq_dot * mixed), grad_sbf_rad * x_dot * d2_sbf)
         return by_rbf.sum(1) + by_sbf.sum(1)
 
     return results(
         "radial_basis_bwd2",
         wrt,
-        grad_rbf=lambda: select(inside, v * d1 + w * by_freq)[0],
-        grad_sbf_rad=lambda: select(inside, v * b1)[0],
+        grad_rbf=lambda: select(inside, x_dot * d_rbf + freq_dot * by_freq)[0],
+        grad_sbf_rad=lambda: select(inside, x_dot * d_sbf)[0],
         dist=out_dist,
-        freq=lambda: select(inside, grad_rbf * (v * mixed + w * by_freq_freq))[0].sum(0),
+        freq=lambda: select(inside, grad_rbf * (x_dot * mixed + freq_dot * by_freq_freq))[0].sum(0),
     )
 
 
@@ -170,11 +170,11 @@ def dot(a, b):
 
 
 def directions(vec):
-    """Return v/|v|, |w| and n where v = 2^n w, 2^n the largest component's: no square overflows or vanishes."""
+    """Return v/|v|, length, n; |v| = 2^n length, 2^n the largest component's, lest squares overflow or vanish."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
-    w = np.ldexp(vec, -n)
-    length = np.sqrt(dot(w, w))
-    return w / length, length, n
+    scaled = np.ldexp(vec, -n)
+    length = np.sqrt(dot(scaled, scaled))
+    return scaled / length, length, n
 
 
 def split_weights(weights, num_spherical, num_radial):
@@ -189,48 +189,49 @@ def join_weights(W1, W2):
 
 
 def project(r, Y, W1):
-    """p_m = sum_{l,n} r_ln Y_l W1_ln,m of every triplet."""
+    """basis_m = sum_{l,n} r_ln Y_l W1_ln,m of every triplet."""
     return np.einsum("tln,tl,lnm->tm", r, Y, W1, optimize=True)
 
 
 def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"):
-    """out_c(e) = sum over f of embedding_c(f) q_c."""
+    """out_c(e) = sum over f of x_c(f) w_c."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    u = directions(vec)[0]
-    Y = angular_basis(dot(u[e], u[f])[:, 0], num_spherical)[0]
-    p = project(sbf_rad.reshape(-1, num_spherical, num_radial)[f], Y, W1)
-    return scatter(e, embedding[f] * (p @ W2.T), graph.num_edges)
+    unit = directions(vec)[0]
+    Y = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)[0]
+    basis = project(sbf_rad.reshape(-1, num_spherical, num_radial)[f], Y, W1)
+    return scatter(e, embedding[f] * (basis @ W2.T), graph.num_edges)
 
 
 def agg_edge_to_edge_bwd(
     grad_out, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node", wrt=None
 ):
-    """Chain rule through out, q, p, Y, the cosine and u = vec/|vec|."""
+    """Chain rule through out, w, basis, Y, the cosine and u = vec/|vec|."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    u, length, n = directions(vec)
-    Y, dY, _ = angular_basis(dot(u[e], u[f])[:, 0], num_spherical)
+    unit, length, n = directions(vec)
+    Y, d_Y, _ = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)
     r = sbf_rad.reshape(-1, num_spherical, num_radial)[f]
-    p = project(r, Y, W1)
-    gq = grad_out[e] * embedding[f]
-    gp = gq @ W2
-    back = np.einsum("lnm,tm->tln", W1, gp)
+    basis = project(r, Y, W1)
+    grad_w = grad_out[e] * embedding[f]
+    grad_basis = grad_w @ W2
+    grad_rY = np.einsum("lnm,tm->tln", W1, grad_basis)
 
     def grad_vec():
-        gcos = ((r * back).sum(-1) * dY)[:, 1:].sum(-1, keepdims=True)  # Y_0 is constant
-        gu = scatter(e, gcos * u[f], graph.num_edges) + scatter(f, gcos * u[e], graph.num_edges)
-        return np.ldexp((gu - u * dot(u, gu)) / length, -n)
+        grad_cosine = ((r * grad_rY).sum(-1) * d_Y)[:, 1:].sum(-1, keepdims=True)  # Y_0 is constant
+        at_e, at_f = grad_cosine * unit[f], grad_cosine * unit[e]
+        grad_unit = scatter(e, at_e, graph.num_edges) + scatter(f, at_f, graph.num_edges)
+        return np.ldexp((grad_unit - unit * dot(unit, grad_unit)) / length, -n)
 
     def grad_weights():
-        return join_weights(np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True), gq.T @ p)
+        return join_weights(np.einsum("tln,tl,tm->lnm", r, Y, grad_basis, optimize=True), grad_w.T @ basis)
 
     return results(
         "agg_edge_to_edge_bwd",
         wrt,
         vec=grad_vec,
-        sbf_rad=lambda: scatter(f, Y[:, :, None] * back, graph.num_edges).reshape(sbf_rad.shape),
-        embedding=lambda: scatter(f, grad_out[e] * (p @ W2.T), graph.num_edges),
+        sbf_rad=lambda: scatter(f, Y[:, :, None] * grad_rY, graph.num_edges).reshape(sbf_rad.shape),
+        embedding=lambda: scatter(f, grad_out[e] * (basis @ W2.T), graph.num_edges),
         weights=grad_weights,
     )
 
@@ -272,21 +273,21 @@ def agg_edge_to_edge_bwd2_main(
     )
 
 
-def unit_tangent(vec, vdot):
-    """U = v/|v| and its derivative along vdot: (vdot - u (u.vdot)) / |v|."""
-    u, length, n = directions(vec)
-    wdot = np.ldexp(vdot, -n)
-    return u, (wdot - u * dot(u, wdot)) / length
+def unit_tangent(vec, vec_dot):
+    """Return u = v/|v| and its derivative along v_dot, (v_dot - u (u.v_dot)) / |v|."""
+    unit, length, n = directions(vec)
+    scaled_dot = np.ldexp(vec_dot, -n)
+    return unit, (scaled_dot - unit * dot(unit, scaled_dot)) / length
 
 
-def unit_tangent_vjp(vec, vdot, gu, gudot):
+def unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot):
     """Cotangent of v, from those of u and of its derivative."""
-    u, length, n = directions(vec)
-    _, udot = unit_tangent(vec, vdot)
-    wdot = np.ldexp(vdot, -n)
-    total = gu - (dot(u, wdot) * gudot + dot(gudot, u) * wdot) / length
-    glength = -(dot(gudot, udot) + dot(total, u)) / length
-    return np.ldexp(total / length + glength * u, -n)
+    unit, length, n = directions(vec)
+    _, unit_dot = unit_tangent(vec, vec_dot)
+    scaled_dot = np.ldexp(vec_dot, -n)
+    grad_t = grad_unit - (dot(unit, scaled_dot) * grad_unit_dot + dot(grad_unit_dot, unit) * scaled_dot) / length
+    grad_length = -(dot(grad_unit_dot, unit_dot) + dot(grad_t, unit)) / length
+    return np.ldexp(grad_t / length + grad_length * unit, -n)
 
 
 def agg_edge_to_edge_bwd2(
@@ -305,48 +306,50 @@ def agg_edge_to_edge_bwd2(
     exclude="node",
     wrt=None,
 ):
-    """Gradient of sum grad_out outdot. Names ending in dot are derivatives along the cotangents gg_."""
+    """Gradient of sum grad_out out_dot. Names ending in _dot are derivatives along the cotangents gg_."""
     e, f = triplets(graph, exclude)
-    vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, num_spherical, num_radial)[f]
-    xdot = zero_if_none(gg_embedding, embedding)[f]
+    vec_dot, x_dot = zero_if_none(gg_vec, vec), zero_if_none(gg_embedding, embedding)[f]
+    r_dot = zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, num_spherical, num_radial)[f]
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    W1dot, W2dot = split_weights(zero_if_none(gg_weights, weights), num_spherical, num_radial)
-    u, udot = unit_tangent(vec, vdot)
-    cosdot = dot(udot[e], u[f]) + dot(u[e], udot[f])
-    Y, dY, ddY = angular_basis(dot(u[e], u[f])[:, 0], num_spherical)
-    Ydot = dY * cosdot
-    Ydot[:, 0] = 0  # Y_0 is constant, even where cosdot is NaN
+    W1_dot, W2_dot = split_weights(zero_if_none(gg_weights, weights), num_spherical, num_radial)
+    unit, unit_dot = unit_tangent(vec, vec_dot)
+    cosine_dot = dot(unit_dot[e], unit[f]) + dot(unit[e], unit_dot[f])
+    Y, d_Y, d2_Y = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)
+    Y_dot = d_Y * cosine_dot
+    Y_dot[:, 0] = 0  # Y_0 is constant, even where cosine_dot is NaN
     r, x, g = sbf_rad.reshape(-1, num_spherical, num_radial)[f], embedding[f], grad_out[e]
-    p = project(r, Y, W1)
-    pdot = project(rdot, Y, W1) + project(r[:, 1:], Ydot[:, 1:], W1[1:]) + project(r, Y, W1dot)
-    q, qdot = p @ W2.T, p @ W2dot.T + pdot @ W2.T
-    gq, gqdot = g * xdot, g * x
-    gp, gpdot = gq @ W2 + gqdot @ W2dot, gqdot @ W2
-    back = np.einsum("lnm,tm->tln", W1, gp) + np.einsum("lnm,tm->tln", W1dot, gpdot)
-    backdot = np.einsum("lnm,tm->tln", W1, gpdot)
+    basis = project(r, Y, W1)
+    basis_dot = project(r_dot, Y, W1) + project(r[:, 1:], Y_dot[:, 1:], W1[1:]) + project(r, Y, W1_dot)
+    w, w_dot = basis @ W2.T, basis @ W2_dot.T + basis_dot @ W2.T
+    grad_w, grad_w_dot = g * x_dot, g * x
+    grad_basis, grad_basis_dot = grad_w @ W2 + grad_w_dot @ W2_dot, grad_w_dot @ W2
+    grad_rY = np.einsum("lnm,tm->tln", W1, grad_basis) + np.einsum("lnm,tm->tln", W1_dot, grad_basis_dot)
+    grad_rY_dot = np.einsum("lnm,tm->tln", W1, grad_basis_dot)
 
     def grad_vec():
-        gY, gYdot = (r * back + rdot * backdot).sum(-1), (r * backdot).sum(-1)
-        gcos = (dY * gY + ddY * cosdot * gYdot)[:, 1:].sum(-1, keepdims=True)
-        gcosdot = (dY * gYdot)[:, 1:].sum(-1, keepdims=True)
+        grad_Y, grad_Y_dot = (r * grad_rY + r_dot * grad_rY_dot).sum(-1), (r * grad_rY_dot).sum(-1)
+        grad_cosine = (d_Y * grad_Y + d2_Y * cosine_dot * grad_Y_dot)[:, 1:].sum(-1, keepdims=True)
+        grad_cosine_dot = (d_Y * grad_Y_dot)[:, 1:].sum(-1, keepdims=True)
         n = graph.num_edges
-        gu = scatter(e, gcos * u[f] + gcosdot * udot[f], n) + scatter(f, gcos * u[e] + gcosdot * udot[e], n)
-        gudot = scatter(e, gcosdot * u[f], n) + scatter(f, gcosdot * u[e], n)
-        return unit_tangent_vjp(vec, vdot, gu, gudot)
+        at_e = grad_cosine * unit[f] + grad_cosine_dot * unit_dot[f]
+        at_f = grad_cosine * unit[e] + grad_cosine_dot * unit_dot[e]
+        grad_unit = scatter(e, at_e, n) + scatter(f, at_f, n)
+        grad_unit_dot = scatter(e, grad_cosine_dot * unit[f], n) + scatter(f, grad_cosine_dot * unit[e], n)
+        return unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot)
 
     def grad_weights():
-        first = np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True)
-        first += np.einsum("tln,tm->lnm", rdot * Y[:, :, None] + r * Ydot[:, :, None], gpdot, optimize=True)
-        return join_weights(first, gq.T @ p + gqdot.T @ pdot)
+        first = np.einsum("tln,tl,tm->lnm", r, Y, grad_basis, optimize=True)
+        first += np.einsum("tln,tm->lnm", r_dot * Y[:, :, None] + r * Y_dot[:, :, None], grad_basis_dot, optimize=True)
+        return join_weights(first, grad_w.T @ basis + grad_w_dot.T @ basis_dot)
 
     return results(
         "agg_edge_to_edge_bwd2",
         wrt,
-        grad_out=lambda: scatter(e, xdot * q + x * qdot, graph.num_edges),
+        grad_out=lambda: scatter(e, x_dot * w + x * w_dot, graph.num_edges),
         vec=grad_vec,
-        sbf_rad=lambda: scatter(f, Y[:, :, None] * back + Ydot[:, :, None] * backdot, graph.num_edges).reshape(
+        sbf_rad=lambda: scatter(f, Y[:, :, None] * grad_rY + Y_dot[:, :, None] * grad_rY_dot, graph.num_edges).reshape(
             sbf_rad.shape
         ),
-        embedding=lambda: scatter(f, g * qdot, graph.num_edges),
+        embedding=lambda: scatter(f, g * w_dot, graph.num_edges),
         weights=grad_weights,
     )

@@ -1,9 +1,9 @@
 """GemNet-OC's efficient bilinear in NumPy.
 
-Basis embedding: rad_W1 = rad_basis @ weight for each intermediate channel i and spherical function s; with a spherical
-basis, rad_W1[t,i] = sum_s rad_W1[edge(t),i,s] sph_basis[t,s]. Interaction: B_e[s,c] = sum over t of e of
-sph[t,s] m[t,c]; P_e[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the edges of each atom if atoms are given;
-m_ca = weight vec(P).
+Basis embedding: R = rad_basis @ weight for each intermediate channel c and spherical function s, returned as rad_W1;
+with a spherical basis, rad_W1[t,c] = sum_s R[edge(t),c,s] sph_basis[t,s]. Interaction, where rad_W1 is R: B_e[s,n] =
+sum over t of e of sph[t,s] m[t,n]; P_e[c,n] = sum_s R_e[c,s] B_e[s,n], summed over the edges of each atom if atoms are
+given; m_ca = weight vec(P).
 
 Every operator is linear in each of its inputs. Its second order is therefore a sum over pairs of inputs: one is
 replaced by its cotangent, the other is differentiated.
@@ -30,7 +30,7 @@ def polarised(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
 
 
 def basis_embedding_radial_fwd(rad_basis, weight):
-    """rad_W1[e,i] = sum_r rad_basis[e,r] weight[i,r]."""
+    """rad_W1[e,c] = sum_r rad_basis[e,r] weight[c,r]."""
     return rad_basis @ weight.T
 
 
@@ -98,25 +98,25 @@ def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_bas
 
 
 def basis_embedding_triplets_fwd(rad_basis, weight, sph_basis, triplets):
-    """rad_W1[t,i] = sum_s A_t[i,s] sph_basis[t,s], A_t = basis_embedding_spherical of the triplet's edge."""
-    A_t = basis_embedding_spherical_fwd(rad_basis[triplets.index], weight)
-    return np.einsum("tis,ts->ti", A_t, sph_basis)
+    """rad_W1[t,c] = sum_s R_t[c,s] sph_basis[t,s], R_t = basis_embedding_spherical of the triplet's edge."""
+    R_t = basis_embedding_spherical_fwd(rad_basis[triplets.index], weight)
+    return np.einsum("tcs,ts->tc", R_t, sph_basis)
 
 
 def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None):
-    """sph_basis[t] = A_t^T g[t]; rad_basis and weight from the gradient in A_t, g[t] sph_basis[t]^T."""
+    """sph_basis[t] = R_t^T g[t]; rad_basis and weight from the gradient in R_t, g[t] sph_basis[t]^T."""
     rad_t = rad_basis[triplets.index]
 
     def embedding(factor):
-        grad_A_t = np.einsum("ti,ts->tis", grad_rad_W1, sph_basis)
-        return getattr(basis_embedding_spherical_bwd(grad_A_t, rad_t, weight, wrt=factor), factor)
+        grad_R_t = np.einsum("tc,ts->tcs", grad_rad_W1, sph_basis)
+        return getattr(basis_embedding_spherical_bwd(grad_R_t, rad_t, weight, wrt=factor), factor)
 
     return results(
         "basis_embedding_triplets_bwd",
         wrt,
         rad_basis=lambda: scatter(triplets.index, embedding("rad_basis"), triplets.num_segments),
         weight=lambda: embedding("weight"),
-        sph_basis=lambda: np.einsum("ti,tis->ts", grad_rad_W1, basis_embedding_spherical_fwd(rad_t, weight)),
+        sph_basis=lambda: np.einsum("tc,tcs->ts", grad_rad_W1, basis_embedding_spherical_fwd(rad_t, weight)),
     )
 
 
@@ -153,14 +153,14 @@ def outputs_with_triplets(triplets, atoms):
 
 
 def sums_of_edges(sph, m, triplets, idx_in):
-    """B_e[s,c] = sum over t of e of sph[t,s] m[t,c]."""
+    """B_e[s,n] = sum over t of e of sph[t,s] m[t,n]."""
     m_t = m if idx_in is None else m[idx_in.index]
-    return scatter(triplets.index, np.einsum("ts,tc->tsc", sph, m_t), triplets.num_segments)
+    return scatter(triplets.index, np.einsum("ts,tn->tsn", sph, m_t), triplets.num_segments)
 
 
 def sums_of_outputs(rad_W1, B, triplets, atoms):
-    """vec(P), emb_in fast: P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c] for each edge, or summed over each atom's edges."""
-    P = select(edges_with_triplets(triplets), np.einsum("eis,esc->eic", rad_W1, B))
+    """vec(P), n fast: P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n] for each edge, or summed over each atom's edges."""
+    P = select(edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
     P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
     num_outputs, interm, emb_in = P.shape
     return P.reshape(num_outputs, interm * emb_in)
@@ -174,9 +174,9 @@ def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_i
 
 
 def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
-    """With Q_e = weight^T g of the edge's output and D_e[s,c] = sum_i rad_W1[e,i,s] Q_e[i,c], the gradients of P and B.
+    """With Q_e = weight^T g of the edge's output and G_e[s,n] = sum_c rad_W1[e,c,s] Q_e[c,n], the gradients of P and B.
 
-    rad_W1 = Q_e B_e^T; sph[t,s] = sum_c D_e[s,c] m[t,c]; m[t,c] = sum_s D_e[s,c] sph[t,s]; weight = g vec(P)^T.
+    rad_W1 = Q_e B_e^T; sph[t,s] = sum_n G_e[s,n] m[t,n]; m[t,n] = sum_s G_e[s,n] sph[t,s]; weight = g vec(P)^T.
     """
     _, interm, _ = rad_W1.shape
     g = select(outputs_with_triplets(triplets, atoms), grad_m_ca)
@@ -184,17 +184,17 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
     Q_e = Q if atoms is None else Q[atoms.index]
 
     def grad_rad_W1():
-        product = np.einsum("eic,esc->eis", Q_e, sums_of_edges(sph, m, triplets, idx_in))
+        product = np.einsum("ecn,esn->ecs", Q_e, sums_of_edges(sph, m, triplets, idx_in))
         return select(edges_with_triplets(triplets), product)
 
-    def grad_B_t():
-        return np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.index]
+    def G_t():
+        return np.einsum("ecs,ecn->esn", rad_W1, Q_e)[triplets.index]
 
     def grad_sph():
-        return np.einsum("tsc,tc->ts", grad_B_t(), m if idx_in is None else m[idx_in.index])
+        return np.einsum("tsn,tn->ts", G_t(), m if idx_in is None else m[idx_in.index])
 
     def grad_m():
-        grad_m_t = np.einsum("tsc,ts->tc", grad_B_t(), sph)
+        grad_m_t = np.einsum("tsn,ts->tn", G_t(), sph)
         return grad_m_t if idx_in is None else scatter(idx_in.index, grad_m_t, idx_in.num_segments)
 
     def grad_weight():

@@ -1,6 +1,6 @@
 """Graph neural operator in NumPy.
 
-Per edge z = U dx + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v; per destination
+Per edge z = U xi + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v; per destination
 message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``. It selects instead of multiplying,
 so that a NaN reaches only the values that depend on it.
 """
@@ -12,9 +12,9 @@ from trigraph.graphs import CSC
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 
 
-def hidden_layer(coords, U, b_u):
+def hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
-    z = coords @ U.T + b_u
+    z = xi @ U.T + b_u
     mask = ~(z <= 0)
     return mask, masked(mask, z)
 
@@ -27,34 +27,34 @@ def gno_kernel_fwd(coords, params, f_in, f_out):
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """With s = mask (V^T g): coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
+    """With s = mask (V^T g): coords = U^T s; U: sum s xi^T, b_u: sum s, V: sum g a^T, b_v: sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
-    g = grad_kernel
-    mask, a = hidden_layer(coords, U, b_u)
+    g, xi = grad_kernel, coords
+    mask, a = hidden_layer(xi, U, b_u)
     s = masked(mask, g @ V)
     return results(
         "gno_kernel_bwd",
         wrt,
         coords=lambda: s @ U,
-        params=lambda: pack_gno_params(s.T @ coords, s.sum(0), g.T @ a, g.sum(0)),
+        params=lambda: pack_gno_params(s.T @ xi, s.sum(0), g.T @ a, g.sum(0)),
     )
 
 
 def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """With (Ugg, bgg_u, Vgg, bgg_v) = gg_params: t = mask (U gg_coords + Ugg dx + bgg_u), sgg = mask (Vgg^T g)."""
+    """Dots from gg_params: a_dot = mask (U xi_dot + U_dot xi + b_u_dot), s_dot = mask (V_dot^T g)."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
-    c = zero_if_none(gg_coords, coords)
-    Ugg, bgg_u, Vgg, bgg_v = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
+    xi, xi_dot = coords, zero_if_none(gg_coords, coords)
+    U_dot, b_u_dot, V_dot, b_v_dot = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
     g = grad_kernel
-    mask, a = hidden_layer(coords, U, b_u)
-    s, sgg = masked(mask, g @ V), masked(mask, g @ Vgg)
-    t = masked(mask, c @ U.T + coords @ Ugg.T + bgg_u)
+    mask, a = hidden_layer(xi, U, b_u)
+    s, s_dot = masked(mask, g @ V), masked(mask, g @ V_dot)
+    a_dot = masked(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
     return results(
         "gno_kernel_bwd2",
         wrt,
-        grad_kernel=lambda: t @ V.T + a @ Vgg.T + bgg_v,
-        coords=lambda: s @ Ugg + sgg @ U,
-        params=lambda: pack_gno_params(s.T @ c + sgg.T @ coords, sgg.sum(0), g.T @ t, np.zeros_like(b_v)),
+        grad_kernel=lambda: a_dot @ V.T + a @ V_dot.T + b_v_dot,
+        coords=lambda: s @ U_dot + s_dot @ U,
+        params=lambda: pack_gno_params(s.T @ xi_dot + s_dot.T @ xi, s_dot.sum(0), g.T @ a_dot, np.zeros_like(b_v)),
     )
 
 
@@ -94,14 +94,14 @@ def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=No
 
 def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt=None):
     """Polarisation of the bilinear form: each factor in turn replaced by its cotangent."""
-    hgg, Kgg = zero_if_none(gg_features, features), zero_if_none(gg_kernel, kernel)
+    h_dot, K_dot = zero_if_none(gg_features, features), zero_if_none(gg_kernel, kernel)
     args = (graph, f_in, f_out)
     return results(
         "gno_aggregate_bwd2",
         wrt,
-        grad_message=lambda: gno_aggregate_fwd(hgg, kernel, *args) + gno_aggregate_fwd(features, Kgg, *args),
-        features=lambda: gno_aggregate_bwd(grad_message, features, Kgg, *args, wrt="features").features,
-        kernel=lambda: gno_aggregate_bwd(grad_message, hgg, kernel, *args, wrt="kernel").kernel,
+        grad_message=lambda: gno_aggregate_fwd(h_dot, kernel, *args) + gno_aggregate_fwd(features, K_dot, *args),
+        features=lambda: gno_aggregate_bwd(grad_message, features, K_dot, *args, wrt="features").features,
+        kernel=lambda: gno_aggregate_bwd(grad_message, h_dot, kernel, *args, wrt="kernel").kernel,
     )
 
 
@@ -118,10 +118,10 @@ def gno_message_fwd(features, coords, params, graph, f_in, f_out):
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
     """Chain rule: the kernel's gradient is g h^T, which gno_kernel_bwd takes to coords and params."""
-    dx = coords[graph.edge_ids]
-    kernel = gno_kernel_fwd(dx, params, f_in, f_out)
+    xi = coords[graph.edge_ids]
+    kernel = gno_kernel_fwd(xi, params, f_in, f_out)
     outer = gno_aggregate_bwd(grad_message, features, kernel, by_position(graph), f_in, f_out)
-    back = gno_kernel_bwd(outer.kernel, dx, params, f_in, f_out)
+    back = gno_kernel_bwd(outer.kernel, xi, params, f_in, f_out)
     return results(
         "gno_message_bwd",
         wrt,
@@ -134,21 +134,21 @@ def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, 
 def gno_message_bwd2(
     gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt=None
 ):
-    """With Kgg the grad_kernel of gno_kernel_bwd2 at g h^T: sums of gno_aggregate, and gno_kernel_bwd at g gg_h^T."""
-    hgg = zero_if_none(gg_features, features)
-    dx, c = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
+    """With K_dot from gno_kernel_bwd2 at g h^T: sums of gno_aggregate, and gno_kernel_bwd at g h_dot^T."""
+    h_dot = zero_if_none(gg_features, features)
+    xi, xi_dot = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
     args = (by_position(graph), f_in, f_out)
-    kernel = gno_kernel_fwd(dx, params, f_in, f_out)
+    kernel = gno_kernel_fwd(xi, params, f_in, f_out)
     g_h = gno_aggregate_bwd(grad_message, features, kernel, *args, wrt="kernel").kernel
-    g_hgg = gno_aggregate_bwd(grad_message, hgg, kernel, *args, wrt="kernel").kernel
-    second = gno_kernel_bwd2(c, gg_params, g_h, dx, params, f_in, f_out)
-    first = gno_kernel_bwd(g_hgg, dx, params, f_in, f_out)
-    Kgg = second.grad_kernel
+    g_h_dot = gno_aggregate_bwd(grad_message, h_dot, kernel, *args, wrt="kernel").kernel
+    second = gno_kernel_bwd2(xi_dot, gg_params, g_h, xi, params, f_in, f_out)
+    first = gno_kernel_bwd(g_h_dot, xi, params, f_in, f_out)
+    K_dot = second.grad_kernel
     return results(
         "gno_message_bwd2",
         wrt,
-        grad_message=lambda: gno_aggregate_fwd(hgg, kernel, *args) + gno_aggregate_fwd(features, Kgg, *args),
-        features=lambda: gno_aggregate_bwd(grad_message, features, Kgg, *args, wrt="features").features,
+        grad_message=lambda: gno_aggregate_fwd(h_dot, kernel, *args) + gno_aggregate_fwd(features, K_dot, *args),
+        features=lambda: gno_aggregate_bwd(grad_message, features, K_dot, *args, wrt="features").features,
         coords=lambda: scatter(graph.edge_ids, second.coords + first.coords, graph.num_edges),
         params=lambda: second.params + first.params,
     )

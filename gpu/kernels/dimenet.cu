@@ -46,23 +46,23 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     const long long e = (long long)(blockIdx.x) * edges + local;
     const bool active = local < edges && e < num_edges;
     if (active) {
-        const T x = dist[e], v = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
-        const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
+        const T x = dist[e], x_dot = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
+        const T freq_dot = second && gg_freq != nullptr ? gg_freq[k] : T(0);
         const bool beyond = x >= T(1);  // beyond the cutoff, select zero: multiplying by it would keep a NaN
         const Jet<T> env = envelope(x, envelope_exponent);
         const Jet<T> sine = product(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {
-            out_rbf[e * num_radial + k] = beyond ? T(0) : v * sine.d1 + w * env.value * x * cos(freq[k] * x);
+            out_rbf[e * num_radial + k] = beyond ? T(0) : x_dot * sine.d1 + freq_dot * env.value * x * cos(freq[k] * x);
         }
-        T sum = grad_rbf[e * num_radial + k] * (second ? v * sine.d2 + w * radial_mixed(env, freq[k], x) : sine.d1);
+        T sum = grad_rbf[e * num_radial + k] * (second ? x_dot * sine.d2 + freq_dot * radial_mixed(env, freq[k], x) : sine.d1);
         if (!second || out_sbf_rad != nullptr || out_dist != nullptr) {
             for (int l = 0; l < num_spherical; l++) {
                 const Jet<T> bessel = product(env, bessel_basis(l, k, x));
                 const long long at = (e * num_spherical + l) * num_radial + k;
                 if (second && out_sbf_rad != nullptr) {
-                    out_sbf_rad[at] = beyond ? T(0) : v * bessel.d1;
+                    out_sbf_rad[at] = beyond ? T(0) : x_dot * bessel.d1;
                 }
-                sum += grad_sbf_rad[at] * (second ? v * bessel.d2 : bessel.d1);
+                sum += grad_sbf_rad[at] * (second ? x_dot * bessel.d2 : bessel.d1);
             }
         }
         parts[threadIdx.x] = beyond ? T(0) : sum;
@@ -87,14 +87,15 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const bool active = e < num_edges;
     const T x = active ? dist[e] : T(1);
-    const T v = second && active && gg_dist != nullptr ? gg_dist[e] : T(0);
+    const T x_dot = second && active && gg_dist != nullptr ? gg_dist[e] : T(0);
     const Jet<T> env = envelope(x, envelope_exponent);
     for (int k = 0; k < num_radial; k++) {
         T value = T(0);
         if (active && !(x >= T(1))) {
-            const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
-            const T by_freq = second ? v * radial_mixed(env, freq[k], x) - w * env.value * x * x * sin(freq[k] * x)
-                                     : env.value * x * cos(freq[k] * x);
+            const T freq_dot = second && gg_freq != nullptr ? gg_freq[k] : T(0);
+            const T by_freq =
+                second ? x_dot * radial_mixed(env, freq[k], x) - freq_dot * env.value * x * x * sin(freq[k] * x)
+                       : env.value * x * cos(freq[k] * x);
             value = grad_rbf[e * num_radial + k] * by_freq;
         }
         value = warp_sum(value);
@@ -138,10 +139,11 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
         const Vec<T> u = {v.x / length, v.y / length, v.z / length};
         store_sum(unit, e, u, true);
         if (unit_dot != nullptr) {
-            const Vec<T> d = times(factor, load_vec(vec_dot, e));
-            const T along = dot(u, d);
-            const Vec<T> udot = {(d.x - u.x * along) / length, (d.y - u.y * along) / length, (d.z - u.z * along) / length};
-            store_sum(unit_dot, e, udot, true);
+            const Vec<T> v_dot = times(factor, load_vec(vec_dot, e));
+            const T along = dot(u, v_dot);
+            const Vec<T> u_dot = {(v_dot.x - u.x * along) / length, (v_dot.y - u.y * along) / length,
+                                  (v_dot.z - u.z * along) / length};
+            store_sum(unit_dot, e, u_dot, true);
         }
     }
 }
@@ -248,11 +250,11 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
                      const T* __restrict__ vec_dot, T* __restrict__ out, long long num_edges, int parts) {
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (e < num_edges) {
-        Vec<T> total = {T(0), T(0), T(0)}, g = total;
+        Vec<T> grad_u = {T(0), T(0), T(0)}, grad_u_dot = grad_u;
         for (int part = 0; part < parts; part++) {
-            add_scaled(total, T(1), load_vec(grad_unit, part * num_edges + e));
+            add_scaled(grad_u, T(1), load_vec(grad_unit, part * num_edges + e));
             if (grad_unit_dot != nullptr) {
-                add_scaled(g, T(1), load_vec(grad_unit_dot, part * num_edges + e));
+                add_scaled(grad_u_dot, T(1), load_vec(grad_unit_dot, part * num_edges + e));
             }
         }
         // Divide once, because each division takes registers.
@@ -263,16 +265,17 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
         const Vec<T> u = {v.x * inverse, v.y * inverse, v.z * inverse};
         T by_length = T(0);
         if (grad_unit_dot != nullptr && vec_dot != nullptr) {
-            const Vec<T> d = times(factor, load_vec(vec_dot, e));
-            const T along = dot(u, d), across = dot(g, u);
-            const Vec<T> udot = {(d.x - u.x * along) * inverse, (d.y - u.y * along) * inverse, (d.z - u.z * along) * inverse};
-            by_length = -dot(g, udot) * inverse;
-            total.x -= (along * g.x + across * d.x) * inverse;
-            total.y -= (along * g.y + across * d.y) * inverse;
-            total.z -= (along * g.z + across * d.z) * inverse;
+            const Vec<T> v_dot = times(factor, load_vec(vec_dot, e));
+            const T along = dot(u, v_dot), across = dot(grad_u_dot, u);
+            const Vec<T> u_dot = {(v_dot.x - u.x * along) * inverse, (v_dot.y - u.y * along) * inverse,
+                                  (v_dot.z - u.z * along) * inverse};
+            by_length = -dot(grad_u_dot, u_dot) * inverse;
+            grad_u.x -= (along * grad_u_dot.x + across * v_dot.x) * inverse;
+            grad_u.y -= (along * grad_u_dot.y + across * v_dot.y) * inverse;
+            grad_u.z -= (along * grad_u_dot.z + across * v_dot.z) * inverse;
         }
-        by_length -= dot(total, u) * inverse;
-        const Vec<T> by_unit = {total.x * inverse, total.y * inverse, total.z * inverse};
+        by_length -= dot(grad_u, u) * inverse;
+        const Vec<T> by_unit = {grad_u.x * inverse, grad_u.y * inverse, grad_u.z * inverse};
         store_sum(out, e, times(factor, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}), true);
     }
 }

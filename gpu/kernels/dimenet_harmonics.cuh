@@ -1,10 +1,11 @@
 // Real solid harmonics of a unit vector u = (x, y, z) as polynomials, their derivatives along a vector, gradients and
 // Hessian-vector products: no trigonometry, no division, nothing singular at the poles.
 //
-// h_lm = q_lm(z) Re (x + iy)^m and h_l,-m = q_lm(z) Im (x + iy)^m are in rows l*l + l + m and l*l + l - m, with
+// s_lm = q_lm(z) Re (x + iy)^m and s_l,-m = q_lm(z) Im (x + iy)^m are in rows l*l + l + m and l*l + l - m, with
 // q_lm = (l-m)! / (2m-1)!! d^m P_l / dz^m, for which the recurrence has integer coefficients and starts at 1:
 //     q_(l+1) = (2l+1) z q_l - (l+m)(l-m) q_(l-1),    q'_(l+1) = (l+1-m) ((2l+1) q_l + (l-m) q'_(l-1)).
-// Addition theorem: P_l(u.w) = sum over the rows of degree l of weight h(u) h(w), with
+// Addition theorem: P_l(u_e.u_f) = sum over the rows of degree l of weight s(u_e) s(u_f), so that S_lm of docs/maths.md is s_lm
+// times the root of its weight, with
 //     weight_lm = (2 for m > 0) (2m-1)!!^2 / ((l+m)! (l-m)!).
 // The functions of different orders m are independent, so that S threads share the work of one edge. The function of degree 0 is
 // constant: its derivatives, and its factors in gradients and Hessians, are selected as zero, so that no NaN reaches the sum.
@@ -101,29 +102,29 @@ template <int S, int first, int step, class T> __device__ __forceinline__ void h
     }
 }
 
-// The same rows, and their derivatives along d.
+// The same rows, and their derivatives along u_dot.
 template <int S, int first, int step, class T>
-__device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& d, T* rows, T* rows_along) {
+__device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
         const Powers<T> power(u.x, u.y, m);
-        const T c_along = T(m) * (power.c1 * d.x - power.s1 * d.y), s_along = T(m) * (power.s1 * d.x + power.c1 * d.y);
+        const T c_dot = T(m) * (power.c1 * u_dot.x - power.s1 * u_dot.y), s_dot = T(m) * (power.s1 * u_dot.x + power.c1 * u_dot.y);
         Ladder<T, 1> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
-            const T q_along = ladder.q1 * d.z;
+            const T q_dot = ladder.q1 * u_dot.z;
             rows[l * l + l + m] = ladder.q * power.c;
-            rows_along[l * l + l + m] = l > 0 ? ladder.q * c_along + q_along * power.c : T(0);
+            rows_dot[l * l + l + m] = l > 0 ? ladder.q * c_dot + q_dot * power.c : T(0);
             if (m > 0) {
                 rows[l * l + l - m] = ladder.q * power.s;
-                rows_along[l * l + l - m] = ladder.q * s_along + q_along * power.s;
+                rows_dot[l * l + l - m] = ladder.q * s_dot + q_dot * power.s;
             }
             ladder.climb(l, m, u.z);
         }
     }
 }
 
-// Gradient of sum over the rows of order m of factor h.
+// Gradient of sum over the rows of order m of factor s.
 template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, const Vec<T>& u, const T* factors) {
     const Powers<T> power(u.x, u.y, m);
     T a = T(0), b = T(0), a1 = T(0), b1 = T(0);
@@ -141,9 +142,9 @@ template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, cons
     return {T(m) * (a * power.c1 + b * power.s1), T(m) * (b * power.c1 - a * power.s1), a1 * power.c + b1 * power.s};
 }
 
-// Hessian of sum over the rows of order m of factor h, times d.
+// Hessian of sum over the rows of order m of factor s, times u_dot.
 template <class T>
-__device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const Vec<T>& d, const T* factors) {
+__device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const Vec<T>& u_dot, const T* factors) {
     const Powers<T> power(u.x, u.y, m);
     T a = T(0), b = T(0), a1 = T(0), b1 = T(0), a2 = T(0), b2 = T(0);
     Ladder<T, 2> ladder;
@@ -162,7 +163,8 @@ __device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const V
     const T xx = pairs * (a * power.c2 + b * power.s2), xy = pairs * (b * power.c2 - a * power.s2);
     const T xz = T(m) * (a1 * power.c1 + b1 * power.s1), yz = T(m) * (b1 * power.c1 - a1 * power.s1);
     const T zz = a2 * power.c + b2 * power.s;
-    return {xx * d.x + xy * d.y + xz * d.z, xy * d.x - xx * d.y + yz * d.z, xz * d.x + yz * d.y + zz * d.z};
+    return {xx * u_dot.x + xy * u_dot.y + xz * u_dot.z, xy * u_dot.x - xx * u_dot.y + yz * u_dot.z,
+            xz * u_dot.x + yz * u_dot.y + zz * u_dot.z};
 }
 
 // P_l(c) and its first two derivatives, from l = 0 upwards; the l of climb must be constant in an unrolled loop.

@@ -1,6 +1,6 @@
 // The sum from the out-edges of a node to its in-edges: the triplets' terms in the gradients of f = (k -> j).
 //
-// An in-edge only needs D_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c], the gradient of F_f[l,c]. The sum leaves out the
+// An in-edge only needs h_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum leaves out the
 // out-edges e whose forward sum leaves out f; these are the edges left out of f's own sum (trigraph.EdgeGraph).
 #pragma once
 #include "dimenet_triplets.cuh"
@@ -28,7 +28,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     InEdgeOutputs<T> grads;
     int tile;
     long long num_edges;
-    T* state;     // B of the node: row of harmonics, channel; its derivative follows
+    T* state;     // A of the node: row of harmonics, channel; its derivative follows
     T* features;  // of the staged edges: edge, degree, channel; derivatives follow
     T* rows;      // harmonics of the staged edges, then their derivatives
     int* votes;
@@ -52,7 +52,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
 #pragma unroll AT_ONCE
         for (int i = 0; i < count; i++) {
-            const T *const h = rows + (k + i) * HARMONICS<S> + begin, *const hdot = h + BATCH * HARMONICS<S>;
+            const T *const s = rows + (k + i) * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
             T g[W], held[HELD], held_dot[HELD];
             channels.read(grad_out, first + i, g);
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, first + i)) : T(0);
@@ -64,9 +64,9 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
             for (int row = 0; row < end - begin; row++) {
                 if (row % HELD == 0) {
-                    load_held<end - begin>(h, row, held);
+                    load_held<end - begin>(s, row, held);
                     if (has_unit_tangent()) {
-                        load_held<end - begin>(hdot, row, held_dot);
+                        load_held<end - begin>(s_dot, row, held_dot);
                     }
                 }
 #pragma unroll
@@ -129,7 +129,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     // Gradients of one lane's part of an in-edge.
     struct Gradients {
-        T d[S][W] = {}, ddot[S][W] = {};  // gradients of Fdot and of F
+        T h[S][W] = {}, h_dot[S][W] = {};  // in second order the gradients of feature_dot and of feature
         Pull<T, second> pull;
     };
 
@@ -140,42 +140,42 @@ template <class T, class I, bool second, int S> struct InEdges {
         const T cosine_dot = edge.cosine_dot(other);
         T grad[W];
         channels.read(grad_out, e, grad);
-        Legendre<T> legendre(dot(edge.u, other.u));
+        Legendre<T> legendre(dot(edge.unit, other.unit));
         Pair<T, second> pair[W];
 #pragma unroll
         for (int l = 0; l < S; l++) {
             if (l < degrees()) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    sums.d[l][w] += legendre.p * (sign * grad[w]);
-                    sums.ddot[l][w] += has_unit_tangent() && l > 0 ? legendre.d1 * cosine_dot * (sign * grad[w]) : T(0);
-                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, carries.f(l, w), carries.fdot(l, w));
+                    sums.h[l][w] += legendre.p * (sign * grad[w]);
+                    sums.h_dot[l][w] += has_unit_tangent() && l > 0 ? legendre.d1 * cosine_dot * (sign * grad[w]) : T(0);
+                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(l, w), carries.feature_dot(l, w));
                 }
                 legendre.climb(l);
             }
         }
         if (grads.unit != nullptr) {
-            T by_cosine = T(0), by_cosine_dot = T(0);
+            T grad_cosine = T(0), grad_cosine_dot = T(0);
 #pragma unroll
             for (int w = 0; w < W; w++) {
-                by_cosine += sign * grad[w] * pair[w].by_cosine;
-                by_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
+                grad_cosine += sign * grad[w] * pair[w].by_cosine;
+                grad_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
             }
-            sums.pull.add(by_cosine, by_cosine_dot, other);
+            sums.pull.add(grad_cosine, grad_cosine_dot, other);
         }
     }
 
-    // Computes from the state the gradients of the SERVED edges whose harmonics start at h.
-    __device__ void sum_state(const T* h, Gradients (&sums)[SERVED]) const {
+    // Computes from the state the gradients of the SERVED edges whose harmonics start at s.
+    __device__ void sum_state(const T* s, Gradients (&sums)[SERVED]) const {
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
             T held[SERVED][QUAD], held_dot[SERVED][QUAD];
 #pragma unroll
             for (int i = 0; i < SERVED; i++) {
-                load_held<S * S>(h + i * HARMONICS<S>, row, held[i]);
+                load_held<S * S>(s + i * HARMONICS<S>, row, held[i]);
                 if (has_unit_tangent()) {
-                    load_held<S * S>(h + (BATCH + i) * HARMONICS<S>, row, held_dot[i]);
+                    load_held<S * S>(s + (BATCH + i) * HARMONICS<S>, row, held_dot[i]);
                 }
             }
 #pragma unroll
@@ -189,9 +189,9 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int i = 0; i < SERVED; i++) {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
-                        sums[i].d[row_degree(row + j)][w] += held[i][j] * here[w];
+                        sums[i].h[row_degree(row + j)][w] += held[i][j] * here[w];
                         if (has_unit_tangent()) {
-                            sums[i].ddot[row_degree(row + j)][w] += held_dot[i][j] * here[w] + held[i][j] * here_dot[w];
+                            sums[i].h_dot[row_degree(row + j)][w] += held_dot[i][j] * here[w] + held[i][j] * here_dot[w];
                         }
                     }
                 }
@@ -199,36 +199,36 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds the state's terms to the cotangents of the direction of the in-edge staged at k, whose harmonics are at h.
-    __device__ void pull_state(int k, T* h, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
+    // Adds the state's terms to the cotangents of the direction of the in-edge staged at k, whose harmonics are at s.
+    __device__ void pull_state(int k, T* s, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
                                Pull<T, second>& pull) const {
-        T* const hdot = h + BATCH * HARMONICS<S>;
-        stage(k, [&](int l, int w) { return carries.f(l, w); }, [&](int l, int w) { return carries.fdot(l, w); });
+        T* const s_dot = s + BATCH * HARMONICS<S>;
+        stage(k, [&](int l, int w) { return carries.feature(l, w); }, [&](int l, int w) { return carries.feature_dot(l, w); });
         __syncwarp();
-        contract(k, h, hdot);
+        contract(k, s, s_dot);
         __syncwarp();
         if (channels.lane < degrees()) {
-            pull.add_harmonics(degrees(), channels.lane, edge, h, hdot);
+            pull.add_harmonics(degrees(), channels.lane, edge, s, s_dot);
         }
     }
 
-    template <class F, class Fdot> __device__ void stage(int k, const F& f, const Fdot& fdot) const {
+    template <class F, class Fdot> __device__ void stage(int k, const F& value, const Fdot& value_dot) const {
 #pragma unroll
         for (int l = 0; l < S; l++) {
             const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
 #pragma unroll
             for (int w = 0; w < W; w++) {
-                features[at + w] = f(l, w);
+                features[at + w] = value(l, w);
                 if (second) {
-                    features_dot()[at + w] = fdot(l, w);
+                    features_dot()[at + w] = value_dot(l, w);
                 }
             }
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: the sum over channels of staged F times state, and
-    // zero for row 0, which is constant.
-    __device__ void contract(int k, T* along, T* along_dot) const {
+    // Replaces the staged rows of an edge by the cotangents of its harmonics: the sum over channels of staged features times state,
+    // and zero for row 0, which is constant.
+    __device__ void contract(int k, T* coef, T* coef_dot) const {
 #pragma unroll 1
         for (int row = channels.lane; row < S * S; row += LANES) {
             const T* const z = state + row * TILE_STRIDE;
@@ -239,34 +239,34 @@ template <class T, class I, bool second, int S> struct InEdges {
                 T part = T(0), part_dot = T(0);
 #pragma unroll
                 for (int c = run; c < run + RUN; c += QUAD) {
-                    T f[QUAD], here[QUAD], fdot[QUAD], here_dot[QUAD];
-                    load<QUAD>(from + c, f);
+                    T feature[QUAD], here[QUAD], feature_dot[QUAD], here_dot[QUAD];
+                    load<QUAD>(from + c, feature);
                     load<QUAD>(z + c, here);
                     if (second) {
-                        load<QUAD>(from + EDGES * S * TILE_STRIDE + c, fdot);
+                        load<QUAD>(from + EDGES * S * TILE_STRIDE + c, feature_dot);
                     }
                     if (has_unit_tangent()) {
                         load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
                     }
 #pragma unroll
                     for (int i = 0; i < QUAD; i++) {
-                        part += f[i] * here[i];
-                        part_dot += second ? fdot[i] * here[i] : T(0);
-                        part_dot += has_unit_tangent() ? f[i] * here_dot[i] : T(0);
+                        part += feature[i] * here[i];
+                        part_dot += second ? feature_dot[i] * here[i] : T(0);
+                        part_dot += has_unit_tangent() ? feature[i] * here_dot[i] : T(0);
                     }
                 }
                 sum += part;
                 sum_dot += part_dot;
             }
-            along[row] = row > 0 ? sum : T(0);
+            coef[row] = row > 0 ? sum : T(0);
             if (second) {
-                along_dot[row] = row > 0 ? sum_dot : T(0);
+                coef_dot[row] = row > 0 ? sum_dot : T(0);
             }
         }
     }
 
-    // Processes the in-edge f at a position, staged at k, its harmonics at h. Stores the cotangents of G and Gdot in `features`.
-    __device__ void serve(I position, int k, T* h, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
+    // Processes the in-edge f at a position, staged at k, its harmonics at s. Stores the cotangents of q and q_dot in `features`.
+    __device__ void serve(I position, int k, T* s, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
         const I f = graph.dst_edge_index[position];
         const bool none = alone(f), linear = stateful && !none && is_balanced(f, sizes);
         if (grads.alone != nullptr && channels.lane == 0) {
@@ -282,7 +282,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         if (linear) {
             sums = from_state;
             if (grads.unit != nullptr) {
-                pull_state(k, h, edge, carries, sums.pull);
+                pull_state(k, s, edge, carries, sums.pull);
             }
         }
         // Sum all out-edges but those that leave out f, or subtract only these.
@@ -300,8 +300,8 @@ template <class T, class I, bool second, int S> struct InEdges {
             for (int l = 0; l < S; l++) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    sum[w] += second ? carries.gdot[l][w] * sums.d[l][w] : carries.g[l][w] * sums.d[l][w];
-                    sum[w] += has_unit_tangent() ? carries.g[l][w] * sums.ddot[l][w] : T(0);
+                    sum[w] += second ? carries.q_dot[l][w] * sums.h[l][w] : carries.q[l][w] * sums.h[l][w];
+                    sum[w] += has_unit_tangent() ? carries.q[l][w] * sums.h_dot[l][w] : T(0);
                 }
             }
             channels.write(grads.embedding, f, sum, true);
@@ -309,11 +309,11 @@ template <class T, class I, bool second, int S> struct InEdges {
         if (grads.unit != nullptr) {
             store(sums.pull, f);
         }
-        const auto by_g = [&](int l, int w) {
-            const T here = second ? carries.xdot[w] * sums.d[l][w] : carries.x[w] * sums.d[l][w];
-            return has_unit_tangent() ? here + carries.x[w] * sums.ddot[l][w] : here;
+        const auto grad_q_of = [&](int l, int w) {
+            const T here = second ? carries.x_dot[w] * sums.h[l][w] : carries.x[w] * sums.h[l][w];
+            return has_unit_tangent() ? here + carries.x[w] * sums.h_dot[l][w] : here;
         };
-        stage(k, by_g, [&](int l, int w) { return carries.x[w] * sums.d[l][w]; });
+        stage(k, grad_q_of, [&](int l, int w) { return carries.x[w] * sums.h[l][w]; });
     }
 
     __device__ void store(const Pull<T, second>& pull, I f) const {
@@ -411,13 +411,13 @@ template <class T, class I, bool second, int S> struct InEdges {
                     continue;
                 }
                 const T* const row = inputs.projected + ((long long)(f) * inputs.n_mid + m) * DEGREES;
-                T d[S][W], d_dot[S][W];
+                T grad_q[S][W], grad_q_dot[S][W];
 #pragma unroll
                 for (int l = 0; l < S; l++) {
                     const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
-                    load_channels(features + at, d[l]);
+                    load_channels(features + at, grad_q[l]);
                     if (second) {
-                        load_channels(features_dot() + at, d_dot[l]);
+                        load_channels(features_dot() + at, grad_q_dot[l]);
                     }
                 }
 #pragma unroll
@@ -432,9 +432,9 @@ template <class T, class I, bool second, int S> struct InEdges {
                     for (int l = 0; l < S; l++) {
 #pragma unroll
                         for (int w = 0; w < W && l < degrees(); w++) {
-                            here[w] += d[l][w] * projected[l];
+                            here[w] += grad_q[l][w] * projected[l];
                             if (second) {
-                                here[w] += d_dot[l][w] * projected_dot[l];
+                                here[w] += grad_q_dot[l][w] * projected_dot[l];
                             }
                         }
                     }
@@ -479,15 +479,15 @@ template <class T, class I, bool second, int S> struct InEdges {
             }
 #pragma unroll 1
             for (int k = channels.warp * SERVED; k < count; k += WARPS * SERVED) {
-                T* const h = rows + (at + k) * HARMONICS<S>;
+                T* const s = rows + (at + k) * HARMONICS<S>;
                 Gradients from_state[SERVED];
                 if (stateful) {
-                    sum_state(h, from_state);
+                    sum_state(s, from_state);
                 }
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
                     if (k + i < count) {
-                        serve(first + k + i, k + i, h + i * HARMONICS<S>, stateful, sizes, from_state[i]);
+                        serve(first + k + i, k + i, s + i * HARMONICS<S>, stateful, sizes, from_state[i]);
                     }
                 }
             }
@@ -503,11 +503,11 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 };
 
-// Nodes starting at blockIdx.x * nodes_per_block. First order, with F_f[l,c] = x_f[c] G_f[l,c]:
-//     grad_embedding[f,c] = sum_l G D;   grad_projected[f,m,l] = sum_c W2[c,m] x_f[c] D;   grad_unit (tiles, num_edges, 3) = the
-//     cotangents of the in-edges' directions;   totals[block,m,c] = sum over f, l of projected[f,m,l] x_f[c] D.
-// Second order, for the derivative along the cotangents of gradients, with Ddot:
-//     grad_embedding = sum_l G Ddot + Gdot D;   the cotangents of G and Gdot are x Ddot + xdot D and x D, from which
+// Nodes starting at blockIdx.x * nodes_per_block. First order, with feature_f[l,c] = x_f[c] q_f[l,c]:
+//     grad_embedding[f,c] = sum_l q h;   grad_projected[f,m,l] = sum_c W2[c,m] x_f[c] h;   grad_unit (tiles, num_edges, 3) = the
+//     cotangents of the in-edges' directions;   totals[block,m,c] = sum over f, l of projected[f,m,l] x_f[c] h.
+// Second order, for the derivative along the cotangents of gradients, with h_dot:
+//     grad_embedding = sum_l q h_dot + q_dot h;   the cotangents of q and q_dot are x h_dot + x_dot h and x h, from which
 //     grad_projected, grad_projected_dot and totals follow as above.
 // edge_alone marks the edges in no triplet.
 template <class T, class I, bool second, int S>

@@ -25,7 +25,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     const T *unit, *unit_dot, *grad_out;
     T *out, *grad_unit, *grad_unit_dot;  // the latter two of this tile
     T* state;                            // Z of the node: row of harmonics, channel; its derivative follows
-    T* features;                         // F of the staged edges: edge, degree, channel; Fdot follows
+    T* features;                         // of the staged edges: edge, degree, channel; derivatives follow
     T* rows;                             // harmonics of the staged edges, then their derivatives
     Balance<T> balance;                  // degree, channel; in second order it is in registers
     int *place, *votes;
@@ -42,9 +42,10 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ bool valued() const { return order == VALUES || (second && out != nullptr); }
     __device__ bool pulled() const { return order == DIRECTIONS || (second && grad_unit != nullptr); }
     __device__ int degrees() const { return S < DEGREES ? S : inputs.num_spherical; }
-    __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
+    __device__ T* feature_at(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
-    // F and Fdot of E staged edges starting at k, from the rows begin to end of up; the first rows store them, later ones add.
+    // feature and feature_dot of E staged edges starting at k, from the rows begin to end of up; the first rows store them, later
+    // ones add.
     template <int E> __device__ void stage_part(I first, int k, int count, int begin, int end) const {
         I f[E];
 #pragma unroll
@@ -56,29 +57,29 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
         for (int i = 0; i < E; i++) {
             if (k + i < count) {
-                T x[W], xdot[W] = {};
+                T x[W], x_dot[W] = {};
                 channels.read(inputs.embedding, f[i], x);
                 if (second && inputs.embedding_dot != nullptr) {
-                    channels.read(inputs.embedding_dot, f[i], xdot);
+                    channels.read(inputs.embedding_dot, f[i], x_dot);
                 }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
                     T here[W] = {}, here_dot[W] = {};
                     if (begin > 0) {
-                        load_channels(feature(k + i, l), here);
+                        load_channels(feature_at(k + i, l), here);
                         if (second) {
-                            load_channels(feature(k + i, l) + EDGES * S * TILE_STRIDE, here_dot);
+                            load_channels(feature_at(k + i, l) + EDGES * S * TILE_STRIDE, here_dot);
                         }
                     }
 #pragma unroll
                     for (int w = 0; w < W; w++) {
-                        const T g = projection.g[i][l][w];
-                        here[w] += x[w] * g;
-                        here_dot[w] += xdot[w] * g + x[w] * projection.gdot[i][l][w];
+                        const T q = projection.q[i][l][w];
+                        here[w] += x[w] * q;
+                        here_dot[w] += x_dot[w] * q + x[w] * projection.q_dot[i][l][w];
                     }
-                    store_channels(feature(k + i, l), here);
+                    store_channels(feature_at(k + i, l), here);
                     if (second) {
-                        store_channels(feature(k + i, l) + EDGES * S * TILE_STRIDE, here_dot);
+                        store_channels(feature_at(k + i, l) + EDGES * S * TILE_STRIDE, here_dot);
                     }
                 }
             }
@@ -112,39 +113,39 @@ template <class T, class I, int order, int S> struct OutEdges {
         // Parallel edges are rare, and NVRTC takes a third of its time for them if they are unrolled.
 #pragma unroll(any_joined ? 1 : AT_ONCE)
         for (int k = 0; k < count; k++) {
-            const T *const h = harmonics + k * HARMONICS<S> + begin, *const hdot = h + BATCH * HARMONICS<S>;
+            const T *const s = harmonics + k * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
             T held[HELD], held_dot[HELD];
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
             const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
-            T f[W], fdot[W];
+            T feature[W], feature_dot[W];
 #pragma unroll
             for (int row = begin; row < end; row++) {
                 const int i = row - begin, l = row_degree(row);
                 if (i % HELD == 0) {
-                    load_held<end - begin>(h, i, held);
+                    load_held<end - begin>(s, i, held);
                     if (has_unit_tangent()) {
-                        load_held<end - begin>(hdot, i, held_dot);
+                        load_held<end - begin>(s_dot, i, held_dot);
                     }
                 }
                 if (i == 0 || row == l * l) {
-                    load_channels(feature(k, l), f);
+                    load_channels(feature_at(k, l), feature);
                     if (second) {
-                        load_channels(feature(k, l) + EDGES * S * TILE_STRIDE, fdot);
+                        load_channels(feature_at(k, l) + EDGES * S * TILE_STRIDE, feature_dot);
                     }
                 }
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    sums.rows.sum[i][w] += held[i % HELD] * f[w];
+                    sums.rows.sum[i][w] += held[i % HELD] * feature[w];
                     if (second) {
-                        sums.rows.sum_dot[i][w] += held[i % HELD] * fdot[w];
+                        sums.rows.sum_dot[i][w] += held[i % HELD] * feature_dot[w];
                     }
                     if (has_unit_tangent()) {
-                        sums.rows.sum_dot[i][w] += held_dot[i % HELD] * f[w];
+                        sums.rows.sum_dot[i][w] += held_dot[i % HELD] * feature[w];
                     }
                     if (row + 1 == (l + 1) * (l + 1)) {
-                        sums.sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
+                        sums.sizes[l - lowest].template add<any_joined>(w, fabs(feature[w]), leave, join);
                         if (second) {
-                            const T size_dot = fabs(fdot[w]) + along * fabs(f[w]);
+                            const T size_dot = fabs(feature_dot[w]) + along * fabs(feature[w]);
                             sums.sizes_dot[l - lowest].template add<any_joined>(w, size_dot, leave, join);
                         }
                     }
@@ -221,30 +222,30 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     // Adds sign times the term of the pair of out-edge e and the in-edge at a position.
     template <class F, class Fdot>
-    __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W], const F& f,
-                             const Fdot& fdot, T (&value)[W], Pull<T, second>& pull) const {
+    __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W], const F& feature,
+                             const Fdot& feature_dot, T (&value)[W], Pull<T, second>& pull) const {
         const Direction<T, second> other(unit, unit_dot, graph.dst_edge_index[position]);
         const T cosine_dot = edge.cosine_dot(other);
-        Legendre<T> legendre(dot(edge.u, other.u));
+        Legendre<T> legendre(dot(edge.unit, other.unit));
         Pair<T, second> pair[W];
 #pragma unroll
         for (int l = 0; l < S; l++) {
             if (l < degrees()) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, f(l, w), second ? fdot(l, w) : T(0));
+                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, feature(l, w), second ? feature_dot(l, w) : T(0));
                 }
                 legendre.climb(l);
             }
         }
-        T by_cosine = T(0), by_cosine_dot = T(0);
+        T grad_cosine = T(0), grad_cosine_dot = T(0);
 #pragma unroll
         for (int w = 0; w < W; w++) {
             value[w] += sign * pair[w].value;
-            by_cosine += sign * grad[w] * pair[w].by_cosine;
-            by_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
+            grad_cosine += sign * grad[w] * pair[w].by_cosine;
+            grad_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
         }
-        pull.add(by_cosine, by_cosine_dot, other);
+        pull.add(grad_cosine, grad_cosine_dot, other);
     }
 
     __device__ void read_gradient(I e, T (&grad)[W]) const {
@@ -264,7 +265,7 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     // The sums over all in-edges of the node, from the state, for the out-edges starting at `first`, staged at k and following.
     __device__ void sum_state(int k, T (&value)[GROUP][W]) const {
-        const T* const h = rows + k * HARMONICS<S>;
+        const T* const s = rows + k * HARMONICS<S>;
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
@@ -281,9 +282,9 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
                 T held[QUAD], held_dot[QUAD];
-                load_held<S * S>(h + i * HARMONICS<S>, row, held);
+                load_held<S * S>(s + i * HARMONICS<S>, row, held);
                 if (has_unit_tangent()) {
-                    load_held<S * S>(h + (BATCH + i) * HARMONICS<S>, row, held_dot);
+                    load_held<S * S>(s + (BATCH + i) * HARMONICS<S>, row, held_dot);
                 }
 #pragma unroll
                 for (int j = 0; j < QUAD; j++) {
@@ -302,7 +303,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     // Subtracts left-out edges from the sums of `count` out-edges starting at `first`, staged at k and following. With
-    // q_m = sum_l P_l projected[m,l], a term is x[c] sum_m q_m up[m,c]. P, then q, overwrite the harmonics.
+    // b_m = sum_l P_l projected[m,l], a term is x[c] sum_m b_m up[m,c]. P, then b, overwrite the harmonics.
     __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W]) const {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
@@ -328,23 +329,23 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // The part of subtract_left_out for the edges starting at `part`: each lane has one q.
+    // The part of subtract_left_out for the edges starting at `part`: each lane has one b_m.
     template <int count>
     __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
-        const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES;
-        const T* const from = inputs.projected + (long long)(__shfl_sync(FULL, f, part + mine)) * inputs.n_mid * DEGREES;
+        const int own = channels.lane / DEGREES, column = channels.lane % DEGREES;
+        const T* const from = inputs.projected + (long long)(__shfl_sync(FULL, f, part + own)) * inputs.n_mid * DEGREES;
         const T* up = inputs.up + inputs.up_at(channels.first);
         T term[count][W] = {};
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += DEGREES) {
-            T projected[S], p[S], q = T(0);
+            T projected[S], p[S], b = T(0);
             load<S>(from + min(m + column, inputs.n_mid - 1) * DEGREES, projected);
-            load<S>(here + mine * HARMONICS<S>, p);
+            load<S>(here + own * HARMONICS<S>, p);
 #pragma unroll
             for (int l = 0; l < S; l++) {
-                q += p[l] * projected[l];
+                b += p[l] * projected[l];
             }
-            here[mine * HARMONICS<S> + DEGREES + column] = (left >> (part + mine) & 1) && m + column < inputs.n_mid ? q : T(0);
+            here[own * HARMONICS<S> + DEGREES + column] = (left >> (part + own) & 1) && m + column < inputs.n_mid ? b : T(0);
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < DEGREES; j += QUAD) {
@@ -433,7 +434,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             }
         }
         __syncwarp();
-        // Lane modulo GROUP selects the edge; the lanes of an edge share its orders.
+        // Lane l handles edge l % GROUP; the lanes of one edge divide its harmonic orders m among themselves.
         const int i = channels.lane % GROUP;
         Pull<T, second> pull;
         if (i < count) {
@@ -446,9 +447,9 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
         pull.add_lanes(GROUP);
         if (channels.lane < count) {
-            store_sum(grad_unit, first + i, pull.u, true);
+            store_sum(grad_unit, first + i, pull.grad_unit, true);
             if (second) {
-                store_sum(grad_unit_dot, first + i, pull.udot, true);
+                store_sum(grad_unit_dot, first + i, pull.grad_unit_dot, true);
             }
         }
         __syncwarp();
@@ -485,8 +486,8 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll 1
                 for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
                     const EdgeChannels<T, second, S> left(inputs, graph.dst_edge_index[position], channels);
-                    add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.f(l, w); },
-                             [&](int l, int w) { return left.fdot(l, w); }, value, pull);
+                    add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.feature(l, w); },
+                             [&](int l, int w) { return left.feature_dot(l, w); }, value, pull);
                 }
                 store(e, value, pull, false);
             }
@@ -518,10 +519,10 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 if (!graph.leaves_out(e, first + k)) {
-                    const T* const f = feature(k, 0);
-                    const T* const fdot = f + EDGES * S * TILE_STRIDE;
-                    add_pair(first + k, edge, T(1), grad, [&](int l, int w) { return f[l * TILE_STRIDE + w]; },
-                             [&](int l, int w) { return fdot[l * TILE_STRIDE + w]; }, value, pull);
+                    const T* const feature = feature_at(k, 0);
+                    const T* const feature_dot = feature + EDGES * S * TILE_STRIDE;
+                    add_pair(first + k, edge, T(1), grad, [&](int l, int w) { return feature[l * TILE_STRIDE + w]; },
+                             [&](int l, int w) { return feature_dot[l * TILE_STRIDE + w]; }, value, pull);
                 }
             }
             store(e, value, pull, first == node.in_begin);

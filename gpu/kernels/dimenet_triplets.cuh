@@ -1,10 +1,11 @@
 // Shared by the two sums over triplets k -> j -> i of DimeNet++. A block has one node j, its in-edges f = (k -> j) and its
 // out-edges e = (j -> i), and a tile of channels c, with CHANNELS in each lane.
 //
-// In-edge f has the features F_f[l,c] = x_f[c] G_f[l,c], G_f[l,c] = sum_m projected_f[m,l] up[m,c], where projected_f[m,l] =
+// In-edge f has feature_f[l,c] = x_f[c] q_f[l,c], q_f[l,c] = sum_m projected_f[m,l] up[m,c], where projected_f[m,l] =
 // norm of Y_l * sum_n sbf_rad_f[l,n] W1[l,n,m] comes from dimenet_project (padded by zeros to DEGREES) and up is W2 transposed.
-// Names ending in dot are derivatives along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up +
-// projected up_dot. Without unit_dot, terms with derivatives of directions are left out, because multiplying by zero would spread a NaN.
+// Names ending in _dot are derivatives along the cotangents of gradients: feature_dot = x_dot q + x q_dot, q_dot =
+// projected_dot up + projected up_dot. Without unit_dot, terms with derivatives of directions are left out, because multiplying by
+// zero would spread a NaN.
 //
 // By the addition theorem a node's sum over all edges has a form linear in edges, from which the terms of left-out edges are
 // subtracted. That is accurate unless they are most of the sum or not finite: see Balance.
@@ -171,12 +172,12 @@ template <class T> struct EdgeInputs {
     }
 };
 
-// G_f of E edges f, and its derivative.
+// q_f of E edges f, and its derivative.
 template <class T, bool second, int S, int E> struct Projection {
     static constexpr int W = CHANNELS<T, second>;
-    T g[E][S][W] = {}, gdot[E][S][W] = {};
+    T q[E][S][W] = {}, q_dot[E][S][W] = {};
 
-    // Adds to g and gdot the sum over the rows begin .. end - 1 of `up`.
+    // Adds to q and q_dot the sum over the rows begin .. end - 1 of `up`.
     template <class I>
     __device__ void add(const EdgeInputs<T>& inputs, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
         const T* row[E];
@@ -204,12 +205,12 @@ template <class T, bool second, int S, int E> struct Projection {
                 for (int l = 0; l < S; l++) {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
-                        g[k][l][w] += projected[l] * here[w];
+                        q[k][l][w] += projected[l] * here[w];
                         if (second) {
-                            gdot[k][l][w] += projected_dot[l] * here[w];
+                            q_dot[k][l][w] += projected_dot[l] * here[w];
                         }
                         if (second && up_dot != nullptr) {
-                            gdot[k][l][w] += projected[l] * here_dot[w];
+                            q_dot[k][l][w] += projected[l] * here_dot[w];
                         }
                     }
                 }
@@ -224,8 +225,8 @@ template <class T, bool second, int S, int E> struct Projection {
                 for (int l = 0; l < S; l++) {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
-                        g[k][l][w] = channels.inside(w) ? g[k][l][w] : T(0);
-                        gdot[k][l][w] = channels.inside(w) ? gdot[k][l][w] : T(0);
+                        q[k][l][w] = channels.inside(w) ? q[k][l][w] : T(0);
+                        q_dot[k][l][w] = channels.inside(w) ? q_dot[k][l][w] : T(0);
                     }
                 }
             }
@@ -233,15 +234,15 @@ template <class T, bool second, int S, int E> struct Projection {
     }
 };
 
-// The embedding x_f[c] of edge f and its G_f[l, c] (see Projection) for the channels c of a lane, and their derivatives.
+// The embedding x_f[c] of edge f and its q_f[l, c] (see Projection) for the channels c of a lane, and their derivatives.
 template <class T, bool second, int S> struct EdgeChannels {
     static constexpr int W = CHANNELS<T, second>;
-    T x[W], xdot[W] = {}, g[S][W] = {}, gdot[S][W] = {};
+    T x[W], x_dot[W] = {}, q[S][W] = {}, q_dot[S][W] = {};
 
     template <class I> __device__ EdgeChannels(const EdgeInputs<T>& inputs, I f, const Channels<W>& channels) {
         channels.read(inputs.embedding, f, x);
         if (second && inputs.embedding_dot != nullptr) {
-            channels.read(inputs.embedding_dot, f, xdot);
+            channels.read(inputs.embedding_dot, f, x_dot);
         }
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += CHUNK) {
@@ -251,15 +252,15 @@ template <class T, bool second, int S> struct EdgeChannels {
             for (int l = 0; l < S; l++) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    g[l][w] += part.g[0][l][w];
-                    gdot[l][w] += part.gdot[0][l][w];
+                    q[l][w] += part.q[0][l][w];
+                    q_dot[l][w] += part.q_dot[0][l][w];
                 }
             }
         }
     }
 
-    __device__ T f(int l, int w) const { return x[w] * g[l][w]; }
-    __device__ T fdot(int l, int w) const { return xdot[w] * g[l][w] + x[w] * gdot[l][w]; }
+    __device__ T feature(int l, int w) const { return x[w] * q[l][w]; }
+    __device__ T feature_dot(int l, int w) const { return x_dot[w] * q[l][w] + x[w] * q_dot[l][w]; }
 };
 
 template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(v.y) + fabs(v.z); }
@@ -452,23 +453,23 @@ __device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* st
     }
 }
 
-// The part of one lane in a pair of edges, where s = sum_l Y_l F[l] for channel c: s in first order, its derivative along the
+// The part of one lane in a pair of edges, where s = sum_l Y_l feature[l] for channel c: s in first order, its derivative along the
 // cotangents in second, and the derivatives of these with respect to the cosine and to the cosine's derivative.
 template <class T, bool second> struct Pair {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
     // Degree l, whose value changes with the cosine from l = 1 on.
-    __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T f, T fdot) {
-        value += legendre.p * (second ? fdot : f);
+    __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature, T feature_dot) {
+        value += legendre.p * (second ? feature_dot : feature);
         if (l == 0) {
             return;
         }
-        by_cosine += legendre.d1 * (second ? fdot : f);
+        by_cosine += legendre.d1 * (second ? feature_dot : feature);
         if (second) {
-            by_cosine_dot += legendre.d1 * f;
+            by_cosine_dot += legendre.d1 * feature;
             if (has_unit_tangent) {
-                value += legendre.d1 * cosine_dot * f;
-                by_cosine += legendre.d2 * cosine_dot * f;
+                value += legendre.d1 * cosine_dot * feature;
+                by_cosine += legendre.d2 * cosine_dot * feature;
             }
         }
     }
@@ -476,43 +477,46 @@ template <class T, bool second> struct Pair {
 
 // Unit vector of an edge, and its derivative, which is zero if not given.
 template <class T, bool second> struct Direction {
-    Vec<T> u, udot;
+    Vec<T> unit, unit_dot;
 
-    __device__ Direction(const T* unit, const T* unit_dot, long long e) : u(load_vec(unit, e)), udot{T(0), T(0), T(0)} {
-        if (second && unit_dot != nullptr) {
-            udot = load_vec(unit_dot, e);
+    __device__ Direction(const T* units, const T* units_dot, long long e)
+        : unit(load_vec(units, e)), unit_dot{T(0), T(0), T(0)} {
+        if (second && units_dot != nullptr) {
+            unit_dot = load_vec(units_dot, e);
         }
     }
-    __device__ T cosine_dot(const Direction& other) const { return second ? dot(udot, other.u) + dot(u, other.udot) : T(0); }
+    __device__ T cosine_dot(const Direction& other) const {
+        return second ? dot(unit_dot, other.unit) + dot(unit, other.unit_dot) : T(0);
+    }
 };
 
 // Cotangents of a unit vector and of its derivative.
 template <class T, bool second> struct Pull {
-    Vec<T> u = {T(0), T(0), T(0)}, udot = {T(0), T(0), T(0)};
+    Vec<T> grad_unit = {T(0), T(0), T(0)}, grad_unit_dot = {T(0), T(0), T(0)};
 
-    __device__ void add(T by_cosine, T by_cosine_dot, const Direction<T, second>& other) {
-        add_scaled(u, by_cosine, other.u);
+    __device__ void add(T grad_cosine, T grad_cosine_dot, const Direction<T, second>& other) {
+        add_scaled(grad_unit, grad_cosine, other.unit);
         if (second) {
-            add_scaled(u, by_cosine_dot, other.udot);
-            add_scaled(udot, by_cosine_dot, other.u);
+            add_scaled(grad_unit, grad_cosine_dot, other.unit_dot);
+            add_scaled(grad_unit_dot, grad_cosine_dot, other.unit);
         }
     }
-    // The part of order m of sum_r (along_r h_r(u) + factors_r h_r(u)'udot); in first order, of sum_r factors_r h_r.
-    __device__ void add_harmonics(int degrees, int m, const Direction<T, second>& edge, const T* factors, const T* along) {
-        const Vec<T> gradient = harmonics_gradient(degrees, m, edge.u, factors);
+    // The part of order m of sum_r (coef_dot_r s_r(u) + coef_r s_r'(u) u_dot); in first order, of sum_r coef_r s_r.
+    __device__ void add_harmonics(int degrees, int m, const Direction<T, second>& edge, const T* coef, const T* coef_dot) {
+        const Vec<T> gradient = harmonics_gradient(degrees, m, edge.unit, coef);
         if (second) {
-            add_scaled(u, T(1), harmonics_gradient(degrees, m, edge.u, along));
-            add_scaled(u, T(1), harmonics_hessian(degrees, m, edge.u, edge.udot, factors));
-            add_scaled(udot, T(1), gradient);
+            add_scaled(grad_unit, T(1), harmonics_gradient(degrees, m, edge.unit, coef_dot));
+            add_scaled(grad_unit, T(1), harmonics_hessian(degrees, m, edge.unit, edge.unit_dot, coef));
+            add_scaled(grad_unit_dot, T(1), gradient);
         } else {
-            add_scaled(u, T(1), gradient);
+            add_scaled(grad_unit, T(1), gradient);
         }
     }
-    // Replaces u and udot of a lane by their sums over all lanes at a distance of a multiple of `step`.
+    // Replaces the cotangents of a lane by their sums over all lanes at a distance of a multiple of `step`.
     __device__ void add_lanes(int step) {
 #pragma unroll
         for (int other = LANES / 2; other >= step; other /= 2) {
-            Vec<T>* const both[2] = {&u, &udot};
+            Vec<T>* const both[2] = {&grad_unit, &grad_unit_dot};
 #pragma unroll
             for (int i = 0; i < ORDERS<second>; i++) {
                 both[i]->x += __shfl_xor_sync(FULL, both[i]->x, other);
@@ -526,9 +530,9 @@ template <class T, bool second> struct Pull {
         Pull total = *this;
         total.add_lanes(1);
         if (threadIdx.x % LANES == 0) {
-            store_sum(grad_unit, e, total.u, fresh);
+            store_sum(grad_unit, e, total.grad_unit, fresh);
             if (second) {
-                store_sum(grad_unit_dot, e, total.udot, fresh);
+                store_sum(grad_unit_dot, e, total.grad_unit_dot, fresh);
             }
         }
     }

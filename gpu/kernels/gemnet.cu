@@ -1,13 +1,13 @@
-// GemNet-OC's efficient bilinear. Per edge B[s,c] = sum over its triplets t of sph[t,s] m[t,c] and, per output,
-// P[i,c] = sum over its edges and over s of rad_W1[e,i,s] B[s,c]; the rest is a matrix product. gpu/gemnet.py states
-// the formulas and launches the kernels.
+// GemNet-OC's efficient bilinear. Per edge B[s,n] = sum over its triplets t of sph[t,s] m[t,n] and, per output,
+// P[c,n] = sum over its edges and over s of R[e,c,s] B[s,n], R = rad_W1; the rest is a matrix product. gpu/gemnet.py
+// states the formulas and launches the kernels. A column of a lane is number c + 32 z, in names too.
 //
 // A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, with triplet_offsets, of the edges
 // of an atom, each with all its triplets. Kernels have a warp for each unit; units, and arrays over units, start at
 // number `first`. Null pointers omit a term or an output.
 //
-// A lane has `cols` columns of m, c, c + 32, ..., and keeps, for these, `rows` rows of B or of its gradient D in
-// registers. The other factor of a product is the same for all lanes; `step` of its rows are in shared memory at once.
+// A lane has `cols` columns of m, c, c + 32, ..., and keeps, for these, `rows` rows of B or of its gradient G, g_rows,
+// in registers. The other factor of a product is the same for all lanes; `step` of its rows are in shared memory at once.
 #include "matrices.cuh"
 
 struct Sizes {
@@ -396,8 +396,9 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
     }
 }
 
-// The gradients of sph and m for the unit's triplets: with d_dot = r^T q_dot + r_dot^T q and d = r^T q of each edge,
-// grad_sph = d_dot m + d m_dot and grad_m = d_dot sph + d sph_dot, which has a row for each triplet.
+// The gradients of sph and m for the unit's triplets: with g_rows_dot = r^T q_dot + r_dot^T q and g_rows = r^T q
+// of each edge, grad_sph = g_rows_dot m + g_rows m_dot and grad_m = g_rows_dot sph + g_rows sph_dot, which has a row for
+// each triplet.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r,
@@ -421,20 +422,21 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
             const int c = c0 + lane;
             for (int s0 = 0; s0 < spherical; s0 += rows) {
                 const int num_s = spherical - s0;
-                T d[rows][cols] = {}, d_dot[rows][cols] = {};
+                T g_rows[rows][cols] = {}, g_rows_dot[rows][cols] = {};
 #pragma unroll
-                for (int term = 0; term < 3; term++) {  // r^T q_dot, r_dot^T q, and r^T q, which is d
-                    const T* const radial = term == 1 ? r_dot : r;
-                    const T* const outer = term == 0 ? q_dot : q;
-                    if (radial != nullptr && outer != nullptr && (term < 2 || pairs.varied())) {
+                for (int term = 0; term < 3; term++) {  // r^T q_dot, r_dot^T q, and r^T q, which is g_rows
+                    const T* const of_r = term == 1 ? r_dot : r;
+                    const T* const of_q = term == 0 ? q_dot : q;
+                    if (of_r != nullptr && of_q != nullptr && (term < 2 || pairs.varied())) {
                         add_product(
                             stage, interm, num_s,
-                            [&](int x, int y) { return radial[edge.row * r_size + x * spherical + s0 + y]; },
-                            [&](int x) { return x * emb_in; }, outer + s * q_size, c, emb_in, term == 2 ? d : d_dot);
+                            [&](int x, int y) { return of_r[edge.row * r_size + x * spherical + s0 + y]; },
+                            [&](int x) { return x * emb_in; }, of_q + s * q_size, c, emb_in,
+                            term == 2 ? g_rows : g_rows_dot);
                     }
                 }
-                clear_beyond(num_s, c, emb_in, d);
-                clear_beyond(num_s, c, emb_in, d_dot);
+                clear_beyond(num_s, c, emb_in, g_rows);
+                clear_beyond(num_s, c, emb_in, g_rows_dot);
                 for (int t0 = 0; t0 < edge.size; t0 += step) {
                     const int here = min(step, edge.size - t0);
                     const auto triplet = [&](int x) { return order.triplet(edge.begin + t0 + x); };
@@ -449,19 +451,19 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
                         const long long t = number[x];
                         if (grad_m != nullptr) {
                             T values[cols] = {};
-                            add_to_columns(left + x * rows, d_dot, values);
+                            add_to_columns(left + x * rows, g_rows_dot, values);
                             if (sph_dot != nullptr) {
-                                add_to_columns(left_dot + x * rows, d, values);
+                                add_to_columns(left_dot + x * rows, g_rows, values);
                             }
                             store_columns(grad_m + t * emb_in, c, emb_in, s0 > 0, values);
                         }
                         if (grad_sph != nullptr) {
                             T values[rows] = {}, of_row[cols];
                             load_columns(m + order.input_of(t) * emb_in, c, emb_in, of_row);
-                            add_to_rows(d_dot, of_row, values);
+                            add_to_rows(g_rows_dot, of_row, values);
                             if (m_dot != nullptr) {
                                 load_columns(m_dot + order.input_of(t) * emb_in, c, emb_in, of_row);
-                                add_to_rows(d, of_row, values);
+                                add_to_rows(g_rows, of_row, values);
                             }
                             const T sum = sum_over_lanes(values);
                             if (lane < min(rows, num_s)) {
@@ -497,12 +499,12 @@ gemnet_select(const T* values, const RowPartition<I> partition, const I* __restr
 
 // ---- basis embedding of triplets ------------------------------------------------------------------------------------
 
-// out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides
-// of a determine its fast axis.
+// out[t, y] = sum over x of left[t, x] r[s, y, x] + left_1[t, x] r_1[s, y, x] for the triplets t of unit s; the strides
+// of r determine its fast axis. A pair is (sph, R_dot), (sph_dot, R) or (g, R_dot), see gpu/gemnet.py.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
-gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
-             const T* __restrict__ a_1, const RowPartition<I> partition, const I* __restrict__ triplet_order,
+gemnet_embed(const T* __restrict__ left, const T* __restrict__ r, const T* __restrict__ left_1,
+             const T* __restrict__ r_1, const RowPartition<I> partition, const I* __restrict__ triplet_order,
              long long first, int num_y, int num_x, int y_stride, int x_stride, T* out) {
     __shared__ __align__(16) T loaded[step * rows];
     __shared__ long long number[step];
@@ -514,7 +516,7 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __res
         bool add = false;
         for (int pair = 0; pair < 2; pair++) {
             const T* const values = pair == 0 ? left : left_1;
-            const T* const matrix = pair == 0 ? a : a_1;
+            const T* const matrix = pair == 0 ? r : r_1;
             for (int x0 = 0; values != nullptr && matrix != nullptr && x0 < num_x; x0 += rows, add = true) {
                 T factor[rows][cols];
 #pragma unroll

@@ -1,4 +1,4 @@
-// Graph neural operator. Per edge z = U dx + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
+// Graph neural operator. Per edge z = U xi + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
 // message_i = sum over e into i of K_e h_src(e). gpu/gno.py states the formulas and launches the kernels.
 //
 // Packed parameters are row-major here: U (d, H) | b_u (H) | V (H, F) | b_v (F), F = (f_in, f_out), f_out fast. A
@@ -7,21 +7,22 @@
 #include "matrices.cuh"
 #include "gno_tiles.cuh"
 
-// The hidden layer of an edge row, and its tangent t = U c + Ugg dx + bgg_u where the layer is active, c = gg_coords.
+// The hidden layer a of an edge row, and its tangent a_dot = U xi_dot + U_dot xi + b_u_dot where the layer is active; xi
+// are the coords, and U_dot, b_u_dot are of params_dot.
 template <class T> struct Network {
     const T* coords;
     const T* params;
-    const T* gg_coords;
-    const T* gg_params;
+    const T* coords_dot;
+    const T* params_dot;
     int d;
     int hidden;
 
-    // sum[j] += sum over c of weights[c, k + j] x[row, c], with x[row, d] = 1 if `bias`, for existing units only.
+    // sum[j] += sum over c of weights[c, k + j] xi[row, c], with xi[row, d] = 1 if `bias`, for existing units only.
     template <int n>
-    __device__ void add_affine(const T* weights, const T* x, bool bias, long long row, int k, T (&sum)[n]) const {
+    __device__ void add_affine(const T* weights, const T* xi, bool bias, long long row, int k, T (&sum)[n]) const {
 #pragma unroll 1
         for (int i = bias ? -1 : 0; i < d; i++) {
-            const T value = i < 0 ? T(1) : x[row * d + i];
+            const T value = i < 0 ? T(1) : xi[row * d + i];
             const T* const of_row = weights + (long long)(i < 0 ? d : i) * hidden + k;
 #pragma unroll
             for (int j = 0; j < n; j++) {
@@ -31,34 +32,35 @@ template <class T> struct Network {
     }
     static __device__ bool active(T z) { return !(z <= T(0)); }
 
-    // z += U^ x^ for the units k .. k + n - 1; results beyond the last unit are undefined.
+    // z += U^ xi^ for the units k .. k + n - 1; results beyond the last unit are undefined.
     template <int n> __device__ void add_z(long long row, int k, T (&z)[n]) const {
         add_affine(params, coords, true, row, k, z);
     }
-    // a or, with `tangent`, t of these units.
-    template <int n> __device__ void units(bool tangent, long long row, int k, T (&out)[n]) const {
-        T z[n] = {}, t[n] = {};
+    // a or, with `dot`, a_dot of these units.
+    template <int n> __device__ void units(bool dot, long long row, int k, T (&out)[n]) const {
+        T z[n] = {}, a_dot[n] = {};
         add_z(row, k, z);
-        if (tangent && gg_params != nullptr) {
-            add_affine(gg_params, coords, true, row, k, t);
+        if (dot && params_dot != nullptr) {
+            add_affine(params_dot, coords, true, row, k, a_dot);
         }
-        if (tangent && gg_coords != nullptr) {
-            add_affine(params, gg_coords, false, row, k, t);
+        if (dot && coords_dot != nullptr) {
+            add_affine(params, coords_dot, false, row, k, a_dot);
         }
 #pragma unroll
         for (int j = 0; j < n; j++) {
-            out[j] = !active(z[j]) ? T(0) : tangent ? t[j] : z[j];
+            out[j] = !active(z[j]) ? T(0) : dot ? a_dot[j] : z[j];
         }
     }
 };
 
 // ---- gno_kernel -----------------------------------------------------------------------------------------------------
 
-// For edges first..first+count-1: t (H), a^ = [a, 1] (H + 1), x^ = [dx, 1] (d + 1); t and a^ in rows `stride` apart.
+// For edges first..first+count-1: a_dot (H), a^ = [a, 1] (H + 1), xi^ = [xi, 1] (d + 1); a_dot and a^ in rows `stride`
+// apart.
 template <class T>
 __global__ void __launch_bounds__(128)
-gno_hidden(const Network<T> network, long long first, long long count, int stride, T* __restrict__ t, T* __restrict__ a,
-           T* __restrict__ x) {
+gno_hidden(const Network<T> network, long long first, long long count, int stride, T* __restrict__ a_dot,
+           T* __restrict__ a, T* __restrict__ xi) {
     const int d = network.d, hidden = network.hidden;
     const int width = max(d, hidden) + 1;
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -66,16 +68,16 @@ gno_hidden(const Network<T> network, long long first, long long count, int strid
     const int k = int(i - e * width);
     if (e < count) {
         T value[1];
-        if (t != nullptr && k < hidden) {
+        if (a_dot != nullptr && k < hidden) {
             network.units(true, first + e, k, value);
-            t[e * stride + k] = value[0];
+            a_dot[e * stride + k] = value[0];
         }
         if (a != nullptr && k <= hidden) {
             network.units(false, first + e, k, value);
             a[e * stride + k] = k < hidden ? value[0] : T(1);
         }
-        if (x != nullptr && k <= d) {
-            x[e * (d + 1) + k] = k < d ? network.coords[(first + e) * d + k] : T(1);
+        if (xi != nullptr && k <= d) {
+            xi[e * (d + 1) + k] = k < d ? network.coords[(first + e) * d + k] : T(1);
         }
     }
 }
@@ -213,12 +215,12 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I
 
 // ---- gno_message ----------------------------------------------------------------------------------------------------
 
-// moments[s, k, f] = sum over the piece's edges of a^[k] h_a[src, f] + t[k] h_t[src, f], k = 0..H, a^[H] = 1, t[H] = 0.
-// Tiles are hidden units by features, edges deep; the row k = H has separate sums, next to the first tile of hidden
-// units.
+// moments[s, k, f] = sum over the piece's edges of a^[k] h_by_a[src, f] + a_dot[k] h_by_a_dot[src, f], k = 0..H,
+// a^[H] = 1, a_dot[H] = 0. Tiles are hidden units by features, edges deep; the row k = H has separate sums, next to the
+// first tile of hidden units.
 template <class T, class I, int row_bits, int col_bits>
 __global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
-gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __restrict__ h_t,
+gno_moments(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
             const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
             long long first, long long count, int f_in, T* __restrict__ moments) {
     using Tile = PieceTile<row_bits, col_bits>;
@@ -235,13 +237,13 @@ gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __rest
     const int longest = partition.longest(first + block, Tile::groups);
     T sum[tile_side][tile_side] = {};
     Sum<T> ones;  // of column number lane
-    for (int tangent = h_a == nullptr; tangent < (h_t == nullptr ? 1 : 2); tangent++) {
-        const T* const h = (tangent ? h_t : h_a) + f0;
+    for (int dot = h_by_a == nullptr; dot < (h_by_a_dot == nullptr ? 1 : 2); dot++) {
+        const T* const h = (dot ? h_by_a_dot : h_by_a) + f0;
         for (int e0 = 0; e0 < longest; e0 += Tile::depth) {
             const int depth = min(Tile::depth, piece.size - e0);
             load_factor<Tile, Tile::rows, false>(left, [&](int e, int k, T(&run)[tile_side]) {
                 if (e < depth) {
-                    network.units(tangent, edge_ids[piece.begin + e0 + e], k0 + k, run);
+                    network.units(dot, edge_ids[piece.begin + e0 + e], k0 + k, run);
                 }
             });
             load_factor<Tile, Tile::cols, false>(right, [&](int e, int f, T(&run)[tile_side]) {
@@ -251,7 +253,7 @@ gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __rest
             });
             __syncthreads();
             multiply_tile<Tile>(left, right, depth, sum);
-            for (int e = 0; e < depth && k0 == 0 && !tangent && Tile::lane() < Tile::cols; e++) {
+            for (int e = 0; e < depth && k0 == 0 && !dot && Tile::lane() < Tile::cols; e++) {
                 ones.add(right[e * Tile::col_stride + Tile::lane()], e0 + e);
             }
             __syncthreads();
@@ -273,11 +275,11 @@ gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __rest
     }
 }
 
-// to_source[p, f] = sum over k of a^[k] q_a[s, k, f] + t[k] q_t[s, k, f] for the positions p of a piece s. Tiles are
-// edges by features, hidden units deep.
+// to_source[p, f] = sum over k of a^[k] q_by_a[s, k, f] + a_dot[k] q_by_a_dot[s, k, f] for the positions p of a piece s.
+// Tiles are edges by features, hidden units deep.
 template <class T, class I, int row_bits, int col_bits>
 __global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
-gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __restrict__ q_t,
+gno_to_source(const Network<T> network, const T* __restrict__ q_by_a, const T* __restrict__ q_by_a_dot,
               const RowPartition<I> partition, const I* __restrict__ edge_ids, long long first, long long count,
               int f_in, T* __restrict__ to_source) {
     using Tile = PieceTile<row_bits, col_bits>;
@@ -294,17 +296,17 @@ gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __re
     for (int e0 = 0; e0 < longest; e0 += Tile::rows) {
         const int edges = min(Tile::rows, piece.size - e0);
         T sum[tile_side][tile_side] = {};
-        for (int tangent = q_a == nullptr; tangent < (q_t == nullptr ? 1 : 2); tangent++) {
-            const T* const q = (tangent ? q_t : q_a) + s * (hidden + 1) * f_in + f0;
-            const int units = hidden + 1 - tangent;  // exclude t^[H] = 0 instead of multiplying: b_v may be NaN
+        for (int dot = q_by_a == nullptr; dot < (q_by_a_dot == nullptr ? 1 : 2); dot++) {
+            const T* const q = (dot ? q_by_a_dot : q_by_a) + s * (hidden + 1) * f_in + f0;
+            const int units = hidden + 1 - dot;  // exclude a_dot[H] = 0 instead of multiplying: b_v may be NaN
             for (int k0 = 0; k0 < units; k0 += Tile::depth) {
                 const int depth = edges > 0 ? min(Tile::depth, units - k0) : 0;
                 load_factor<Tile, Tile::rows, true>(left, [&](int x, int e, T(&run)[tile_side]) {
                     if (e < edges) {
-                        network.units(tangent, edge_ids[piece.begin + e0 + e], k0 + x, run);
+                        network.units(dot, edge_ids[piece.begin + e0 + e], k0 + x, run);
                     }
 #pragma unroll
-                    for (int j = 0; j < tile_side; j++) {  // a^[H]; there is no t^[H]
+                    for (int j = 0; j < tile_side; j++) {  // a^[H]; there is no a_dot[H]
                         run[j] = k0 + x + j == hidden ? T(1) : run[j];
                     }
                 });
@@ -330,11 +332,11 @@ gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __re
 
 // Results of the tile s[e, k] of edges e < edges from position p on and hidden units k < units from k0 on:
 // to_coords[p + e, c] (+)= sum over k of weights[c, k0 + k] s[e, k], added unless `fresh_coords`;
-// to_params[c, k0 + k] (+)= sum over e of s[e, k] x[row, c], with x[row, d] = 1 if `bias`, added unless `fresh_params`.
+// to_params[c, k0 + k] (+)= sum over e of s[e, k] xi[row, c], with xi[row, d] = 1 if `bias`, added unless `fresh_params`.
 // Every sum belongs to one lane throughout the kernel.
 template <class Tile, class T, class I>
 __device__ void first_layer_sums(const T* s, int edges, int units, const I* edge_ids, long long p, int k0,
-                                 int d, int hidden, const T* weights, const T* x, int bias, bool fresh_coords,
+                                 int d, int hidden, const T* weights, const T* xi, int bias, bool fresh_coords,
                                  bool fresh_params, T* to_coords, T* to_params) {
     for (int i = Tile::lane(); to_coords != nullptr && weights != nullptr && i < edges * d; i += Tile::lanes) {
         const int e = i / d, c = i - e * d;
@@ -345,12 +347,12 @@ __device__ void first_layer_sums(const T* s, int edges, int units, const I* edge
         T* const target = to_coords + (p + e) * d + c;
         *target = fresh_coords ? sum : *target + sum;
     }
-    for (int i = Tile::lane(); to_params != nullptr && x != nullptr && i < units * (d + bias); i += Tile::lanes) {
+    for (int i = Tile::lane(); to_params != nullptr && xi != nullptr && i < units * (d + bias); i += Tile::lanes) {
         const int c = i / units, k = i - c * units;
         Sum<T> sum;
         for (int e = 0; e < edges; e++) {
             const T value = s[e * Tile::col_stride + k];
-            sum.add(c < d ? value * x[(long long)(edge_ids[p + e]) * d + c] : value, e);
+            sum.add(c < d ? value * xi[(long long)(edge_ids[p + e]) * d + c] : value, e);
         }
         T* const target = to_params + (long long)(c) * hidden + k0 + k;
         *target = fresh_params ? sum.value() : *target + sum.value();
@@ -364,7 +366,7 @@ template <class T, class I, int row_bits, int col_bits>
 __global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
 gno_first_layer(const Network<T> network, const T* __restrict__ q_1, const T* __restrict__ h_1,
                 const T* __restrict__ q_2, const T* __restrict__ h_2, const T* __restrict__ weights,
-                const T* __restrict__ x, const RowPartition<I> partition, const I* __restrict__ indices,
+                const T* __restrict__ xi, const RowPartition<I> partition, const I* __restrict__ indices,
                 const I* __restrict__ edge_ids, long long first, long long count, int f_in, int bias, int add,
                 T* to_coords, T* to_params) {
     using Tile = PieceTile<row_bits, col_bits>;
@@ -421,7 +423,7 @@ gno_first_layer(const Network<T> network, const T* __restrict__ q_1, const T* __
             __syncthreads();
             if (s < count) {
                 T* const of_piece = to_params == nullptr ? nullptr : to_params + s * (d + 1) * hidden;
-                first_layer_sums<Tile>(s_tile, edges, units, edge_ids, piece.begin + e0, k0, d, hidden, weights, x,
+                first_layer_sums<Tile>(s_tile, edges, units, edge_ids, piece.begin + e0, k0, d, hidden, weights, xi,
                                        bias, !add && k0 == 0, !add && e0 == 0, to_coords, of_piece);
             }
             __syncthreads();

@@ -299,8 +299,8 @@ template <class T, class I, int n> struct OwnColumns {
     I won[n];  // positions of the extrema, used only with locations
 };
 
-// dots[p] = g[i] . (values[j] - centre[i] - r (values_2[j] - centre_2[i])) / degree[i] of every position p of a row i,
-// an in-edge from j, with r = degree_dot[i] / degree[i] if `second`, else 0; with locations, only over the columns
+// dots[p] = g[i] . (values[j] - centre[i] - rho (values_2[j] - centre_2[i])) / degree[i] of every position p of a row i,
+// an in-edge from j, with rho = degree_dot[i] / degree[i] if `second`, else 0; with locations, only over the columns
 // whose extremum is at the position.
 template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I> - (second ? 2 : 0))
@@ -329,7 +329,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
     };
     const bool any = piece.size > 0;
     const T by = degree != nullptr && any ? degree[piece.row] : T(1);
-    const T ratio = second && any ? degree_dot[piece.row] / by : T(0);
+    const T rho = second && any ? degree_dot[piece.row] / by : T(0);
     OwnColumns<T, I, n> own{};
     if (any && first < width) {
         own = load_own(first);  // once for all positions
@@ -358,7 +358,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
                     for (int r = 0; r < n; r++) {
                         T right = x[u].at[r] - own.centre.at[r];
                         if constexpr (second) {
-                            right -= ratio * (x_2[u].at[r] - own.centre_2.at[r]);
+                            right -= rho * (x_2[u].at[r] - own.centre_2.at[r]);
                         }
                         const bool counts = location == nullptr || own.won[r] == piece.begin + I(e[u]);
                         sum += counts ? own.g.at[r] * right : T(0);

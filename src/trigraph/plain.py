@@ -32,18 +32,19 @@ class Library(NamedTuple):
 
 
 def gno_kernel(lib: Library, v: Values, s: Values) -> Values:
-    """Kernel = V relu(U x + b_u) + b_v."""
+    """Kernel = V a + b_v, a = relu(z), z = U xi + b_u."""
     params, d, f = v["params"], v["coords"].shape[1], s["f_in"] * s["f_out"]
     hidden = (params.shape[0] - f) // (d + 1 + f)
     at = hidden * (d + 1)
-    z = v["coords"] @ params[: hidden * d].reshape(d, hidden) + params[hidden * d : at]
-    return {"kernel": lib.xp.where(z <= 0, 0.0, z) @ params[at:-f].reshape(hidden, f) + params[-f:]}
+    U, b_u, V, b_v = params[: hidden * d].reshape(d, hidden), params[hidden * d : at], params[at:-f], params[-f:]
+    z = v["coords"] @ U + b_u
+    return {"kernel": lib.xp.where(z <= 0, 0.0, z) @ V.reshape(hidden, f) + b_v}
 
 
 def gno_aggregate(lib: Library, v: Values, s: Values) -> Values:
     """message_i = sum over e into i of K_e h_src(e)."""
-    kernel = v["kernel"][v["edge_ids"]].reshape(v["edge_ids"].shape[0], s["f_in"], s["f_out"])
-    products = lib.xp.einsum("pfo,pf->po", kernel, v["features"][v["indices"]])
+    K = v["kernel"][v["edge_ids"]].reshape(v["edge_ids"].shape[0], s["f_in"], s["f_out"])
+    products = lib.xp.einsum("pfo,pf->po", K, v["features"][v["indices"]])
     return {"message": lib.scatter(products, v["destinations"], s["num_dst_nodes"])}
 
 
@@ -85,9 +86,9 @@ def radial_basis(lib: Library, v: Values, s: Values) -> Values:
     return {"rbf": xp.where(inside, env * xp.sin(v["freq"] * x), 0.0), "sbf_rad": xp.concatenate(columns, 1)}
 
 
-def _harmonics(lib: Library, u: Any, degree: int) -> list[Any]:
-    """Y_lm of unit vectors for each l, as polynomials, with P_l(u.w) = sum over m of Y_lm(u) Y_lm(w)."""
-    x, y, z = u[:, 0], u[:, 1], u[:, 2]
+def _harmonics(lib: Library, unit: Any, degree: int) -> list[Any]:
+    """S_lm of unit vectors for each l, as polynomials: P_l(u_e.u_f) = sum over m of S_lm(u_e) S_lm(u_f)."""
+    x, y, z = unit[:, 0], unit[:, 1], unit[:, 2]
     one = lib.xp.ones_like(z)
     q: dict[tuple[int, int], Any] = {(0, 0): one}
     for m in range(degree):
@@ -112,11 +113,11 @@ def _harmonics(lib: Library, u: Any, degree: int) -> list[Any]:
 
 def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     """Sum over triplets by the addition theorem: sums of harmonics at each node, less what is left out."""
-    xp, vec, S, R = lib.xp, v["vec"], s["num_spherical"], s["num_radial"]
-    num_edges, number = vec.shape[0], S * R
-    w1 = v["weights"][:number].reshape(S, R, v["weights"].shape[1])
-    radial = v["sbf_rad"].reshape(num_edges, S, R)
-    basis = xp.einsum("eln,lnm,cm->elc", radial, w1, v["weights"][number:]) * v["embedding"][:, None]
+    xp, vec, degrees, number = lib.xp, v["vec"], s["num_spherical"], s["num_spherical"] * s["num_radial"]
+    num_edges = vec.shape[0]
+    W1 = v["weights"][:number].reshape(degrees, s["num_radial"], v["weights"].shape[1])
+    r = v["sbf_rad"].reshape(num_edges, degrees, s["num_radial"])
+    feature = xp.einsum("eln,lnm,cm->elc", r, W1, v["weights"][number:]) * v["embedding"][:, None]
     if s["exclude"] == "node":  # the edges between the same two nodes together: groups in the order by destination
         order, leaves = v["dst_edge_index"], v["reverse_stop"] > v["reverse_start"]
         src, dst = v["src"][order], v["dst"][order]
@@ -129,14 +130,14 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     # Vectors are divided by powers of two, so that no square overflows or vanishes.
     largest = xp.amax(abs(lib.constant(vec)), 1)[:, None]
     scaled = vec * xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
-    u = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
+    unit = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
     out = 0.0
-    for l, y in enumerate(_harmonics(lib, u, S)):  # noqa: E741
-        terms = math.sqrt((2 * l + 1) / (4 * math.pi)) * y[:, :, None] * basis[:, None, l]
-        at = lib.scatter(terms, v["dst"], s["num_nodes"])[v["src"]]
+    for l, S in enumerate(_harmonics(lib, unit, degrees)):  # noqa: E741
+        terms = math.sqrt((2 * l + 1) / (4 * math.pi)) * S[:, :, None] * feature[:, None, l]
+        Z = lib.scatter(terms, v["dst"], s["num_nodes"])[v["src"]]
         if s["exclude"]:
-            at = at - xp.where(leaves[:, None, None], lib.scatter(terms, group, num_edges)[other], 0.0)
-        out = out + xp.einsum("em,emc->ec", y, at)
+            Z = Z - xp.where(leaves[:, None, None], lib.scatter(terms, group, num_edges)[other], 0.0)
+        out = out + xp.einsum("em,emc->ec", S, Z)
     return {"out": out}
 
 
@@ -182,7 +183,7 @@ def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
 
 
 def basis_embedding_radial(lib: Library, v: Values, s: Values) -> Values:
-    """rad_W1[e,i] = sum_r rad_basis[e,r] weight[i,r]."""
+    """rad_W1[e,c] = sum_r rad_basis[e,r] weight[c,r]."""
     return {"rad_W1": v["rad_basis"] @ v["weight"].T}
 
 
@@ -194,16 +195,16 @@ def basis_embedding_spherical(lib: Library, v: Values, s: Values) -> Values:
 
 
 def basis_embedding_triplets(lib: Library, v: Values, s: Values) -> Values:
-    """rad_W1[t,i] = sum_s A_t[i,s] sph_basis[t,s], A_t = basis_embedding_spherical of the triplet's edge."""
-    A = basis_embedding_spherical(lib, v, s)["rad_W1"]
-    return {"rad_W1": lib.xp.einsum("tis,ts->ti", A[v["triplet_edge"]], v["sph_basis"])}
+    """rad_W1[t,c] = sum_s R_t[c,s] sph_basis[t,s], R_t = basis_embedding_spherical of the triplet's edge."""
+    R = basis_embedding_spherical(lib, v, s)["rad_W1"]
+    return {"rad_W1": lib.xp.einsum("tcs,ts->tc", R[v["triplet_edge"]], v["sph_basis"])}
 
 
 def interaction_bilinear(lib: Library, v: Values, s: Values) -> Values:
-    """B_e[s,c] = sum sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], over atoms; m_ca = weight vec(P)."""
+    """B_e[s,n] = sum sph[t,s] m[t,n]; P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n], over atoms; m_ca = weight vec(P)."""
     m = v["m"][v["input_of_triplet"]] if "input_of_triplet" in v else v["m"]
     B = lib.scatter(v["sph"][:, :, None] * m[:, None], v["triplet_edge"], v["rad_W1"].shape[0])
-    P = lib.xp.einsum("eis,esc->eic", v["rad_W1"], B)
+    P = lib.xp.einsum("ecs,esn->ecn", v["rad_W1"], B)
     if "atom_of_edge" in v:
         P = lib.scatter(P, v["atom_of_edge"], s["num_outputs"])
     return {"m_ca": P.reshape(P.shape[0], P.shape[1] * P.shape[2]) @ v["weight"].T}

@@ -6,19 +6,19 @@ from trigraph import table
 GNO = {
     "fortran/reference/gno.fypp": {
         "bias left out": "    kernel(i, e) = ⟦b_v(i) → 0⟧",
-        "missing sum of the bias": "gb_v(i) = ⟦gb_v(i) + grad_kernel → grad_kernel⟧(i, e)",
+        "missing sum of the bias": "grad_b_v(i) = ⟦grad_b_v(i) + grad_kernel → grad_kernel⟧(i, e)",
         "wrong offset of b_v": "off_bv = off_v + f*hidden⟦ →  - 1⟧",
         "kernel for its cotangent": "K}$(f_out, f_in, ⟦gg_kernel → kernel⟧(:, e), grad_message(:, i),",
     },
     "pyref/gno.py": {
         ">= for > in relu'": "mask = ~(z ⟦<= → <⟧ 0)",
-        "sign of a second-order term": "coords=lambda: s @ Ugg ⟦+ → -⟧ sgg @ U,",
+        "sign of a second-order term": "coords=lambda: s @ U_dot ⟦+ → -⟧ s_dot @ U,",
         "transposed kernel": "return kernel.reshape(len(kernel), ⟦f_in, f_out → f_out, f_in).swapaxes(1, 2⟧)",
     },
     "pyref/common.py": {"shared rows overwrite": "⟦np.add.at(out, index, rows) → out[index] = rows⟧"},
     "fortran/fast/gno.fypp": {
-        ">= for > in relu'": "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) ⟦<= → <⟧ 0)",
-        "second-order term replaces the first": "(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, ⟦.true. → .false.⟧)",
+        ">= for > in relu'": "s(:plan%hidden, q) = merge(0.0_${K}$, s(:plan%hidden, q), a(:plan%hidden, q) ⟦<= → <⟧ 0)",
+        "second-order term replaces the first": "hidden, ut_dot, work%s, plan%ls, coords, plan%d, ⟦.true. → .false.⟧)",
     },
     "gpu/kernels/gno.cu": {
         ">= for > in relu'": "return !(z ⟦<= → <⟧ T(0));",
@@ -30,8 +30,8 @@ GNO = {
         "a level of a hub's sum is lost": "if (.not. btest(count, l - 1)⟦ →  .or. l == 2⟧) cycle",
     },
     "fortran/fast/procedures.inc": {
-        "a sum over waves takes all but the last": "do wave = 0, ⟦z%waves - 1 → max(z%waves - 2, 0)⟧\n",
-        "a sum over waves takes the first alone": "do wave = 0, ⟦z%waves - 1 → 0⟧\n",
+        "a sum over waves takes all but the last": "do wave = 0, ⟦${PLAN}$%waves - 1 → max(${PLAN}$%waves - 2, 0)⟧\n",
+        "a sum over waves takes the first alone": "do wave = 0, ⟦${PLAN}$%waves - 1 → 0⟧\n",
     },
     "gpu/sums.py": {
         "a sum over blocks takes the first alone": "    for first in range(0, ⟦count → min(count, step)⟧, step):\n",
@@ -44,23 +44,25 @@ GNO = {
 DIMENET = {
     "fortran/reference/dimenet.fypp": {
         "k == i not left out": "src(f) == ⟦dst → src⟧(e)) .or.",
-        "gradient of the direction along itself": "scale(⟦(grad_u(l, e) - gc * u(l) → grad_u(l, e⟧) / length, -",
-        "second derivative of P_l dropped": "gc = gc + dy(l) * ⟦gy + ddy(l) * cdot * gydot → gy⟧",
+        "gradient of the direction along itself": "⟦(grad_unit(l, e) - along * unit_e(l) → grad_unit(l, e⟧) / len",
+        "second derivative of P_l dropped": "d_y(l) * ⟦grad_y + d2_y(l) * cosine_dot * grad_y_dot → grad_y⟧",
     },
     "pyref/dimenet.py": {
         "prefactor of l": "np.sqrt((2 * np.arange(num_spherical) + ⟦1 → 3⟧) / (4 * np.pi))",
         "k == i compares destinations": "keep = ⟦graph.src → graph.dst⟧[f] != graph.dst[e]",
-        "sign of a cotangent of directions": "scatter(e, gcosdot * u[f], n) ⟦+ → -⟧ scatter(f, gcosdot * u[e], n)",
+        "sign of a cotangent of directions": "unit[f], n) ⟦+ → -⟧ scatter(f, grad_cosine_dot * unit[e], n)",
         "transposed W1": "reshape(⟦num_spherical, num_radial, -1 → num_radial, num_spherical, -1).swapaxes(0, 1⟧),",
         "mixed derivative without a term": "mixed = env[1] * x * c ⟦+ env[0] * c - → -⟧ env[0] * freq * x * s",
     },
-    "fortran/fast/dimenet_kernels.inc": {"left-out edges stay in the sum": "        o = ⟦o - s → o⟧\n"},
+    "fortran/fast/dimenet_kernels.inc": {"left-out edges stay in the sum": "        out = ⟦out - s → out⟧\n"},
     "fortran/fast/dimenet_node.inc": {
-        "second-order term replaces the first": "(z, node, v%out%ld, v%z, v%out%y_dot, ⟦.true. → .false.⟧, v%o)",
+        "second-order term replaces the first": "work%out%ld, work%z, work%out%s_dot, ⟦.true. → .false.⟧, work%out_e)",
+    },
+    "fortran/fast/dimenet_harmonics.fypp": {
+        "norm of the harmonics of order zero": "merge(⟦1, 2 → 2, 1⟧, mm == 0)",
     },
     "fortran/fast/dimenet.fypp": {
-        "norm of the harmonics of order zero": "merge(⟦1, 2 → 2, 1⟧, mm == 0)",
-        "NaN of an edge in no triplet": "if (⟦z%want_sbf_rad → .false.⟧) call clear_columns_${K}$(b%n_alone, b%alone,",
+        "NaN of an edge in no triplet": "⟦plan%want_sbf_rad → .false.⟧) call clear_columns_${K}$(block%n_alone,",
     },
     "gpu/kernels/dimenet_harmonics.cuh": {
         "weight of the harmonics of order zero": "double weight = ⟦m > 0 ? 2 : 1 → 2⟧;",
@@ -72,14 +74,14 @@ DIMENET = {
     },
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
     "gpu/kernels/dimenet_triplets.cuh": {
-        "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * f → T(0)⟧;",
+        "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
     },
-    "fortran/fast/dimenet_radial.inc": {
+    "fortran/fast/dimenet_radial.fypp": {
         "a Bessel function's recurrence where it cancels": "if (y(i) < ${l}$⟦ →  - 1⟧) j(i) = power*p",
-        "distances of other edges": "b%x(e) = real(a%dist(b%edge(⟦e → n + 1 - e⟧)), dp)",
+        "distances of other edges": "edges%x(e) = real(args%dist(edges%edge(⟦e → n + 1 - e⟧)), dp)",
     },
     "fortran/fast/dimenet_block.inc": {
-        "other images that are left out do not turn": "        if (⟦.not. z%complete → z%complete⟧) return\n        do",
+        "other images that are left out do not turn": "  if (⟦.not. plan%complete → plan%complete⟧) return\n        do",
     },
 }
 GAT = {
@@ -151,10 +153,10 @@ WEIGHTED = {
 }
 GEMNET = {
     "fortran/reference/gemnet.fypp": {
-        "second-order term of the radial basis dropped": "out_rad_basis(:, e) + ⟦rad_part + rad_dot → rad_part⟧",
+        "second-order term of the radial basis dropped": "out_rad_basis(:, e) + ⟦rad_second + rad_first → rad_second⟧",
     },
     "pyref/gemnet.py": {
-        "B_e for another edge": 'np.einsum("eis,eic->esc", rad_W1, Q_e)[⟦triplets.index → triplets.order⟧]',
+        "G_e for another edge": 'np.einsum("ecs,ecn->esn", rad_W1, Q_e)[⟦triplets.index → triplets.order⟧]',
     },
     "gpu/kernels/gemnet.cu": {
         "tiles of emb_in overwrite": "*to = ⟦c0 == 0 ? sum : *to + sum → sum⟧;",
@@ -164,11 +166,11 @@ GEMNET = {
         "levels are left out": "⟦count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
     },
     "fortran/fast/gemnet_interaction.inc": {
-        "second-order term of P replaces the first": "b, z%lc, a%gg_rad(:, e), z%s, p2, z%lc, ⟦.true. → .false.⟧)",
-        "second-order term of D replaces the first": "i, q, z%lc, a%gg_rad(:, e), z%s, w%d2, z%lc, ⟦.true. → .false.⟧)",
-        "parts of an atom are left out": "        if (a%atoms%parts > ⟦0 → 1000⟧) call interaction_long_atoms",
-        "cotangents of an atom of several parts": "(z, a, a%atoms%long_row(⟦l → 1⟧), 1, a%long_q2(1, l),",
-        "an atom of several parts takes the first": "⟦a%atoms%part(l + 1) - a%atoms%part(l) → 1⟧, b%p2",
+        "second-order term of P replaces the first": "args%gg_r(:, e), plan%s, p_dot, plan%lc, ⟦.true → .false⟧.",
+        "second-order term of G replaces the first": "gg_r(:, e), plan%s, edge%g_rows_dot, plan%lc, ⟦.true → .false⟧.",
+        "parts of an atom are left out": "        if (args%atoms%parts > ⟦0 → 1000⟧) call interaction_long_atoms",
+        "cotangents of an atom of several parts": "args%atoms%long_row(⟦l → 1⟧), 1, args%long_q_dot(1, l),",
+        "an atom of several parts takes the first": "⟦args%atoms%part(l + 1) - args%atoms%part(l) → 1⟧, outputs%p_dot",
         "an edge of as many triplets as a part has": "        if (n ⟦<= → <⟧ piece) then\n            call finish",
     },
 }

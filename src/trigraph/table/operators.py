@@ -37,7 +37,7 @@ RAD_BASIS = Array("rad_basis", "num_edges num_radial", "Radial basis of each edg
 SPHERICAL_WEIGHT = Array("weight", "num_radial num_spherical interm", "Weight of BasisEmbedding.", 1)
 PARAMS = "hidden*(d+1+f_out*f_in)+f_out*f_in"
 PARAMS_DOC = "U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major."
-COORDS = Array("coords", "num_edges d", "dx of each edge, in the caller's length unit.", 1)
+COORDS = Array("coords", "num_edges d", "xi of each edge: its coordinates, in the caller's length unit.", 1)
 FEATURES = Array("features", "num_src_nodes f_in", "h of each source node.", 1)
 KERNEL_SHAPE = "num_edges f_in*f_out"
 
@@ -56,10 +56,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="gno",
         summary="Per-edge kernel of a graph neural operator: a two-layer network of the edge's coordinates.",
         formulas=(
-            "kernel = V relu(U dx + b_u) + b_v",
-            "s = mask (V^T g); coords = U^T s; params: dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g",
-            "with t = mask (U c + Udd dx + bdd), s' = mask (Vdd^T g): grad_kernel = V t + Vdd a + bdd_v; "
-            "coords = Udd^T s + U^T s'; params: V: sum g t^T, U: sum s c^T + sum s' dx^T, b_u: sum s', b_v: 0",
+            "kernel = V a + b_v, a = relu(z), z = U xi + b_u, where xi = coords",
+            "mask = not z <= 0; s = mask (V^T g); coords = U^T s; "
+            "params: U: sum s xi^T, b_u: sum s, V: sum g a^T, b_v: sum g",
+            "dots from gg_params: a_dot = mask (U xi_dot + U_dot xi + b_u_dot), s_dot = mask (V_dot^T g); "
+            "grad_kernel = V a_dot + V_dot a + b_v_dot; coords = U_dot^T s + U^T s_dot; "
+            "params: V: sum g a_dot^T, U: sum s xi_dot^T + sum s_dot xi^T, b_u: sum s_dot, b_v: 0",
         ),
         source=ATHENA,
         inputs=(COORDS, Array("params", PARAMS, PARAMS_DOC, 2)),
@@ -81,7 +83,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             "message_i = sum over e into i of K_e h_src(e), K_e = kernel[e] as (f_out, f_in) column-major",
             "features_j = sum over e out of j of K_e^T g_dst(e); kernel_e = g_dst(e) h_src(e)^T",
             "bilinear, by polarisation: grad_message = fwd(gg_features, kernel) + fwd(features, gg_kernel); "
-            "features = sum gg_K_e^T g_dst(e); kernel_e = g_dst(e) gg_h_src(e)^T",
+            "features = sum K_dot_e^T g_dst(e); kernel_e = g_dst(e) h_dot_src(e)^T",
         ),
         source=ATHENA,
         inputs=(FEATURES, Array("kernel", KERNEL_SHAPE, "Column-major (f_out, f_in) matrix of each edge row.", 1)),
@@ -98,9 +100,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         formulas=(
             "message = gno_aggregate_fwd(features, gno_kernel_fwd(coords, params))",
             "features = gno_aggregate_bwd(g).features; coords, params = gno_kernel_bwd(g_dst(e) h_src(e)^T)",
-            "with Kdd the grad_kernel of gno_kernel_bwd2 at g h^T: grad_message = fwd(gg_h, K) + fwd(h, Kdd); "
-            "features = gno_aggregate_bwd(g; Kdd).features; "
-            "coords, params = gno_kernel_bwd2 at g h^T + gno_kernel_bwd at g gg_h^T",
+            "with K_dot the grad_kernel of gno_kernel_bwd2 at g h^T: grad_message = fwd(h_dot, K) + fwd(h, K_dot); "
+            "features = gno_aggregate_bwd(g; K_dot).features; "
+            "coords, params = gno_kernel_bwd2 at g h^T + gno_kernel_bwd at g h_dot^T",
         ),
         source=ATHENA,
         inputs=(FEATURES, COORDS, Array("params", PARAMS, PARAMS_DOC, 2)),
@@ -156,8 +158,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="dimenet",
         summary="Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.",
         formulas=(
-            "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} sbf_rad[e',l*R+n] Y_l W1[l*R+n,m]; "
-            "out[e,c] = sum over e' into src(e) of embedding[e',c] q[c]",
+            "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f); b[m] = sum_{l,n} sbf_rad[f,l*R+n] Y_l W1[l*R+n,m]; w = W2 b; "
+            "out[e,c] = sum over f into src(e) of embedding[f,c] w[c]",
             "the gradient of sum grad_out out, vec included (through u = vec/norm(vec))",
             "the gradient of the derivative of sum grad_out out along (gg_vec, gg_sbf_rad, gg_embedding, gg_weights)",
         ),
@@ -183,7 +185,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("num_radial", "Radial basis functions R.", 6),
             Attribute(
                 "exclude",
-                "Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).",
+                "Left out: every f = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).",
                 "node",
                 (None, "node", "edge"),
                 (("edge", "require_reverse"),),
@@ -376,9 +378,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="gemnet",
         summary="Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.",
         formulas=(
-            "rad_W1[t,i] = sum_s basis_embedding_spherical[edge(t),i,s] sph_basis[t,s]",
-            "sph_basis[t,s] = sum_i g[t,i] rad_W1[edge(t),i,s]; rad_basis and weight from the gradient of rad_W1, "
-            "sum over t of e of g[t,i] sph_basis[t,s]",
+            "rad_W1[t,c] = sum_s R[edge(t),c,s] sph_basis[t,s], R = basis_embedding_spherical(rad_basis, weight)",
+            "sph_basis[t,s] = sum_c g[t,c] R[edge(t),c,s]; rad_basis and weight from the gradient of R, "
+            "sum over t of e of g[t,c] sph_basis[t,s]",
             "trilinear, by polarisation",
         ),
         source=GEMNET,
@@ -397,8 +399,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="gemnet",
         summary="Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.",
         formulas=(
-            "B_e[s,c] = sum over t of e of sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the "
-            "atom's edges where atoms are given; m_ca = weight vec(P), emb_in fast",
+            "B_e[s,n] = sum over t of e of sph[t,s] m[t,n]; P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n], summed over the "
+            "atom's edges where atoms are given; m_ca = weight vec(P), n fast",
             "the gradient of sum grad_m_ca m_ca",
             "multilinear, by polarisation",
         ),
