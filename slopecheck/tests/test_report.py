@@ -1,4 +1,4 @@
-"""The report: JSON that comes back, its pictures and summary, and the comparison with an earlier one."""
+"""The report: JSON can be read back; pictures, summary, and the comparison with an earlier one."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A deliberately wrong line in any backend makes `trigraph verify` fail (slow: each one is built and verified)."""
+"""A wrong line in any backend makes `trigraph verify` fail (slow: each one is built and verified)."""
 
 import re
 import sys
@@ -36,7 +36,7 @@ def sandbox(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_right_lines_pass(sandbox, backend):
-    """What fails elsewhere is tried with the right lines each time, see Sandbox.verify."""
+    """The unchanged sources pass."""
     found = sandbox.verify(backend, "weighted")
     assert found.status == "passed", found.why
 
@@ -63,7 +63,7 @@ def test_a_wrong_line_is_found(sandbox, name):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("family", [*FAMILIES, mutants.SHARED])
 def test_mutations_change_code_alone(family, backend):
-    """Drawn mutations are of sources of that family and backend, each changes one, and the same seed draws the same."""
+    """Drawn mutations change one place in a source of the family and backend; a seed always draws the same."""
     group = mutants.Group(backend, family)
     drawn = group.drawn(0)
     assert drawn == group.drawn(0)

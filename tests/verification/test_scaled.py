@@ -15,13 +15,13 @@ pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in
 # Pairs of numbers and their scales, which are at least their absolute values.
 NUMBERS = [(0.7, 0.9, -1.3, 1.4), (-2.5, 3.0, 0.4, 0.4), (1.0, 1.0, 1.0, 2.5), (0.3, 8.0, 5.0, 7.0)]
 EIGHT_EPS = 8 * 2.0**-23
-# Functions of one number. The expected scale takes their derivative from a difference quotient, not from its formula.
+# Functions of one number, whose expected scale uses a difference quotient instead of the derivative's formula.
 FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tanh}
 
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory):
-    """Value and scale of every operation, for each of NUMBERS."""
+    """Return value and scale of every operation, for each entry of NUMBERS."""
     folder = tmp_path_factory.mktemp("scaled")
     sources = [
         ROOT / n

@@ -1,4 +1,4 @@
-"""Wrong layouts are found, and wrong bits: by threads, levels or batch, in half precision; `out`; NaN that is lost."""
+"""Found: dependence on layout; bits that vary with threads, levels or batch; half precision; `out`; lost NaN."""
 
 from functools import partial
 
@@ -95,7 +95,7 @@ def test_one_channel_has_an_axis_of_one_beside_others():
 
 
 def last_bit_off(monkeypatch, name, where):
-    """Let the operator's backends give the first number of a result one bit more where ``where(result)`` says so."""
+    """Change the last bit of a result's first number in the operator's backends if ``where(result)``."""
     good = subjects.FUNCTIONS[name]
 
     def differs(**arguments):
@@ -179,7 +179,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
 
 def spoilt(subject, case, op, name):
-    """Return the spoilers of an argument after which something is wrong."""
+    """Return the ways of spoiling an argument whose check fails."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
     for spoiler in spoilers(argument):
