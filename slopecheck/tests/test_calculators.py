@@ -220,8 +220,8 @@ class Skin(Wrong):
 
 def test_neighbours_that_are_kept_too_long():
     """Keeping neighbours until an atom has moved by the whole skin is found; half of the skin is right."""
-    found = run(Skin, CLUSTER, kinds=("cutoff", "history"))
-    (note,) = [c.note for c in found.failures if c.kind == "history"]
+    result = run(Skin, CLUSTER, kinds=("cutoff", "history"))
+    (note,) = [c.note for c in result.failures if c.kind == "history"]
     assert re.match(r"energy differs by 0\.02\d? eV where each of two atoms moves by 0\.51 Å into reach$", note), note
     Skin.share = 0.5
     assert "history" not in failed(run(Skin, CLUSTER, kinds=("cutoff", "history")))
@@ -372,8 +372,8 @@ def test_a_calculator_that_hangs():
             time.sleep(1000)
 
     skip = only("net force", "lone atom")
-    found = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=2, raises=False)
-    assert [(c.kind, c.case, c.note) for c in found.checks] == [
+    result = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=2, raises=False)
+    assert [(c.kind, c.case, c.note) for c in result.checks] == [
         ("call", "Cu4", "it takes longer than 2 s"),
         ("net force", "Cu5", ""),
         ("lone atom", "Cu5", "it takes longer than 2 s"),
@@ -397,20 +397,20 @@ def test_command(tmp_path, monkeypatch):
         "from ase.calculators.emt import EMT\n\n\ndef wrong():\n    raise OSError('no model')\n"
     )
     skips = [word for kind, why in only("forces").items() for word in ("--skip", f"{kind}={why}")]
-    given = ["calculator", "--structure", "cu.xyz", *skips]
-    done = CliRunner().invoke(main, [*given, "mine_to_check:EMT", "--report", "page"])
+    command = ["calculator", "--structure", "cu.xyz", *skips]
+    done = CliRunner().invoke(main, [*command, "mine_to_check:EMT", "--report", "page"])
     assert done.exit_code == 0, done.output
     assert "3 checks passed, 0 failed" in done.output
     assert "cu.xyz" in done.output
     assert (tmp_path / "page" / "report.html").exists()
     assert read(tmp_path / "page" / "report.json")["counts"]["passed"] == 3
-    done = CliRunner().invoke(main, [*given, "mine_to_check:wrong"])
+    done = CliRunner().invoke(main, [*command, "mine_to_check:wrong"])
     assert done.exit_code == 1
     assert "OSError: no model" in done.output
     for words, text in [
         (["calculator", "mine_to_check:EMT"], "Missing option '--structure'"),
-        ([*given, "mine_to_check:other"], "cannot be loaded"),
-        ([*given, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
+        ([*command, "mine_to_check:other"], "cannot be loaded"),
+        ([*command, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
     ]:
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 2, done.output

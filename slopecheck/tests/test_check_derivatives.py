@@ -43,9 +43,9 @@ X = np.random.default_rng(0).standard_normal((3, 2))
 
 
 def one_wrong_element(x, g):
-    (found,) = gradient(x, g)
-    found[..., -1:].flat[-1] *= 1 + 1e-5
-    return (found,)
+    (changed,) = gradient(x, g)
+    changed[..., -1:].flat[-1] *= 1 + 1e-5
+    return (changed,)
 
 
 def sums_of_rows(x):
@@ -114,8 +114,8 @@ def stored(of_x, of_g, x, g, u):
 
 
 def in_its_arguments(name):
-    def change(of_x, of_g, **given):
-        given[name] *= 1 + 1e-3
+    def change(of_x, of_g, **arguments):
+        arguments[name] *= 1 + 1e-3
         return (of_x,), (of_g,)
 
     return lambda of_x, of_g, x, g, u: change(of_x, of_g, x=x, g=g, u=u)
@@ -183,8 +183,8 @@ def test_one_wrong_element_among_many(width):
     result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
     (note,) = failed(result, "elements")
     assert re.match(rf"element \[14, {width - 1}\] is (\S+); differences give \S+ \+- \de-0[5678]$", note), note
-    given, found = map(float, re.findall(r"(?:is|give) (-?\d\S+\d)", note))
-    assert given / found == pytest.approx(1 + 1e-5, abs=3e-6)
+    right, by_differences = map(float, re.findall(r"(?:is|give) (-?\d\S+\d)", note))
+    assert right / by_differences == pytest.approx(1 + 1e-5, abs=3e-6)
 
 
 def test_right_functions_of_numpy():
@@ -264,11 +264,11 @@ def hilbert(n):
     return 1 / (np.arange(n)[:, None] + np.arange(n) + 1)
 
 
-def attention(*given):
+def attention(*arrays):
     """Return attention behind a causal mask of one array, or of three."""
     import torch
 
-    q, k, v = given * 3 if len(given) == 1 else given
+    q, k, v = arrays * 3 if len(arrays) == 1 else arrays
     later = torch.ones(len(q), len(q)).triu(1).bool()
     return (q @ k.T / 2).masked_fill(later, -torch.inf).softmax(-1) @ v
 
@@ -327,14 +327,14 @@ def test_mistakes_at_hard_points_do_not_pass(name):
     """At ill-conditioned points a gradient wrong by a factor of 2 fails, or is inconclusive if rounding hides it."""
     function, x, _ = HARD[name]
 
-    def wrong(*given):
-        return function(*(2 * a - a.detach() for a in given))
+    def wrong(*arguments):
+        return function(*(2 * a - a.detach() for a in arguments))
 
     result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
-    found = {c.kind for c in result.failures}
+    kinds = {c.kind for c in result.failures}
     if name in ("badly conditioned", "singular"):
-        found = {c.kind for c in result.inconclusive}
-    assert ("differences" in found) == (name != "constant"), str(result)  # its gradient is 0
+        kinds = {c.kind for c in result.inconclusive}
+    assert ("differences" in kinds) == (name != "constant"), str(result)  # its gradient is 0
 
 
 @torch_only
@@ -344,11 +344,11 @@ def test_hard_points_are_no_failures(name):
     function, x, expected = HARD[name]
     inputs = tensors(x)
     result = check_derivatives(function, inputs, seed=1)
-    found = {
+    kinds = {
         f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in result.inconclusive
     }
-    assert found <= expected, str(result)
-    assert bool(found) == bool(expected), str(result)
+    assert kinds <= expected, str(result)
+    assert bool(kinds) == bool(expected), str(result)
     assert all("decide" in c.note for c in result.inconclusive)
     assert f"{len(result.inconclusive)} inconclusive" in str(result) or not expected
 
@@ -550,14 +550,14 @@ def test_another_process_goes_on(spoilt, note):
     def function(x):
         return cube(x) if np.isfinite(x).all() else spoilt(x)
 
-    given = {"order": 1, "vjp": one_wrong_element, "raises": False}
-    found = check_derivatives(function, (X,), timeout=2, **given)
-    assert [c.note.startswith(note) for c in found.checks if c.kind == "nan"] == [True]
-    expected = [c for c in check_derivatives(cube, (X,), **given).checks if c.kind != "nan"]
-    assert [(c.kind, c.field, c.passed) for c in found.checks if c.kind != "nan"] == [
+    keywords = {"order": 1, "vjp": one_wrong_element, "raises": False}
+    result = check_derivatives(function, (X,), timeout=2, **keywords)
+    assert [c.note.startswith(note) for c in result.checks if c.kind == "nan"] == [True]
+    expected = [c for c in check_derivatives(cube, (X,), **keywords).checks if c.kind != "nan"]
+    assert [(c.kind, c.field, c.passed) for c in result.checks if c.kind != "nan"] == [
         (c.kind, c.field, c.passed) for c in expected
     ]
-    same = check_derivatives(cube, (X,), timeout=60, **given).checks
+    same = check_derivatives(cube, (X,), timeout=60, **keywords).checks
     assert [c.curve for c in same if c.kind != "nan"] == [c.curve for c in expected]
 
 

@@ -80,10 +80,10 @@ def test_a_function_that_ends_the_process():
     def ending(rad_basis, weight):
         return rad_basis @ weight.T if len(rad_basis) else os._exit(0)
 
-    found = trigraph.verify(ending, "basis_embedding_radial", framework="torch", timeout=100, raises=False)
-    assert {c.note for c in found.failures} == {"the process that runs it ended with status 0"}
-    assert all(c.kind == "complete" and "no edges" in c.case for c in found.failures), str(found)
-    assert sum(c.passed for c in found.checks) > 100
+    result = trigraph.verify(ending, "basis_embedding_radial", framework="torch", timeout=100, raises=False)
+    assert {c.note for c in result.failures} == {"the process that runs it ended with status 0"}
+    assert all(c.kind == "complete" and "no edges" in c.case for c in result.failures), str(result)
+    assert sum(c.passed for c in result.checks) > 100
 
 
 def test_jax():
@@ -148,15 +148,13 @@ def test_wrong_derivative(verify_derivatives):
 def test_fixtures(pytester):
     """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
     pytester.makepyfile(PROJECT)
-    found = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
-    found.assert_outcomes(passed=1, failed=2)
-    found.stdout.fnmatch_lines(
+    run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
+    run.assert_outcomes(passed=1, failed=2)
+    run.stdout.fnmatch_lines(
         ["twice: * checks failed; values and derivatives: *", "  basis_embedding_radial_fwd: accuracy of rad_W1*"]
     )
-    found.stdout.fnmatch_lines(
-        ["sin: * checks of its derivatives failed", "  differences (order 1, input 0): element*"]
-    )
-    text = found.stdout.str()
+    run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed", "  differences (order 1, input 0): element*"])
+    text = run.stdout.str()
     assert "Traceback" not in text
     # In CI, pytest repeats whole messages in its summary.
     before_summary = text.partition("short test summary info")[0]

@@ -76,5 +76,5 @@ def test_calculator(structure):
 
 def test_calculator_in_short():
     kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
-    others = {kind: "in the slow test" for kind in KINDS if kind not in kinds}
-    check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=others)
+    skipped = {kind: "in the slow test" for kind in KINDS if kind not in kinds}
+    check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)

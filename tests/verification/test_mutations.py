@@ -37,8 +37,8 @@ def sandbox(tmp_path_factory):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_right_lines_pass(sandbox, backend):
     """The unchanged sources pass."""
-    found = sandbox.verify(backend, "weighted")
-    assert found.status == "passed", found.why
+    outcome = sandbox.verify(backend, "weighted")
+    assert outcome.status == "passed", outcome.why
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -55,9 +55,9 @@ def test_a_right_line_stands_there_once(name):
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
-    found = sandbox.outcome(backend_of(file), file, text, [family])
-    assert found.status == "failed", found.why
-    print(f"\n{name}: {found.why}")
+    outcome = sandbox.outcome(backend_of(file), file, text, [family])
+    assert outcome.status == "failed", outcome.why
+    print(f"\n{name}: {outcome.why}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

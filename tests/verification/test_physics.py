@@ -67,10 +67,10 @@ MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBE
 @pytest.mark.parametrize(("kind", "wrong", "expected"), MISTAKES)
 def test_a_mistake_is_found(kind, wrong, expected, ethanol):
     checks = physics.CHECKS[kind](spoilt(*wrong), ethanol, physics.INVOLVED[kind][0])
-    found = [c for c in checks if not c.passed]
-    assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in found}
-    assert kind == "force training" or len(found) == len(expected)
-    assert kind != "forces" or found[0].note
+    failures = [c for c in checks if not c.passed]
+    assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in failures}
+    assert kind == "force training" or len(failures) == len(expected)
+    assert kind != "forces" or failures[0].note
 
 
 @pytest.mark.parametrize("kind", physics.CHECKS)
@@ -164,5 +164,5 @@ def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
     units = plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"], structures=[water, water])
     own = [u for u in units if "some.xyz" in u.label]
     assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)
-    found = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}
-    assert {"accuracy", "adjoint", "differences", "forces", "force training", "invariance"} <= found
+    kinds = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}
+    assert {"accuracy", "adjoint", "differences", "forces", "force training", "invariance"} <= kinds

@@ -44,7 +44,7 @@ def derivative(function, x, step=1e-5):
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_scales(rules, number):
     """Scales add in sums, follow the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
-    found, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
+    results, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
     expected = {
         "input": (x, abs(x)),
         "integer": (2, 2),
@@ -70,6 +70,6 @@ def test_scales(rules, number):
         expected[name] = (function(x), abs(function(x)) + abs(derivative(function, x)) * of_x)
     square, of_square = y * y, y * y + 2 * abs(y) * (of_y - abs(y)) + EIGHT_EPS * of_y**2
     expected["sqrt"] = (abs(y), abs(y) + derivative(math.sqrt, square) * of_square)
-    assert found.keys() == expected.keys()
+    assert results.keys() == expected.keys()
     for name, pair in expected.items():
-        assert np.allclose(found[name], pair, rtol=1e-8, atol=0), name
+        assert np.allclose(results[name], pair, rtol=1e-8, atol=0), name

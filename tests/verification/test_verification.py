@@ -79,8 +79,8 @@ def test_processes_share_the_processors(monkeypatch):
     with isolated._sharing_processors(1):
         assert dict(os.environ) == before
     with isolated._sharing_processors(2):
-        there = {name: os.environ[name] for name in isolated.SHARING}
-        assert there == {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
+        variables = {name: os.environ[name] for name in isolated.SHARING}
+        assert variables == {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
     assert dict(os.environ) == before
 
 
@@ -108,9 +108,9 @@ def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
     values = build(op.definition, variants(op.definition)[1], "float64", 0).arguments(op)
-    found, expected = (subjects.backend(name).call(op, values, None) for name in ("gpu", "gpu-host"))
-    assert found.keys() == expected.keys()
-    assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+    results, expected = (subjects.backend(name).call(op, values, None) for name in ("gpu", "gpu-host"))
+    assert results.keys() == expected.keys()
+    assert all(results[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
 def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
@@ -155,15 +155,15 @@ def elsewhere(monkeypatch, tmp_path):
 
 
 def test_every_definition_has_packaged_vectors():
-    found = set()
+    operators = set()
     for name in HERE:
         vectors = list(golden.vectors(name, golden.PACKAGED / f"{name}.npz"))
         assert all(v.expected for v in vectors)
-        found |= {v.operator for v in vectors}
+        operators |= {v.operator for v in vectors}
     # No golden vectors have derivatives of these operators.
     alone = {f"basis_embedding_{form}_{order}" for form in ("radial", "triplets") for order in ("bwd", "bwd2")}
     alone |= {"gno_kernel_bwd2", "gno_aggregate_bwd2"}
-    assert set(OPERATORS) - alone <= found
+    assert set(OPERATORS) - alone <= operators
 
 
 def test_packaged_vectors_suffice(elsewhere):
@@ -205,13 +205,13 @@ def vector(name, operator):
 )
 def test_a_changed_value_is_noticed(name, operator, change, single):
     """A change of the largest value is noticed, also in vectors that were computed in float32."""
-    found = replace(vector(name, operator), single=single)
-    ways = [*((subjects.backend("pyref"), dtype) for dtype in found.dtypes), (None, "float64")]
-    assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, found, dtype))
-    for name in found.expected:
-        changed = {n: a.copy() for n, a in found.expected.items()}
+    right = replace(vector(name, operator), single=single)
+    ways = [*((subjects.backend("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
+    assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, right, dtype))
+    for name in right.expected:
+        changed = {n: a.copy() for n, a in right.expected.items()}
         at = np.unravel_index(np.argmax(abs(changed[name])), changed[name].shape)
         changed[name][at] *= 1 + change
-        other = replace(found, expected=changed)
+        other = replace(right, expected=changed)
         for subject, dtype in ways:
             assert [c.field for c in golden.check_golden(subject, other, dtype) if not c.passed] == [name]

@@ -23,10 +23,10 @@ BY_NAME = {d.name: d for d in DEFINITIONS}
 
 def named(name, variant_name, dtype="float64", **setting):
     """Return the first case of a definition's variant that has this setting."""
-    found = [
+    matching = [
         v for v in cases.variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
     ]
-    return cases.build(BY_NAME[name], found[0], dtype, 0)
+    return cases.build(BY_NAME[name], matching[0], dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -35,9 +35,9 @@ def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
     op = operators_of(definition)[0].name
     for variant in cases.variants(definition):
         words = [f"{name}={value}" for name, (value,) in named_in(variant.label, definition).items()]
-        found = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
-        assert variant.label in [v.label for v in found]
-        assert len(found) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ in a number only
+        kept = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
+        assert variant.label in [v.label for v in kept]
+        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ in a number only
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -138,8 +138,8 @@ def test_rows_end_where_pieces_end():
 @pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.settings], ids=lambda d: d.name)
 def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
     for name in ("skewed", "boundaries", "regular"):
-        found = [v.setting for v in cases.variants(definition) if v.name == name]
-        assert all(setting in found for setting in definition.settings)
+        settings = [v.setting for v in cases.variants(definition) if v.name == name]
+        assert all(setting in settings for setting in definition.settings)
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
@@ -249,8 +249,8 @@ def test_every_sum_has_as_many_terms(definition):
             elif definition.graph == "edges":
                 assert np.bincount(graph.src).max() == np.bincount(graph.dst).max() == degree
             elif definition.graph is not None:
-                given = [case.values.get(name) for name in ("triplets", "atoms", "idx_in")]
-                assert all(np.bincount(s.index).max() == degree for s in given if s is not None)
+                segments = [case.values.get(name) for name in ("triplets", "atoms", "idx_in")]
+                assert all(np.bincount(s.index).max() == degree for s in segments if s is not None)
             assert any(n >= degree for n in case.sizes.values())
             for op in every_operator_of(definition):
                 for a in case.given(op):

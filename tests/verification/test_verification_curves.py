@@ -43,17 +43,17 @@ def test_smooth_functions_have_slope_two():
         (lambda x: math.tanh(2 * x), 2 / math.cosh(2 * X) ** 2),
         (lambda x: 1e6 * math.sin(x) + 1e6, 1e6 * math.cos(X)),
     ):
-        found = verdict(function, derivative, None)
-        assert not found.problem
-        assert abs(found.order - 2) <= 0.1
-        assert found.best <= 1e-7
+        result = verdict(function, derivative, None)
+        assert not result.problem
+        assert abs(result.order - 2) <= 0.1
+        assert result.best <= 1e-7
 
 
 def test_quadratics_sit_at_the_floor():
     for degree in (1, 2, None):  # with and without a declared degree
-        found = verdict(quadratic, SLOPE, degree)
-        assert (found.problem, found.order) == ("", None)
-        assert found.best < 1e-13
+        result = verdict(quadratic, SLOPE, degree)
+        assert (result.problem, result.order) == ("", None)
+        assert result.best < 1e-13
 
 
 @pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9, 1e-11])
@@ -98,9 +98,9 @@ def test_one_nan_is_rejected(at, value, degree):
     errors, floors = curve(quadratic, SLOPE)
     assert assess(STEPS, errors, [math.nan] * len(STEPS), degree).problem
     errors[at] = value
-    found = assess(STEPS, errors, floors, degree)
-    assert found.problem
-    assert not found.best <= 1e-7
+    result = assess(STEPS, errors, floors, degree)
+    assert result.problem
+    assert not result.best <= 1e-7
 
 
 @pytest.mark.parametrize("steps", [STEPS, JUDGE_STEPS, STRUCTURE_STEPS, NETWORK_STEPS, POLYNOMIAL_STEPS])
@@ -128,8 +128,8 @@ def test_one_error_above_the_floor_is_rejected():
 def test_a_wrong_order_is_rejected():
     steps = np.array(STEPS)
     for order, wrong in ((1.0, True), (1.85, True), (1.95, False), (2.05, False), (2.15, True), (4.0, True)):
-        found = assess(STEPS, list(steps**order + 1e-16 / steps), [1e-17 / h for h in STEPS], None)
-        assert bool(found.problem) is wrong, order
+        result = assess(STEPS, list(steps**order + 1e-16 / steps), [1e-17 / h for h in STEPS], None)
+        assert bool(result.problem) is wrong, order
 
 
 def test_a_check_with_a_nan_never_passes():

@@ -17,10 +17,10 @@ from trigraph.verification.subjects import Subject
 
 def checks_of(function, operator, where=(), cases=("regular",), skip=()):
     """Return checks of a function on some cases (None: all, and golden vectors), and the planned number."""
-    found = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
-    found = [u for u in found if cases is None or any(name in u.label for name in cases)]
-    assert found
-    return [c for u in found for c in u.execute()], sum(u.planned() for u in found)
+    units = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
+    units = [u for u in units if cases is None or any(name in u.label for name in cases)]
+    assert units
+    return [c for u in units for c in u.execute()], sum(u.planned() for u in units)
 
 
 def failures(function, operator, cases=("regular",)):
@@ -136,8 +136,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("function", "operator", "where"), WRONG, ids=lambda v: getattr(v, "__name__", None))
 def test_a_wrong_function_is_caught(function, operator, where):
-    found = {(c.kind, c.case) for c in failures(function, operator, tuple(where))}
-    assert found >= {(kind, case) for case, kinds in where.items() for kind in kinds}
+    caught = {(c.kind, c.case) for c in failures(function, operator, tuple(where))}
+    assert caught >= {(kind, case) for case, kinds in where.items() for kind in kinds}
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_fields_that_share_memory_are_found():
         first, second = both[: len(result.src_embedding)], both[1:][: len(result.dst_embedding)]
         return {"src_embedding": first, "dst_embedding": second, **{n: getattr(result, n) for n in result._fields[2:]}}
 
-    found = notes(function, "mha_gat_n2n_bwd")
-    assert "shares memory with field src_embedding" in found["dst_embedding"]
+    remarks = notes(function, "mha_gat_n2n_bwd")
+    assert "shares memory with field src_embedding" in remarks["dst_embedding"]
 
 
 def test_what_is_raised_is_told():
