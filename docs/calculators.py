@@ -52,11 +52,11 @@ def row(name: str, result: Result) -> str:
         if not check.passed:
             kind = check.kind if check.offered else f"{check.kind}: {check.field}"
             of_kind.setdefault(kind, []).append(check.note)
-    found: dict[str, list[str]] = {}
+    kinds_by_note: dict[str, list[str]] = {}
     for kind, notes in of_kind.items():
-        others = f" (and {len(set(notes)) - 1} more)" * (len(set(notes)) > 1)
-        found.setdefault(notes[0].split("; ")[0] + others, []).append(kind)
-    texts = [f"**{', '.join(kinds)}**: {note}" for note, kinds in found.items()]
+        more = f" (and {len(set(notes)) - 1} more)" * (len(set(notes)) > 1)
+        kinds_by_note.setdefault(notes[0].split("; ")[0] + more, []).append(kind)
+    texts = [f"**{', '.join(kinds)}**: {note}" for note, kinds in kinds_by_note.items()]
     counts = f"{sum(c.passed for c in result.checks)} | {len(result.failures)}"
     structures = ", ".join(dict.fromkeys(c.case for c in result.checks))
     return f"| {name} | {structures} | {counts} | {'<br>'.join(texts).replace('|', ' ')} |"

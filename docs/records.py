@@ -24,15 +24,15 @@ PEERS |= {"fairchem": "fairchem"}
 @cache
 def newest() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
     """Return for each workload with a peer its newest result, by whether memory was kept, and the record's name."""
-    found: dict[str, dict[bool, tuple[str, dict[str, Any]]]] = {}
+    results: dict[str, dict[bool, tuple[str, dict[str, Any]]]] = {}
     for path in sorted(RECORDS.glob("*.json")):
         record = json.loads(path.read_text())
         kept = bool(record["environment"].get("variables", {}).get("MALLOC_TRIM_THRESHOLD_"))
         for result in [*record.get("results", ()), *record.get("programs", ())]:
             timed = {name: c for name, c in result["contenders"].items() if c.get("median_s")}
             if timed.keys() & {*OURS} and timed.keys() & PEERS.keys():
-                found.setdefault(result["workload"], {})[kept] = path.stem, result | {"contenders": timed}
-    return found
+                results.setdefault(result["workload"], {})[kept] = path.stem, result | {"contenders": timed}
+    return results
 
 
 def origins() -> list[tuple[str, str, str, str, str]]:

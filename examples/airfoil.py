@@ -126,8 +126,8 @@ class Solver(torch.nn.Module):
         circle, profile = self.distances(at)
         factor = torch.tensor(circle * profile / (circle + profile + 1e-9), dtype=torch.float32)
         integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # of f around each node
-        found = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
-        return self.scale * factor * torch.stack(found)
+        terms = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
+        return self.scale * factor * torch.stack(terms)
 
 
 # %%
@@ -156,12 +156,12 @@ for _ in range(STEPS):
 # ---------------------------------
 # The same layer now solves for functions that it has not seen: on the coarse mesh, and on the finer one.
 
-others, errors = Bumps(TESTS), []
+test_bumps, errors = Bumps(TESTS), []
 for where in (mesh, fine):
-    expected = where.solve(others.at(where.points))
+    expected = where.solve(test_bumps.at(where.points))
     pieces = np.array_split(np.arange(len(where.points)), 8)
     with torch.no_grad():
-        got = torch.cat([solver(where, others.at(where.points), piece) for piece in pieces], dim=1).numpy()
+        got = torch.cat([solver(where, test_bumps.at(where.points), piece) for piece in pieces], dim=1).numpy()
     errors.append(np.sqrt(((got - expected) ** 2 @ where.area).sum() / (expected**2 @ where.area).sum()))
     print(f"{len(where.points)} nodes: relative error {errors[-1]:.3f}")
 assert max(errors) < 0.5  # u = 0 has the error 1

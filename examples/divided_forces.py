@@ -49,24 +49,24 @@ def main(repeats, steps, seed):
     graph, _, offset, _ = EdgeGraph.from_ase(atoms, CUTOFF)
     owner = owners.bisection(atoms.positions, COMM.size)
     neighbors = nn.DividedNeighbors.divide(graph, offset, COMM, owner)
-    mine = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
+    own = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
     rows = neighbors.into.rows("num_dst_nodes")
-    z, pos = torch.from_numpy(atoms.numbers)[mine], torch.from_numpy(atoms.positions).float()[mine]
+    z, pos = torch.from_numpy(atoms.numbers)[own], torch.from_numpy(atoms.positions).float()[own]
 
     torch.manual_seed(seed)  # the same parameters on all ranks
     model = nn.DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 4, 4, cutoff=CUTOFF, output_initializer="glorot_orthogonal")
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for step in range(steps + 1):
         _, forces = model.energy_forces(z, pos, neighbors, create_graph=True)
-        loss = total((forces - expected[mine]).square().sum(dim=1), rows) / len(atoms)
+        loss = total((forces - expected[own]).square().sum(dim=1), rows) / len(atoms)
         if COMM.rank == 0 and step % 5 == 0:
             print(f"step {step}: root of the mean squared error of a force {loss.item() ** 0.5:.9f} eV/A", flush=True)
         optimizer.zero_grad()
         loss.backward()  # gradients of the parameters are complete on every rank
         optimizer.step()
     if COMM.rank == 0:
-        found = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-        print(f"{len(atoms)} atoms, {graph.num_edges} edges; parameters {hashlib.sha256(found).hexdigest()[:16]}")
+        parameters = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        print(f"{len(atoms)} atoms, {graph.num_edges} edges; parameters {hashlib.sha256(parameters).hexdigest()[:16]}")
 
 
 if __name__ == "__main__":

@@ -94,12 +94,12 @@ model, spent = DimeNetPlusPlus(64, 1, 4, 32, 6, 64, 5, 6, cutoff=4.0).requires_g
 compute = model.energy_forces_stress
 
 
-def timed(*arguments, **given):
+def timed(*arguments, **keywords):
     """Compute, and note the time."""
     start = time.perf_counter()
-    found = compute(*arguments, **given)
+    results = compute(*arguments, **keywords)
     spent.append(time.perf_counter() - start)
-    return found
+    return results
 
 
 model.energy_forces_stress = timed

@@ -54,8 +54,8 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 for _ in range(EPOCHS):
     errors = []
     for z, pos, cell, neighbors, forces in batches:
-        found = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=True)
-        loss = (found.forces - forces).square().mean()
+        results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=True)
+        loss = (results.forces - forces).square().mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
@@ -120,11 +120,11 @@ def frequencies(rows, wave_vectors):
 path = primitive.cell.bandpath("GXWKGL", npoints=150)
 along, ticks, labels = path.get_linear_kpoint_axis()
 wave_vectors = 2 * np.pi * path.cartesian_kpts()
-found, expected = (frequencies(rows, wave_vectors) for rows in (analytic, displaced))
-print(f"largest difference of a frequency: {np.abs(found - expected).max():.2f} THz of {expected.max():.2f} THz")
+predicted, expected = (frequencies(rows, wave_vectors) for rows in (analytic, displaced))
+print(f"largest difference of a frequency: {np.abs(predicted - expected).max():.2f} THz of {expected.max():.2f} THz")
 
 figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
-lines = ax.plot(along, found, "C0", linewidth=2.5), ax.plot(along, expected, "k--", linewidth=1)
+lines = ax.plot(along, predicted, "C0", linewidth=2.5), ax.plot(along, expected, "k--", linewidth=1)
 ax.set_xticks(ticks, ["Γ" if label == "G" else label for label in labels])
 ax.grid(axis="x")
 ax.set(xlim=(0, along[-1]), ylim=(0, None), xlabel="wave vector", ylabel="frequency (THz)")

@@ -48,8 +48,8 @@ def gatconv(
     attention = attention_weights.view(len(names), 1, num_heads, width // num_heads)
     src, dst, rows = ends(graph)
     edges = None if edge_embedding is None else edge_embedding[rows]
-    given = ((src_embedding, dst_embedding), torch.stack([src, dst]), edges)
-    return torch.func.functional_call(conv, dict(zip(names, attention, strict=True)), given)
+    inputs = ((src_embedding, dst_embedding), torch.stack([src, dst]), edges)
+    return torch.func.functional_call(conv, dict(zip(names, attention, strict=True)), inputs)
 
 
 def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
@@ -62,10 +62,10 @@ def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
     number = sorted_numbers[edge.argsort(stable=True).argsort()]
     padded = sph.new_zeros(len(rad_W1), max(lengths.tolist(), default=0), sph.shape[1])
     layer = mattergen_layers()[0].EfficientInteractionBilinear(weight.shape[1] // width, width, len(weight))
-    given = (rad_W1, padded.index_put((edge, number), sph).transpose(1, 2))
+    basis = (rad_W1, padded.index_put((edge, number), sph).transpose(1, 2))
     rows = m if idx_in is None else m[torch.tensor(idx_in.index).long()]
     parameters = {"weight": weight.view(len(weight), width, -1).permute(2, 1, 0)}
-    return torch.func.functional_call(layer, parameters, (given, rows, edge, number))
+    return torch.func.functional_call(layer, parameters, (basis, rows, edge, number))
 
 
 def weighted_sum(embedding, edge_weight, graph, op, mean_by):

@@ -86,8 +86,8 @@ train, held_out = batches[: first // BATCH], batches[first // BATCH :]
 def results(batch, create_graph=False):
     """Return energies per atom and forces of the model."""
     z, pos, cell, neighbors, size, *_ = batch
-    found = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph)
-    return found.energy / size, found.forces
+    computed = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph)
+    return computed.energy / size, computed.forces
 
 
 def errors():

@@ -73,9 +73,9 @@ class Cache:
 
     def compiled(self, family: str, name: str) -> Path:
         """Return the file of an instance, compiling it if needed."""
-        found, folder = self.find(family, name), self._folder(family, name)
-        if found is not None:
-            return found
+        path, folder = self.find(family, name), self._folder(family, name)
+        if path is not None:
+            return path
         try:
             return self._compile(family, name, folder)
         except OSError:  # the home directory is not writable
@@ -84,20 +84,20 @@ class Cache:
     def _compile(self, family: str, name: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            found = _whole(folder)
-            if found is None:
+            path = _whole(folder)
+            if path is None:
                 # RawModule(code=...) would append -ftz=true to the options.
                 code, symbols = self._cupy.cuda.compiler.compile_using_nvrtc(
                     self._sources[family], OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
                 )
-                found = folder / f"{symbols[name]}.{_digest(code)}.cubin"
+                path = folder / f"{symbols[name]}.{_digest(code)}.cubin"
                 with tempfile.TemporaryDirectory(dir=folder) as beside:
                     file = Path(beside, "code")
                     file.write_bytes(code)
-                    file.replace(found)  # atomic: no other process sees an incomplete file
-                for other in set(folder.glob("*.cubin")) - {found}:  # damaged ones of other names
+                    file.replace(path)  # atomic: no other process sees an incomplete file
+                for other in set(folder.glob("*.cubin")) - {path}:  # damaged ones of other names
                     other.unlink(missing_ok=True)
-        return found
+        return path
 
     def begin(self, family: str, name: str) -> None:
         """Start threads that compile the other instances for calls that launch this one."""

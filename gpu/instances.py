@@ -57,8 +57,8 @@ def slowness(name: str) -> int:
 def together(family: str, name: str) -> list[str]:
     """Return the other instances for calls with the types and degrees of an instance, slowest to compile first."""
     types, degrees = arguments_of(name)
-    others = {other: arguments_of(other) for other in INSTANCES[family] if other != name}
-    return sorted((n for n, (t, d) in others.items() if t <= types and d in ("", degrees)), key=slowness)
+    arguments = {other: arguments_of(other) for other in INSTANCES[family] if other != name}
+    return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=slowness)
 
 
 #: Kernels of kernels/sums.cuh, which every family may include.

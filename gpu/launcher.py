@@ -168,11 +168,11 @@ class _Argument(ctypes.Structure):
     _fields_ = (("bits", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64))
 
 
-def _instance(known: Mapping[str, Any], family: str, name: str) -> Any:
+def _instance(instances: Mapping[str, Any], family: str, name: str) -> Any:
     """Return the entry of an instance; raise ValueError for an unknown name."""
-    if name not in known:
+    if name not in instances:
         raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
-    return known[name]
+    return instances[name]
 
 
 class _Parameter(NamedTuple):
@@ -234,14 +234,14 @@ class Layout:
 
 def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
     """Return the argument ranges and dtypes of structs, the last one first."""
-    found, first = [], 0
+    structs, first = [], 0
     for parameter in re.findall(r"\{.*?\}|[^,]+", signature):
         types = parameter.strip("{}").split(",")
         if parameter.startswith("{"):
             members = [("", np.uintp if c_type.endswith("*") else _dtype(c_type)) for c_type in types]
-            found.append((first, first + len(types), np.dtype(members, align=True)))
+            structs.append((first, first + len(types), np.dtype(members, align=True)))
         first += len(types)
-    return found[::-1]
+    return structs[::-1]
 
 
 def _struct(dtype: np.dtype[Any], members: Sequence[Any]) -> Any:
@@ -318,8 +318,8 @@ class HostLibrary:
             if addr2line is None:
                 return match[0]
             command = [addr2line, "-s", "-i", "-e", str(self.path), match[1]]
-            found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
-            ours = [place.split(" ")[0] for place in found if place and not place.startswith("cuda_host.h")]
+            places = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
+            ours = [place.split(" ")[0] for place in places if place and not place.startswith("cuda_host.h")]
             return ours[0] if ours else match[0]
 
         return re.sub(r"\{(0x[0-9a-f]+)\}", line, message)
@@ -494,8 +494,8 @@ class DeviceRuntime(Runtime):
         """Return an instance for the current device, and start the compilation of related ones."""
         if AHEAD and self.cache.find(family, name) is None:
             self.cache.begin(family, name)
-        found = self.cache.compiled(family, name)
-        return self.xp.RawModule(path=str(found)).get_function(function_of(found))
+        path = self.cache.compiled(family, name)
+        return self.xp.RawModule(path=str(path)).get_function(function_of(path))
 
 
 _device: DeviceRuntime | None = None  # depends on CuPy alone, of which a process has one

@@ -139,8 +139,8 @@ class Total:
         if self._sums is None:
             self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
         completed = (self._count ^ (self._count + 1)).bit_length() - 1  # ones at the end
-        there = self._count.bit_count() - completed
-        self._sum(self._waiting, self._sums[there:], 1, self._sums[there:], completed, False)
+        level = self._count.bit_count() - completed
+        self._sum(self._waiting, self._sums[level:], 1, self._sums[level:], completed, False)
         self._count += 1
 
     def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:

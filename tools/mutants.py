@@ -201,9 +201,9 @@ class Group(NamedTuple):
 
     def drawn(self, seed: int) -> list[Mutation]:
         """Return every mutation in an order that the seed decides: long sources come more often."""
-        found = [m for file in self.files() for m in candidates(file)]
-        random.Random(f"{seed} {self.backend} {self.family}").shuffle(found)
-        return found
+        mutations = [m for file in self.files() for m in candidates(file)]
+        random.Random(f"{seed} {self.backend} {self.family}").shuffle(mutations)
+        return mutations
 
 
 class Run:
@@ -228,18 +228,18 @@ class Run:
 
     def group(self, group: Group, seeds: Sequence[int], number: int) -> list[dict[str, Any]]:
         """Return the results of a group's first mutations that can be built, and of those before that cannot."""
-        box, found = self._boxes.get(), []
+        box, results = self._boxes.get(), []
         try:
             for seed in seeds:
                 built = 0
                 for mutation in group.drawn(seed):
-                    found.append(self._result(box, group, mutation))
-                    built += found[-1]["status"] != "not viable"
+                    results.append(self._result(box, group, mutation))
+                    built += results[-1]["status"] != "not viable"
                     if built == number:
                         break
         finally:
             self._boxes.put(box)
-        return found
+        return results
 
     def _result(self, box: Sandbox, group: Group, mutation: Mutation) -> dict[str, Any]:
         outcome = self._outcome(box, group, mutation)

@@ -79,7 +79,7 @@ sys.exit(status)
 @cache
 def _used_by(file: str) -> tuple[str, ...]:
     """Return the files that one includes, imports or uses, of its own folder."""
-    found = [DECLARED[file]] if file in DECLARED else []
+    files = [DECLARED[file]] if file in DECLARED else []
     for match in USED.finditer((ROOT / file).read_text()):
         include, module, source, imported = match.groups()
         names = [include, module, source, *(imported.split(", ") if imported and not source else ())]
@@ -87,17 +87,17 @@ def _used_by(file: str) -> tuple[str, ...]:
             if name in LEFT_OUT:
                 continue
             paths = [Path(file).parent / (name + end) for end in ("", ".fypp", ".f90", ".py")]
-            found += [str(p) for p in paths if (ROOT / p).is_file()]
-    return tuple(dict.fromkeys(found))
+            files += [str(p) for p in paths if (ROOT / p).is_file()]
+    return tuple(dict.fromkeys(files))
 
 
 @cache
 def family_files(backend: str, family: str) -> tuple[str, ...]:
     """Return the sources of a family in a backend, shared ones included."""
-    found = [name.format(family) for name in BACKENDS[backend]]
-    for file in found:
-        found += [name for name in _used_by(file) if name not in found]
-    return tuple(found)
+    files = [name.format(family) for name in BACKENDS[backend]]
+    for file in files:
+        files += [name for name in _used_by(file) if name not in files]
+    return tuple(files)
 
 
 def users(backend: str, file: str) -> tuple[str, ...]:
@@ -245,17 +245,17 @@ class Sandbox:
             return Outcome("not built", said, time.monotonic() - start)
         backends = " ".join([*BACKENDS, "judge"]) if backend == "fortran-reference" else backend
         done = self._call([sys.executable, "-c", VERIFY, family, backends, ""])
-        found = Outcome("passed", "", time.monotonic() - start)
+        outcome = Outcome("passed", "", time.monotonic() - start)
         if done.returncode:
             (*_, unit) = ["", *done.stdout.splitlines()]
             (*_, why) = [f"status {done.returncode}", *done.stderr.splitlines()]
             hangs = "hangs" if done.stderr.startswith("Timeout") else ""
-            found = Outcome("failed", hangs or why, found.seconds)
+            outcome = Outcome("failed", hangs or why, outcome.seconds)
             # Without a unit it was an import that failed: a label that no unit has asks for nothing else.
             right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
             if right.returncode:
                 raise RuntimeError(f"{unit} fails with the sources as they are: {right.stderr}")
-        return found
+        return outcome
 
     def write(self, file: str, text: str) -> None:
         """Write a source, of the checkout and as it is installed."""
@@ -273,12 +273,12 @@ class Sandbox:
         seconds = 0.0
         try:
             for family in families:
-                found = self.verify(backend, family)
-                seconds += found.seconds
-                if found.status != "passed":
+                outcome = self.verify(backend, family)
+                seconds += outcome.seconds
+                if outcome.status != "passed":
                     break
         finally:
             self.write(file, right)
             for library in (library for family in families for library in self._libraries(backend, family)):
                 shutil.copy(self._installed / library, self._site / "trigraph" / library)
-        return Outcome(found.status, found.why, seconds)
+        return Outcome(outcome.status, outcome.why, seconds)

@@ -148,11 +148,11 @@ def _there(case: Case, op: Operator) -> set[str]:
 
 def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Pass results of fwd to bwd, one at a time and all together; the results of bwd must not change."""
-    fwd, there = operators_of(judged.case.definition)[0], _there(judged.case, op)
-    if not there:
+    fwd, names = operators_of(judged.case.definition)[0], _there(judged.case, op)
+    if not names:
         return []
     outcome = attempt(subject, fwd, judged.case.arguments(fwd))
-    returned = {n: a for n, a in outcome.fields.items() if n in there and isinstance(a, np.ndarray)}
+    returned = {n: a for n, a in outcome.fields.items() if n in names and isinstance(a, np.ndarray)}
     trials = [{n: a} for n, a in returned.items()] + ([returned] if len(returned) > 1 else [])
     return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 

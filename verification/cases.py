@@ -74,8 +74,8 @@ class Case:
         """Keyword arguments of one of the definition's operators, without `wrt` and without results of fwd."""
         absent = [f"gg_{a.name}" for a in self.definition.inputs if a.optional]
         absent += [a.name for a in op.arguments if a.given_back]
-        known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
-        return {name: known[name] for name in op.parameters}
+        values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
+        return {name: values[name] for name in op.parameters}
 
     def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
         """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""

@@ -160,8 +160,8 @@ def _curve(
     cotangents = case.grads if upper.order == 1 else case.ggs
     prefix = "grad_" if upper.order == 1 else "gg_"
     # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
-    given = {a.name for a in upper.arguments}
-    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in given}
+    taken = {a.name for a in upper.arguments}
+    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in taken}
     names = tuple(weights)
     values = case.arguments(lower)
     gradient = arithmetic.evaluate(upper, case.arguments(upper), (name,))[name]

@@ -48,11 +48,11 @@ def _call(
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
     left_out = {*inputs, *spec.requests}
-    others = {n: v for n, v in values.items() if n in fwd.parameters and n not in left_out}
+    constants = {n: v for n, v in values.items() if n in fwd.parameters and n not in left_out}
     auxiliary: dict[str, Any] = {}
 
     def forward(*tensors: Any) -> tuple[Any, ...]:
-        returned = function(**dict(zip(inputs, tensors, strict=True)), **others)
+        returned = function(**dict(zip(inputs, tensors, strict=True)), **constants)
         fields = fields_of(fwd, returned, tools.takes)
         auxiliary.update({a.name: fields.get(a.name) for a in spec.auxiliary})
         return tuple(fields[a.name] for a in spec.outputs)
@@ -66,23 +66,23 @@ def _call(
             for n, s in zip(names, shapes, strict=True)
         ]
 
-    given, wanted = tensors(inputs, [values[n] for n in inputs]), range(len(inputs))
+    leaves, wanted = tensors(inputs, [values[n] for n in inputs]), range(len(inputs))
     try:
-        outputs = tools.outputs(given)
+        outputs = tools.outputs(leaves)
         fields: dict[str, Any] = {a.name: y for a, y in zip(spec.outputs, outputs, strict=True)} | auxiliary
         if op.order:
             grads = tensors([f"grad_{a.name}" for a in spec.outputs], [tools.to_host(y) for y in outputs])
             if op.order == 1:
-                fields = dict(zip(inputs, tools.vjp(given, wanted, grads), strict=True))
+                fields = dict(zip(inputs, tools.vjp(leaves, wanted, grads), strict=True))
             else:
                 ggs = tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs])
-                of_inputs, of_grads = tools.vjp2(given, wanted, grads, ggs)
+                of_inputs, of_grads = tools.vjp2(leaves, wanted, grads, ggs)
                 fields = dict(zip(inputs, of_inputs, strict=True))
                 fields |= {f"grad_{a.name}": g for a, g in zip(spec.outputs, of_grads, strict=True)}
-                given += grads
+                leaves += grads
                 inputs = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
             # The derivative is zero for inputs that the function does not depend on.
-            for name, tensor in zip(inputs, given, strict=True):
+            for name, tensor in zip(inputs, leaves, strict=True):
                 if fields[name] is None:
                     fields[name] = tools.from_host(np.zeros_like(tools.to_host(tensor)), like)
     except NotImplementedError as error:
@@ -90,8 +90,8 @@ def _call(
     asked = {f.name for f in op.fields if wrt is None or f.name in wrt}
     left_out = {a.name for a in spec.auxiliary if op.order == 0 and auxiliary.get(a.name) is None}
     LEFT_OUT.update(left_out)
-    found = {f.name: fields.get(f.name) if f.name in asked else None for f in op.fields if f.name not in left_out}
-    return {n: None if v is None else tools.to_host(v) for n, v in found.items()}
+    results = {f.name: fields.get(f.name) if f.name in asked else None for f in op.fields if f.name not in left_out}
+    return {n: None if v is None else tools.to_host(v) for n, v in results.items()}
 
 
 def own_functions(framework: str, device: str | None = None) -> Subject:

@@ -127,8 +127,8 @@ def files() -> dict[str, Path]:
 
 def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
     """Return the names of missing vectors of families (default: all), to be reported as skipped."""
-    there = files()
-    return tuple(n for f in FAMILIES if families is None or f in families for n in FILES[f] if n not in there)
+    present = files()
+    return tuple(n for f in FAMILIES if families is None or f in families for n in FILES[f] if n not in present)
 
 
 def check_missing() -> list[Check]:
@@ -289,9 +289,9 @@ def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         yield Vector(case, "agg_weighted_n2n_fwd", values, out)
         back = {"grad_output_embedding": z["ct_out"], **values}
         expected = {n: z[f"grad_{op}_{n}"] for n in names}
-        given = dict.fromkeys(("output_embedding", "node_degree", "output_extrema_location"))
-        yield Vector(case, "agg_weighted_n2n_bwd", {**back, **given}, expected)
-        yield Vector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **given, **out}, expected)
+        absent = dict.fromkeys(("output_embedding", "node_degree", "output_extrema_location"))
+        yield Vector(case, "agg_weighted_n2n_bwd", {**back, **absent}, expected)
+        yield Vector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **absent, **out}, expected)
         if op in ("sum", "mean"):
             expected = {"grad_output_embedding": z[f"grad2_{op}_ct_out"]}
             expected |= {n: z[f"grad2_{op}_{n}"] for n in names}

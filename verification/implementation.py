@@ -80,9 +80,9 @@ def _own(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call the user's function with copies of the arguments; return these, and the fields."""
     values = {name: value for name, value in values.items() if name not in op.definition.requests}
-    given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    arguments = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     try:
-        returned = function(**given)
+        returned = function(**arguments)
     except NotImplementedError as error:
         raise NotOffered(message_of(error)) from error
     fields = fields_of(op, returned)
@@ -92,9 +92,9 @@ def _own(
                 f"{op.name}: {name} is a {type(array).__name__} of {array.dtype}; expected a numpy.ndarray of numbers"
             )
     for name, value in values.items():
-        if isinstance(value, np.ndarray) and not np.array_equal(given[name], value, equal_nan=True):
+        if isinstance(value, np.ndarray) and not np.array_equal(arguments[name], value, equal_nan=True):
             raise ValueError(f"{op.name}: the function changed its argument {name}")
-    return given, fields
+    return arguments, fields
 
 
 def _call(

@@ -84,7 +84,7 @@ def _sines(nodes: int, width: int, phase: float) -> np.ndarray:
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
-def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, Any]:
+def _arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
     """Return arguments of fwd: the given ones, and sines for other features."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
@@ -102,7 +102,7 @@ def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, 
         "op": "mean",
         "mean_by": "weight",
         **settings,
-        **known,
+        **arrays,
     }
     parts = 2 if values["edge_embedding"] is None else 3
     values.setdefault("attention_weights", np.cos(np.arange(parts * width) + 0.5))
@@ -118,8 +118,8 @@ def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
     sums = positions.sum(1, keepdims=True)
     sines = np.concatenate([np.sin(positions), np.cos(positions), np.sin(sums), positions[:, :1]], 1)
     directions = np.tile(along / length, (1, HEADS * DIM_HEAD // 2))
-    known = {"src_embedding": sines, "dst_embedding": sines, "edge_embedding": directions, "embedding": sines}
-    return _arguments(graph, {}, **known, edge_weight=1 / (1 + length[:, 0]))
+    arrays = {"src_embedding": sines, "dst_embedding": sines, "edge_embedding": directions, "embedding": sines}
+    return _arguments(graph, {}, **arrays, edge_weight=1 / (1 + length[:, 0]))
 
 
 def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
@@ -127,8 +127,8 @@ def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
     graph, weights, side = club()
     member = _sines(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
-    known = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
-    return _arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **known)
+    arrays = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
+    return _arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **arrays)
 
 
 def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:

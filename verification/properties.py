@@ -231,11 +231,11 @@ def levels() -> tuple[list[str], list[str]]:
 
 def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Compare builds for other instruction-set levels with the judge; bits of those in `EQUAL_BITS` must be equal."""
-    others, equal = levels()
+    different, equal = levels()
     before = get_cpu_level()
     checks, outcomes = [], []
     try:
-        for level in others:
+        for level in different:
             set_cpu_level(level)
             checks += [replace(c, case=f"{c.case}, {level}") for c in check_accuracy(subject, judged, op)]
         for level in equal:
@@ -248,7 +248,7 @@ def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     return checks
 
 
-def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
+def _layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) -> str:
     if str(array.dtype) != dtype:
         return f"dtype is {array.dtype}; expected {dtype}"
     if not array.flags.c_contiguous:
@@ -256,7 +256,7 @@ def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
     if not getattr(array.flags, "writeable", True):
         return "it is read-only; expected an array of the caller's own"
     start, stop = extent(array)
-    for name, other in others.items():
+    for name, other in arrays.items():
         low, high = extent(other)
         if array.size and other.size and start < high and low < stop:
             return f"it shares memory with {name}"
@@ -270,11 +270,11 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """
     case = judged.case
     values, calls = case.arguments(op), []
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     def call() -> Mapping[str, Any]:
         handed, fields = subject.native(op, values) if subject.native else (values, subject.call(op, values, None))
-        given.update({f"argument {n}": a for n, a in handed.items() if hasattr(a, "strides")})
+        arguments.update({f"argument {n}": a for n, a in handed.items() if hasattr(a, "strides")})
         return fields
 
     problems: dict[str, str] = {}
@@ -288,7 +288,7 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             if outcome.problem or not hasattr(got, "strides"):
                 problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"
             else:
-                problem = _layout_problem(got, dtype_of(field, case), given | earlier | own)
+                problem = _layout_problem(got, dtype_of(field, case), arguments | earlier | own)
                 own[f"field {field.name}"] = got
             problems[field.name] = problems.get(field.name) or problem
         earlier = {f"an earlier result's {name}": array for name, array in own.items()}

@@ -90,8 +90,8 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
     """
 
     def typed(keep: np.ndarray | None) -> dict[str, Any]:
-        given = real.values(definition, patch, keep)
-        own = {name: given[name] for name in fwd.parameters}
+        arguments = real.values(definition, patch, keep)
+        own = {name: arguments[name] for name in fwd.parameters}
         return {n: frozen(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in own.items()}
 
     fwd = operators_of(definition)[0]

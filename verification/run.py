@@ -345,10 +345,10 @@ def plan(
     for dtype in types:
         if dtype not in DTYPES:
             raise ValueError(f"verify: dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    given = _distinct(structures)
-    if given and not any(OPERATORS[name].family == "dimenet" for name in selected):
+    distinct = _distinct(structures)
+    if distinct and not any(OPERATORS[name].family == "dimenet" for name in selected):
         raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is asked for")
-    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, given, alone, restricted).units())
+    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted).units())
 
 
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:

@@ -40,13 +40,13 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
         if not (name and equals and value):
             raise ValueError(f"verify: restriction is {word!r}; expected NAME=VALUE")
         for definition in definitions.values():
-            there = _choices(definition)
-            if name not in there:
-                expected = f"its settings are {', '.join(there)}" if there else "it has no settings"
+            choices = _choices(definition)
+            if name not in choices:
+                expected = f"its settings are {', '.join(choices)}" if choices else "it has no settings"
                 raise ValueError(f"verify: restriction {word!r}: {definition.name} has no setting {name!r}; {expected}")
-            if value not in there[name]:
+            if value not in choices[name]:
                 raise ValueError(
-                    f"verify: restriction {word!r}: {name} of {definition.name} is one of {', '.join(there[name])}"
+                    f"verify: restriction {word!r}: {name} of {definition.name} is one of {', '.join(choices[name])}"
                 )
         where[name] = (*where.get(name, ()), value)
     return where
@@ -61,9 +61,9 @@ def named_in(case: str, definition: Definition) -> Where:
     kind, *parts = case.split(", ")
     if kind not in CASE_KINDS:
         return {}
-    there, found = _choices(definition), {name: value for name, _, value in (part.partition("=") for part in parts)}
-    found |= {name: GIVEN for name in definition.optional if name not in found}
-    return {name: (value,) for name, value in found.items() if value in there.get(name, ())}
+    choices, named = _choices(definition), {name: value for name, _, value in (part.partition("=") for part in parts)}
+    named |= {name: GIVEN for name in definition.optional if name not in named}
+    return {name: (value,) for name, value in named.items() if value in choices.get(name, ())}
 
 
 def admits(where: Where, values: Mapping[str, Any]) -> bool:
@@ -78,16 +78,16 @@ def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, A
     """
     if not where:
         return definition.settings
-    there = _choices(definition)
-    given: dict[str, Any] = dict.fromkeys(definition.optional, ...)
+    choices = _choices(definition)
+    base: dict[str, Any] = dict.fromkeys(definition.optional, ...)
     left = [
-        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in {**given, **s}.items())
+        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in {**base, **s}.items())
     ]
     if not left:
         left = [dict(zip(where, values, strict=True)) for values in product(*(
-            [there[name][value] for value in allowed] for name, allowed in where.items()
+            [choices[name][value] for value in allowed] for name, allowed in where.items()
         ))]  # fmt: skip
     explicit = [
-        {**{n: there[n][allowed[i % len(allowed)]] for n, allowed in where.items()}, **s} for i, s in enumerate(left)
+        {**{n: choices[n][allowed[i % len(allowed)]] for n, allowed in where.items()}, **s} for i, s in enumerate(left)
     ]
     return [{n: v for n, v in s.items() if v is not ...} for s in explicit]

@@ -86,13 +86,13 @@ class Structure:
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Arguments of fwd, see `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
         some = self.within(PATCH if patch else WHOLE)
-        given = model(some)
+        drawn = model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
         if definition.name == "radial_basis":
-            return {"dist": dist if keep is None else dist[keep], "freq": given.freq, **BASIS}
-        basis = backend_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
-        embedding = given.embedding * (basis.rbf @ given.projection)
-        arrays = {"vec": some.vec, "sbf_rad": basis.sbf_rad, "embedding": embedding, "weights": given.weights}
+            return {"dist": dist if keep is None else dist[keep], "freq": drawn.freq, **BASIS}
+        basis = backend_function("pyref", "radial_basis_fwd")(dist, drawn.freq, **BASIS)
+        embedding = drawn.embedding * (basis.rbf @ drawn.projection)
+        arrays = {"vec": some.vec, "sbf_rad": basis.sbf_rad, "embedding": embedding, "weights": drawn.weights}
         return {**arrays, "graph": some.graph, **SUM}
 
     def described(self) -> str:

@@ -109,9 +109,9 @@ def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _native(
     name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    given = _handed(name, values)
-    keywords = given if wrt is None else {**given, "wrt": wrt}
-    return given, named_fields(op, FUNCTIONS[op.name](**keywords, backend=name))
+    arguments = _handed(name, values)
+    keywords = arguments if wrt is None else {**arguments, "wrt": wrt}
+    return arguments, named_fields(op, FUNCTIONS[op.name](**keywords, backend=name))
 
 
 def _call(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:

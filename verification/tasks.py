@@ -69,8 +69,8 @@ def _fields(case: Case, op: Operator) -> int:
 
 
 def _levels(case: Case, op: Operator) -> int:
-    others, equal = properties.levels()
-    return (len(others) + bool(equal)) * _fields(case, op)
+    different, equal = properties.levels()
+    return (len(different) + bool(equal)) * _fields(case, op)
 
 
 # Checks of each operator of a case: the functions that make and count them.
@@ -107,7 +107,7 @@ def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
     """Check repetition, layout and `out`; ask for some fields, leave out some cotangents."""
     subject = scope.subject  # users' functions have no wrt
     offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
-    return of_operators(scope, lazy, ["repeat", "layout", *(kind for kind, there in offered.items() if there)])
+    return of_operators(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
 
 def of_every_number(scope: Scope, name: str) -> list[Task]:

@@ -81,16 +81,16 @@ class Sums:
             "rad_basis": numbers(f"{some.name} radial basis", edges, RADIAL),
             "weight": numbers(f"{some.name} embedding", *shape),
         }
-        known = {**basis, "sph_basis": sph, "sph": sph, "triplets": Segments(lists.outer, edges)}
+        values = {**basis, "sph_basis": sph, "sph": sph, "triplets": Segments(lists.outer, edges)}
         if definition.name == "interaction_bilinear":
-            known |= {
+            values |= {
                 "rad_W1": backend_function("pyref", "basis_embedding_spherical_fwd")(**basis),
                 "m": numbers(f"{some.name} m", edges, EMB_IN),
                 "weight": numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,
                 "idx_in": Segments(lists.inner, edges),
             }
-        return known
+        return values
 
     def remark(self, patch: bool) -> str:
         """Return the number of triplets or quadruplets, and what is left out of the patch or of the whole."""

@@ -28,8 +28,8 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     `where` restricts the settings.
     """
     settings = settings_of(definition, where or {})
-    known = {*definition.symbols, *(a.name for a in definition.inputs)}
-    base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= known)
+    names = {*definition.symbols, *(a.name for a in definition.inputs)}
+    base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= names)
     if not settings:
         return base
     # Some variants fix a choice, as "images" does. They are left out where the restriction asks for another value.

@@ -100,19 +100,19 @@ def _without_comments(text: str) -> str:
 
 def struct_members(text: str) -> dict[str, list[str]]:
     """Return the names of the members of every struct, which are declared one to a line."""
-    found = _STRUCT.findall(_without_comments(text))
-    return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in found}
+    structs = _STRUCT.findall(_without_comments(text))
+    return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in structs}
 
 
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
     """Return the parameter names of every ``__global__`` function, with the members of `structs` in place of these."""
-    found: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for _, kernel, declarations in _kernels(text):
         names: list[str] = []
         for words in (re.findall(r"\w+", declaration) for declaration in declarations):
             names += [f"{words[-1]}.{member}" for word in words for member in structs.get(word, ())] or words[-1:]
-        found.setdefault(kernel, names)
-    return found
+        parameters.setdefault(kernel, names)
+    return parameters
 
 
 def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
@@ -123,8 +123,8 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
     }
     kernels = {kernel: (_names(head), declarations) for head, kernel, declarations in _kernels(text)}
 
-    def type_of(declared: str, known: Mapping[str, str]) -> str:
-        declared = re.sub(r"\w+", lambda word: known.get(word[0], word[0]), declared.replace("__restrict__", ""))
+    def type_of(declared: str, arguments: Mapping[str, str]) -> str:
+        declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
         # What half precision is computed in (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
         declared = " ".join(declared.split()).removesuffix(" const").replace(" *", "*")
@@ -137,13 +137,13 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
         inner = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
         return "{" + ",".join(type_of(member, inner) for member in members) + "}"
 
-    found = {}
+    types = {}
     for instance in instances:
         kernel, _, inside = instance.removesuffix(">").partition("<")
         names, declarations = kernels[kernel]
-        known = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
-        found[instance] = ",".join(type_of(re.sub(r"\w+\s*$", "", d), known) for d in declarations)
-    return found
+        arguments = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
+        types[instance] = ",".join(type_of(re.sub(r"\w+\s*$", "", d), arguments) for d in declarations)
+    return types
 
 
 def _names(head: str) -> list[str]:
@@ -298,10 +298,10 @@ def sanitizer_environment() -> dict[str, str]:
     Leaks are not looked for: an interpreter that exits leaves plenty.
     """
     compiler = os.environ.get("CXX", "g++").split()
-    found = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    library = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     return {
         **os.environ,
-        "LD_PRELOAD": os.path.realpath(found.stdout.strip()),
+        "LD_PRELOAD": os.path.realpath(library.stdout.strip()),
         "PYTHONMALLOC": "malloc",
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",

@@ -1,4 +1,4 @@
-"""One thread, since there are as many processes of tests as processors."""
+"""Tests use one thread, since there are as many test processes as processors."""
 
 import os
 

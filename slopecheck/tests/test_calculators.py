@@ -1,4 +1,4 @@
-"""check_calculator: calculators of ASE as they are, and mistakes that the named checks must find."""
+"""check_calculator passes ASE's calculators, and finds mistakes by the named checks."""
 
 import functools
 import re
@@ -45,9 +45,9 @@ def lennard_jones(**options):
 
 
 def test_emt():
-    """It cuts off where its functions have not quite vanished; a function of its own cannot be pickled."""
+    """EMT fails `cutoff`, where it jumps by 1.6e-5 eV, and `scale` only; it cannot be pickled."""
     right = {"jacobian", "renumbering", "wrapping", "repetition", "far atoms", "company", "history", "drift"}
-    result = run(EMT, kinds=set(KINDS) - right)  # of which test_mistakes asks, too
+    result = run(EMT, kinds=set(KINDS) - right)  # test_mistakes runs the other ones
     assert failed(result) == {"cutoff", "scale"}
     (jump,) = [c for c in result.failures if c.kind == "cutoff"]
     assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)
@@ -103,20 +103,20 @@ def sign_of_a_shear(self, atoms, results):
 
 
 def last(self, atoms, results):
-    """Begin with the result of the last call, and do not quite converge."""
+    """Iterate from the last call's result without fully converging."""
     energy = results["energy"]
     results["energy"] += 1e-6 * (energy - getattr(self, "before", energy))
     self.before = energy
 
 
 def first(self, atoms, results):
-    """Keep what was made for the first structure."""
+    """Reuse what was computed for the first structure."""
     self.kept = getattr(self, "kept", results["energy"])
     results["energy"] += 1e-6 * self.kept
 
 
 def by_positions(self, atoms, results):
-    """Know results by where atoms are, whatever the cell."""
+    """Cache results by positions only, ignoring the cell."""
     results |= vars(self).setdefault("known", {}).setdefault(atoms.positions.tobytes(), dict(results))
 
 
@@ -184,7 +184,7 @@ def friction(self, atoms, results):
 
 
 def of_angle(self, atoms, results):
-    """Add the angle of three atoms, whose gradient has another sign on the other side of a line."""
+    """Add the angle of three atoms, whose gradient changes sign where they are in line."""
     if len(atoms) == 3:
         u, v = atoms.get_distances(0, [1, 2], vector=True)
         normal = np.cross(u, v)
@@ -193,7 +193,7 @@ def of_angle(self, atoms, results):
 
 
 def single(self, atoms, results):
-    """Compute in float32, as far as positions and results are concerned."""
+    """Round positions and results to float32."""
     other = atoms.copy()
     other.positions = atoms.positions.astype(np.float32)
     results |= {name: np.float32(self.inner.get_property(name, other)) for name in results}
@@ -204,7 +204,7 @@ def knows_its_copies(self, atoms, results):
 
 
 class Skin(Wrong):
-    """A pair energy exp(-r) within 4 Å, whose neighbours are sought anew when an atom has moved by all of the skin."""
+    """A pair energy exp(-r) within 4 Å; neighbours are searched again after an atom has moved by the whole skin."""
 
     share = 1.0
 
@@ -219,9 +219,9 @@ class Skin(Wrong):
 
 
 def test_neighbours_that_are_kept_too_long():
-    """With half of the skin it is right."""
-    found = run(Skin, CLUSTER, kinds=("cutoff", "history"))
-    (note,) = [c.note for c in found.failures if c.kind == "history"]
+    """Keeping neighbours until an atom has moved by the whole skin is found; half of the skin is right."""
+    result = run(Skin, CLUSTER, kinds=("cutoff", "history"))
+    (note,) = [c.note for c in result.failures if c.kind == "history"]
     assert re.match(r"energy differs by 0\.02\d? eV where each of two atoms moves by 0\.51 Å into reach$", note), note
     Skin.share = 0.5
     assert "history" not in failed(run(Skin, CLUSTER, kinds=("cutoff", "history")))
@@ -261,7 +261,7 @@ def test_mistakes(mistake, kind, atoms, words):
     assert not failures_without_a_mistake(kind, atoms is CRYSTAL)
 
 
-# What a calculator may read of atoms beside elements, positions and cell.
+# Attributes of atoms, beside elements, positions and cell, that a calculator may wrongly depend on.
 READ = {
     "initial charges": (lambda a: a.set_initial_charges(0.1 * np.arange(1, 6)), lambda a: a.get_initial_charges()),
     "magnetic moments": (
@@ -290,7 +290,7 @@ REDUCED = {"lone atom": field, "cutoff": jump, "line": of_angle, "far atoms": lo
     + [(what, *mistake) for what in ("initial charges", "a charge") for mistake in REDUCED.items()],
 )
 def test_mistakes_where_something_else_is_read(what, kind, mistake):
-    """Of two structures that differ in that alone, the second; the first has the right results of the same geometry."""
+    """A calculator that depends on another attribute is found by two structures that differ in it alone."""
     give, read = READ[what]
     other = CLUSTER.copy()
     give(other)
@@ -311,21 +311,21 @@ def failures_without_a_mistake(kind, crystal):
 
 
 def test_copies():
-    """Of EMT none can be pickled."""
+    """Calculators that a copy or a pickle changes are found, here of Lennard-Jones (EMT cannot be pickled)."""
     for kind in ("copy", "pickle"):
         assert failed(run(lambda: Wrong(knows_its_copies, lennard_jones()), kinds=(kind,))) == {kind}
         assert not failed(run(lambda: Wrong(None, lennard_jones()), kinds=(kind,)))
 
 
 def test_float32():
-    """Comparisons allow for the rounding that the calculator shows; differences say that they cannot tell."""
+    """A float32 calculator passes: comparisons allow for its rounding, and differences are inconclusive."""
     result = run(lambda: Wrong(single), CLUSTER, kinds=set(KINDS) - {"lone atom", "cutoff", "scale"})
     assert not failed(result)
     assert {c.kind for c in result.inconclusive} == {"forces"}
 
 
 def test_scans():
-    """Jumps are told from kinks and from what is smooth; a value that stands alone is a jump."""
+    """Scans distinguish jumps, kinks and smooth functions; a single outlier counts as a jump."""
     points, noise = np.linspace(0.5, 2.0, 60), np.full(1, 1e-15)
     assert not scan(lambda x: np.array([x**-12]), points, noise, 4)
     assert not scan(lambda x: np.array([x**-6 + abs(x - 1.234)]), points, noise, 4)
@@ -338,7 +338,8 @@ def test_scans():
     assert refine(lambda x: np.array([abs(x)]), -1, 1, noise, 0.0) is None
 
 
-# ---- what is around --------------------------------------------------------------------------------------------------
+# ---- errors, processes, reports and the command
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_offered():
@@ -364,15 +365,15 @@ def test_the_error_tells():
 
 
 def test_a_calculator_that_hangs():
-    """Of one of two structures: the other is checked; what is lost is the kind of check that met it."""
+    """If the calculator hangs for one of two structures, only the check that meets it is lost."""
 
     def hangs(self, atoms, results):
         if atoms.pbc.any() or len(atoms) == 1:
             time.sleep(1000)
 
     skip = only("net force", "lone atom")
-    found = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=2, raises=False)
-    assert [(c.kind, c.case, c.note) for c in found.checks] == [
+    result = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=2, raises=False)
+    assert [(c.kind, c.case, c.note) for c in result.checks] == [
         ("call", "Cu4", "it takes longer than 2 s"),
         ("net force", "Cu5", ""),
         ("lone atom", "Cu5", "it takes longer than 2 s"),
@@ -396,20 +397,20 @@ def test_command(tmp_path, monkeypatch):
         "from ase.calculators.emt import EMT\n\n\ndef wrong():\n    raise OSError('no model')\n"
     )
     skips = [word for kind, why in only("forces").items() for word in ("--skip", f"{kind}={why}")]
-    given = ["calculator", "--structure", "cu.xyz", *skips]
-    done = CliRunner().invoke(main, [*given, "mine_to_check:EMT", "--report", "page"])
+    command = ["calculator", "--structure", "cu.xyz", *skips]
+    done = CliRunner().invoke(main, [*command, "mine_to_check:EMT", "--report", "page"])
     assert done.exit_code == 0, done.output
     assert "3 checks passed, 0 failed" in done.output
     assert "cu.xyz" in done.output
     assert (tmp_path / "page" / "report.html").exists()
     assert read(tmp_path / "page" / "report.json")["counts"]["passed"] == 3
-    done = CliRunner().invoke(main, [*given, "mine_to_check:wrong"])
+    done = CliRunner().invoke(main, [*command, "mine_to_check:wrong"])
     assert done.exit_code == 1
     assert "OSError: no model" in done.output
     for words, text in [
         (["calculator", "mine_to_check:EMT"], "Missing option '--structure'"),
-        ([*given, "mine_to_check:other"], "cannot be loaded"),
-        ([*given, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
+        ([*command, "mine_to_check:other"], "cannot be loaded"),
+        ([*command, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
     ]:
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 2, done.output
@@ -417,7 +418,7 @@ def test_command(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_command_shows_what_it_knows(tmp_path, monkeypatch):
-    """The calculator sends the interrupt in the third of three kinds of check, from the process of its own."""
+    """An interrupt during the third of three kinds of check leaves the results of the first two."""
     monkeypatch.chdir(tmp_path)
     CRYSTAL.write("cu.xyz", format="extxyz")
     (tmp_path / "interrupting.py").write_text(

@@ -1,6 +1,6 @@
 """`check_derivatives` passes right functions, finds wrong ones, and has a verdict on calls that go wrong.
 
-What it must pass, and find, of torch's functions is in test_field.py.
+test_field.py has right and wrong functions of torch.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def failed(result, kind):
     return [check.note for check in result.failures if check.kind == kind]
 
 
-# A function of NumPy with its derivatives, and ways to spoil it.
+# A NumPy function with its derivatives, and mistakes in it.
 def cube(x):
     return x**3
 
@@ -43,13 +43,13 @@ X = np.random.default_rng(0).standard_normal((3, 2))
 
 
 def one_wrong_element(x, g):
-    (found,) = gradient(x, g)
-    found[..., -1:].flat[-1] *= 1 + 1e-5
-    return (found,)
+    (changed,) = gradient(x, g)
+    changed[..., -1:].flat[-1] *= 1 + 1e-5
+    return (changed,)
 
 
 def sums_of_rows(x):
-    x -= 1e-3  # of the caller's array
+    x -= 1e-3  # in the caller's array
     return cube(x)
 
 
@@ -94,7 +94,7 @@ NUMPY_MISTAKES = {
 }
 
 
-# Second derivatives of the cube that are wrong, each for a kind of check.
+# Wrong second derivatives of the cube, by the kind of check that must find them.
 DRAWS = np.random.default_rng(1)
 
 
@@ -104,7 +104,7 @@ def of_second(change):
 
 
 def contiguous(array):
-    """Read memory as a kernel does that takes a pointer."""
+    """Read an array's memory as if it were contiguous."""
     return np.lib.stride_tricks.as_strided(array, array.shape, np.empty_like(array, order="C").strides)
 
 
@@ -114,8 +114,8 @@ def stored(of_x, of_g, x, g, u):
 
 
 def in_its_arguments(name):
-    def change(of_x, of_g, **given):
-        given[name] *= 1 + 1e-3
+    def change(of_x, of_g, **arguments):
+        arguments[name] *= 1 + 1e-3
         return (of_x,), (of_g,)
 
     return lambda of_x, of_g, x, g, u: change(of_x, of_g, x=x, g=g, u=u)
@@ -152,7 +152,7 @@ def test_mistakes_in_second_derivatives(name):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("size", [1e9, 1e200])
 def test_a_wrong_small_output_beside_a_large_one(together, size):
-    """Whether they are two arrays or elements of one."""
+    """A wrong small output beside a large one is found, in one array or in two."""
 
     def both(x):
         parts = size * np.sin(x), np.cos(x)
@@ -178,18 +178,18 @@ def test_mistakes_in_numpy(name):
 
 @pytest.mark.parametrize("width", [10, 100])
 def test_one_wrong_element_among_many(width):
-    """Of up to 200, each is looked at; of more, it is found by halving its group."""
+    """One wrong element is named: of up to 200 each is differenced, of more by bisection."""
     x = np.linspace(1, 2, 15 * width).reshape(15, width)
     result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
     (note,) = failed(result, "elements")
     assert re.match(rf"element \[14, {width - 1}\] is (\S+); differences give \S+ \+- \de-0[5678]$", note), note
-    given, found = map(float, re.findall(r"(?:is|give) (-?\d\S+\d)", note))
-    assert given / found == pytest.approx(1 + 1e-5, abs=3e-6)
+    right, by_differences = map(float, re.findall(r"(?:is|give) (-?\d\S+\d)", note))
+    assert right / by_differences == pytest.approx(1 + 1e-5, abs=3e-6)
 
 
 def test_right_functions_of_numpy():
     assert check_derivatives(cube, (X,), vjp=(gradient, second)).passed
-    # Numbers in the place of arrays, an integer beside, an output that is one.
+    # Inputs that are numbers, integer inputs, and integer outputs.
     result = check_derivatives(
         lambda a, n, b: (np.sin(a) * b**n, n),
         (np.float64(0.3), 2, np.array(0.7)),
@@ -264,16 +264,16 @@ def hilbert(n):
     return 1 / (np.arange(n)[:, None] + np.arange(n) + 1)
 
 
-def attention(*given):
+def attention(*arrays):
     """Return attention behind a causal mask of one array, or of three."""
     import torch
 
-    q, k, v = given * 3 if len(given) == 1 else given
+    q, k, v = arrays * 3 if len(arrays) == 1 else arrays
     later = torch.ones(len(q), len(q)).triu(1).bool()
     return (q @ k.T / 2).masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
-# Right functions at points that are hard for double precision, and the checks that may be unable to decide.
+# Right functions at ill-conditioned points, and the checks that may be inconclusive there.
 HARD = {
     "no memory": (lambda x: x.abs(), X, set()),
     "saturated": (lambda x: x.softmax(-1), np.array([[0, 50, 100], [700, 0, -700]]), set()),
@@ -324,38 +324,38 @@ def tensors(x):
 @torch_only
 @pytest.mark.parametrize("name", HARD)
 def test_mistakes_at_hard_points_do_not_pass(name):
-    """Gradients are wrong by a factor of 2; where rounding hides that, it is inconclusive."""
+    """At ill-conditioned points a gradient wrong by a factor of 2 fails, or is inconclusive if rounding hides it."""
     function, x, _ = HARD[name]
 
-    def wrong(*given):
-        return function(*(2 * a - a.detach() for a in given))
+    def wrong(*arguments):
+        return function(*(2 * a - a.detach() for a in arguments))
 
     result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
-    found = {c.kind for c in result.failures}
+    kinds = {c.kind for c in result.failures}
     if name in ("badly conditioned", "singular"):
-        found = {c.kind for c in result.inconclusive}
-    assert ("differences" in found) == (name != "constant"), str(result)  # twice 0 is 0
+        kinds = {c.kind for c in result.inconclusive}
+    assert ("differences" in kinds) == (name != "constant"), str(result)  # its gradient is 0
 
 
 @torch_only
 @pytest.mark.parametrize("name", HARD)
 def test_hard_points_are_no_failures(name):
-    """What cannot be decided is inconclusive, with the reason."""
+    """At ill-conditioned points right functions do not fail; undecided checks are inconclusive, with a reason."""
     function, x, expected = HARD[name]
     inputs = tensors(x)
     result = check_derivatives(function, inputs, seed=1)
-    found = {
+    kinds = {
         f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in result.inconclusive
     }
-    assert found <= expected, str(result)
-    assert bool(found) == bool(expected), str(result)
+    assert kinds <= expected, str(result)
+    assert bool(kinds) == bool(expected), str(result)
     assert all("decide" in c.note for c in result.inconclusive)
     assert f"{len(result.inconclusive)} inconclusive" in str(result) or not expected
 
 
 @torch_only
 def test_second_derivatives_that_are_right_in_company_alone():
-    """A backward of a backward that takes a cotangent that is not given for one of ones."""
+    """A second backward that is wrong if one of its cotangents is absent (taken for ones) is found."""
     import torch
 
     class Slope(torch.autograd.Function):
@@ -499,7 +499,7 @@ def ending(x):
 
 
 def crashing(x):
-    os.kill(os.getpid(), signal.SIGKILL)  # SIGSEGV would let pytest print what it was at
+    os.kill(os.getpid(), signal.SIGKILL)  # SIGSEGV would make pytest print a traceback
 
 
 CALLS = {
@@ -525,7 +525,7 @@ def test_calls_that_go_wrong(function):
 
 
 def test_what_goes_wrong_later():
-    """Each check tells of it by itself; the others are made."""
+    """A function that fails after its first call fails each check that meets it; the others run."""
 
     def raising_gradient(x, g):
         raise ZeroDivisionError("in the gradient")
@@ -545,25 +545,25 @@ def test_what_goes_wrong_later():
 
 @pytest.mark.parametrize(("spoilt", "note"), [(waiting_in_c, "it takes longer than 2 s"), (ending, "the process that")])
 def test_another_process_goes_on(spoilt, note):
-    """Where a process ends or hangs one check is lost; what the others find is what they find in this process."""
+    """If the child process ends or hangs, one check is lost; the others have the results they have without a child."""
 
     def function(x):
         return cube(x) if np.isfinite(x).all() else spoilt(x)
 
-    given = {"order": 1, "vjp": one_wrong_element, "raises": False}
-    found = check_derivatives(function, (X,), timeout=2, **given)
-    assert [c.note.startswith(note) for c in found.checks if c.kind == "nan"] == [True]
-    expected = [c for c in check_derivatives(cube, (X,), **given).checks if c.kind != "nan"]
-    assert [(c.kind, c.field, c.passed) for c in found.checks if c.kind != "nan"] == [
+    keywords = {"order": 1, "vjp": one_wrong_element, "raises": False}
+    result = check_derivatives(function, (X,), timeout=2, **keywords)
+    assert [c.note.startswith(note) for c in result.checks if c.kind == "nan"] == [True]
+    expected = [c for c in check_derivatives(cube, (X,), **keywords).checks if c.kind != "nan"]
+    assert [(c.kind, c.field, c.passed) for c in result.checks if c.kind != "nan"] == [
         (c.kind, c.field, c.passed) for c in expected
     ]
-    same = check_derivatives(cube, (X,), timeout=60, **given).checks
+    same = check_derivatives(cube, (X,), timeout=60, **keywords).checks
     assert [c.curve for c in same if c.kind != "nan"] == [c.curve for c in expected]
 
 
 @torch_only
 def test_a_fork_beside_threads_of_torch():
-    """Which are not there in the fork: what would wait for them computes with one."""
+    """torch's threads do not survive a fork; the child must run on one thread instead of waiting for them."""
     import torch
 
     def function(x):
@@ -580,7 +580,7 @@ def test_a_fork_beside_threads_of_torch():
 
 
 def test_a_terminal_shows_a_bar(monkeypatch):
-    """Names are no markup."""
+    """A terminal shows a progress bar, and names with brackets as they are."""
     text = io.StringIO()
     monkeypatch.setattr(running, "PATIENCE", 0.0)
     monkeypatch.setattr(running, "Console", lambda stderr: Console(file=text, force_terminal=True))
@@ -626,7 +626,7 @@ def test_a_kink_is_told_from_a_mistake():
 
 def test_table_picture_and_page(tmp_path):
     def strange(x):
-        """Give a name, and texts, that are markup."""
+        """Return a function whose name and messages look like markup."""
         return cube(x)
 
     strange.__name__ = "<b>[red]strange[/]"

@@ -42,7 +42,7 @@ def command(tmp_path, monkeypatch):
 
 
 def test_a_function(command, tmp_path):
-    """Both orders pass; the first of a wrong one fails, and the comparison of their reports tells it."""
+    """A right function passes in both orders; a wrong one fails, which the comparison of both reports shows."""
     right = ("--vjp", "functions_to_check:vjp", "--vjp2", "functions_to_check:vjp2", "--report", "right")
     done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output
@@ -77,7 +77,7 @@ def test_wrong_options(command, words, text):
 
 
 def test_imports(tmp_path):
-    """Neither trigraph nor a framework; and the command line without what draws."""
+    """Importing the package loads neither trigraph nor a framework; the command line loads no plotting."""
     modules = [m.name for m in pkgutil.iter_modules(slopecheck.__path__)]
     code = f"""import sys
 for name in ("trigraph", "torch", "jax", "ase", "scipy"):

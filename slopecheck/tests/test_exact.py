@@ -1,4 +1,4 @@
-"""Dot products and differences are those of exact arithmetic, rounded once, whatever the sizes of numbers."""
+"""Dot products and differences equal exact arithmetic, rounded once, for numbers of any size."""
 
 import math
 from fractions import Fraction
@@ -24,7 +24,7 @@ def rounded(value):
 
 @pytest.mark.parametrize("spread", [0, 40, 300, 480, 1000], ids="2^{}".format)
 def test_dot(spread):
-    """Of random numbers, most of which another pair of terms cancels; of large spreads each product is near 1."""
+    """Dot products of random numbers, most of which cancel, and of numbers of very different size, are exact."""
     rng = np.random.default_rng(spread)
     sizes = np.exp2(rng.integers(-spread, spread + 1, 50))
     a, b = rng.standard_normal(50) * sizes, rng.standard_normal(50) * (1 / sizes if spread > 400 else sizes)
@@ -37,11 +37,11 @@ def test_dot(spread):
     [
         ([], []),
         ([0.0, 0.0], [5.0, 1e308]),
-        ([1e200, 1.0], [1e200, 1.0]),  # too large a sum
-        ([1e200, -1e200, 3e155], [1e200, 1e200, 5e-5]),  # too large products, which cancel
+        ([1e200, 1.0], [1e200, 1.0]),  # the sum overflows
+        ([1e200, -1e200, 3e155], [1e200, 1e200, 5e-5]),  # products overflow, and cancel
         ([1e-200, 1e-200], [1e-200, -1e-200]),
         ([5e-324, 1.7e308, 3e-320], [1.0, 1e-308, 0.3]),
-        ([2.0**-600, 2.0**-560], [2.0**-440, 2.0**-500]),  # a sum of subnormal numbers
+        ([2.0**-600, 2.0**-560], [2.0**-440, 2.0**-500]),  # products are subnormal
     ],
 )
 def test_dot_at_the_ends_of_the_range(a, b):

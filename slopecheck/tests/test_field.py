@@ -1,7 +1,4 @@
-"""Right functions of torch pass whatever the seed; mistakes that people have made are found by the check they name.
-
-Those are in `field/`.
-"""
+"""Right functions of torch pass for many seeds; published mistakes (`field/`) are found by the check they name."""
 
 import pytest
 
@@ -19,7 +16,7 @@ def normal(seed, *shape):
 
 
 def drawn(*shape):
-    """Return what makes one input of a shape from a seed."""
+    """Return a function that draws an input of this shape from a seed."""
     return lambda seed: (normal(seed, *shape),)
 
 
@@ -31,7 +28,7 @@ def layers(seed):
     return normal(seed, 3, 4), normal(seed + 1000, 4, 5), normal(seed + 2000, 5, 2)
 
 
-# Names, functions, and what makes their inputs from a seed.
+# Names, functions, and functions that draw their inputs from a seed.
 RIGHT = {
     "silu network": (network(torch.nn.functional.silu), layers),
     "relu network": (network(torch.relu), layers),

@@ -1,4 +1,4 @@
-"""The report: JSON that comes back, its pictures and summary, and the comparison with an earlier one."""
+"""The report: JSON can be read back; pictures, summary, and the comparison with an earlier one."""
 
 import json
 import math
@@ -195,22 +195,22 @@ def test_comparison(environment):
     after[3] = replace(before[3], error=math.nan)
     gone = after.pop()
     after.append(replace(gone, operator="gno_message_fwd"))
-    found = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after, Terms())
-    assert found.influences == [("seed", "0", "1")]
-    assert found.changed_bits == [(before[0], after[0])]
-    assert found.same_bits == len(before) - 2
-    assert found.changed_accuracy == [(before[1], after[1]), (before[3], after[3])]
-    assert list(found.gone) == [(gone.operator, gone.backend, gone.dtype)]
-    assert list(found.new) == [("gno_message_fwd", gone.backend, gone.dtype)]
+    comparison = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after, Terms())
+    assert comparison.influences == [("seed", "0", "1")]
+    assert comparison.changed_bits == [(before[0], after[0])]
+    assert comparison.same_bits == len(before) - 2
+    assert comparison.changed_accuracy == [(before[1], after[1]), (before[3], after[3])]
+    assert list(comparison.gone) == [(gone.operator, gone.backend, gone.dtype)]
+    assert list(comparison.new) == [("gno_message_fwd", gone.backend, gone.dtype)]
 
 
 def test_comparison_keeps_checks_of_the_same_name_apart(environment):
     check = made_up_checks()[0]
     before, after = [check, check], [check, replace(check, digest="0" * 16)]
-    found = compare(assembled(before, environment), before, assembled(after, environment), after, Terms())
-    assert (found.same_bits, len(found.changed_bits)) == (1, 1)
-    assert not found.new
-    assert not found.gone
+    comparison = compare(assembled(before, environment), before, assembled(after, environment), after, Terms())
+    assert (comparison.same_bits, len(comparison.changed_bits)) == (1, 1)
+    assert not comparison.new
+    assert not comparison.gone
 
 
 def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):

@@ -1,4 +1,4 @@
-"""Operators that others have written: `trigraph.verify`, forwards of torch and JAX, and the fixtures for pytest."""
+"""Users' operators: `trigraph.verify`, forwards in torch and JAX, and fixtures for pytest."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ def test_a_right_forward_passes_in_all_orders(forwards):
 
 
 def test_a_forward_that_autograd_does_not_follow(forwards):
-    """The message names order and field; the forward itself passes."""
+    """If autograd cannot differentiate a forward, the message names order and field; the forward itself passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
         trigraph.verify(forwards.forgets_the_weights, **SUM)
     failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
@@ -51,7 +51,7 @@ def test_a_forward_that_autograd_does_not_follow(forwards):
 
 
 def test_kinds_are_left_out_with_a_reason(forwards):
-    """The message tells properties from derivatives; what is left out is in the table and the report."""
+    """Kinds left out appear, with the reason, in table and report; the message says what they are."""
     where = {
         **SUM,
         "operator": "mha_gat_n2n",
@@ -75,15 +75,15 @@ def test_functions_of_numpy():
 
 
 def test_a_function_that_ends_the_process():
-    """In a process of its own it is a failed check of each case; the others are made."""
+    """A function that ends its process fails one check of each case; the others run."""
 
     def ending(rad_basis, weight):
         return rad_basis @ weight.T if len(rad_basis) else os._exit(0)
 
-    found = trigraph.verify(ending, "basis_embedding_radial", framework="torch", timeout=100, raises=False)
-    assert {c.note for c in found.failures} == {"the process that runs it ended with status 0"}
-    assert all(c.kind == "complete" and "no edges" in c.case for c in found.failures), str(found)
-    assert sum(c.passed for c in found.checks) > 100
+    result = trigraph.verify(ending, "basis_embedding_radial", framework="torch", timeout=100, raises=False)
+    assert {c.note for c in result.failures} == {"the process that runs it ended with status 0"}
+    assert all(c.kind == "complete" and "no edges" in c.case for c in result.failures), str(result)
+    assert sum(c.passed for c in result.checks) > 100
 
 
 def test_jax():
@@ -146,19 +146,17 @@ def test_wrong_derivative(verify_derivatives):
 
 
 def test_fixtures(pytester):
-    """A failure is told in words, without a traceback of ours, and pages are kept."""
+    """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
     pytester.makepyfile(PROJECT)
-    found = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
-    found.assert_outcomes(passed=1, failed=2)
-    found.stdout.fnmatch_lines(
+    run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
+    run.assert_outcomes(passed=1, failed=2)
+    run.stdout.fnmatch_lines(
         ["twice: * checks failed; values and derivatives: *", "  basis_embedding_radial_fwd: accuracy of rad_W1*"]
     )
-    found.stdout.fnmatch_lines(
-        ["sin: * checks of its derivatives failed", "  differences (order 1, input 0): element*"]
-    )
-    text = found.stdout.str()
+    run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed", "  differences (order 1, input 0): element*"])
+    text = run.stdout.str()
     assert "Traceback" not in text
-    # In a hosted CI pytest repeats whole messages in its summary.
+    # In CI, pytest repeats whole messages in its summary.
     before_summary = text.partition("short test summary info")[0]
     assert before_summary.count("  differences (order 1, input 0): element") == 1
     assert "trigraph/testing" not in text

@@ -1,4 +1,4 @@
-"""Operators and models of torch pass the checks of slopecheck for any function and calculator, whatever the seed."""
+"""trigraph's torch operators and models pass slopecheck for many seeds."""
 
 import functools
 
@@ -32,7 +32,7 @@ def dimenet():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
-        for parameter in model.parameters():  # the last layer is zero at first
+        for parameter in model.parameters():  # the last layer is initialised with zeros
             parameter.data += 0.1 * torch.randn_like(parameter)
     return model.requires_grad_(False)
 
@@ -52,10 +52,10 @@ def atoms(seed):
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_derivatives(seeds):
-    """Forces are a first derivative already, and an operator has no third."""
+    """Energies and operators pass to second order, forces, a derivative themselves, to first."""
     for seed in range(seeds):
         check_derivatives(attention, (normal(seed, 3, 4), normal(seed + 1, 8)), framework="torch", seed=seed)
-        for function, order in ((energy, 2), (forces, 1)) if seeds > 1 else ():  # which are slow
+        for function, order in ((energy, 2), (forces, 1)) if seeds > 1 else ():  # slow functions
             check_derivatives(function, atoms(seed), framework="torch", order=order, seed=seed)
 
 
@@ -76,5 +76,5 @@ def test_calculator(structure):
 
 def test_calculator_in_short():
     kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
-    others = {kind: "in the slow test" for kind in KINDS if kind not in kinds}
-    check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=others)
+    skipped = {kind: "in the slow test" for kind in KINDS if kind not in kinds}
+    check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)

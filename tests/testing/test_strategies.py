@@ -1,4 +1,4 @@
-"""The strategies for graphs make what they promise, and shrink to it."""
+"""The hypothesis strategies draw graphs as documented, and shrink to small ones."""
 
 import numpy as np
 import pytest

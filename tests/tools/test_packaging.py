@@ -65,11 +65,11 @@ def test_without_the_extra_verify(tmp_path):
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
     run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
     command = blocked + "runpy.run_module('trigraph', run_name='__main__')"
-    found = programs.run(sys.executable, "-c", command, status=1, cwd=tmp_path)
-    assert found.stderr == "python -m trigraph: the command line needs click: pip install 'trigraph[verify]'\n"
-    found = programs.run(sys.executable, "-c", blocked + "trigraph.verify", status=1, cwd=tmp_path)
+    done = programs.run(sys.executable, "-c", command, status=1, cwd=tmp_path)
+    assert done.stderr == "python -m trigraph: the command line needs click: pip install 'trigraph[verify]'\n"
+    done = programs.run(sys.executable, "-c", blocked + "trigraph.verify", status=1, cwd=tmp_path)
     expected = "ImportError: trigraph.verification needs slopecheck: pip install 'trigraph[verify]'"
-    assert found.stderr.splitlines()[-1] == expected
+    assert done.stderr.splitlines()[-1] == expected
 
 
 def numbers(pattern, text):

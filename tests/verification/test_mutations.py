@@ -1,4 +1,4 @@
-"""A deliberately wrong line in any backend makes `trigraph verify` fail (slow: each one is built and verified)."""
+"""A wrong line in any backend makes `trigraph verify` fail (slow: each one is built and verified)."""
 
 import re
 import sys
@@ -36,9 +36,9 @@ def sandbox(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_right_lines_pass(sandbox, backend):
-    """What fails elsewhere is tried with the right lines each time, see Sandbox.verify."""
-    found = sandbox.verify(backend, "weighted")
-    assert found.status == "passed", found.why
+    """The unchanged sources pass."""
+    outcome = sandbox.verify(backend, "weighted")
+    assert outcome.status == "passed", outcome.why
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -55,15 +55,15 @@ def test_a_right_line_stands_there_once(name):
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
-    found = sandbox.outcome(backend_of(file), file, text, [family])
-    assert found.status == "failed", found.why
-    print(f"\n{name}: {found.why}")
+    outcome = sandbox.outcome(backend_of(file), file, text, [family])
+    assert outcome.status == "failed", outcome.why
+    print(f"\n{name}: {outcome.why}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("family", [*FAMILIES, mutants.SHARED])
 def test_mutations_change_code_alone(family, backend):
-    """Drawn mutations are of sources of that family and backend, each changes one, and the same seed draws the same."""
+    """Drawn mutations change one place in a source of the family and backend; a seed always draws the same."""
     group = mutants.Group(backend, family)
     drawn = group.drawn(0)
     assert drawn == group.drawn(0)

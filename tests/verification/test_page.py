@@ -1,4 +1,4 @@
-"""The page and the pictures of a run: they need nothing else, and replace those of an earlier run as a whole."""
+"""The report's page and pictures are self-contained, and replace those of an earlier run."""
 
 import errno
 import math
@@ -39,8 +39,8 @@ def test_pictures_without_data_are_removed(tmp_path, environment):
     write(tmp_path, assembled(checks, environment), checks)
     files = {"report.json", "report.html", "agreement.png"}
     assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
-    others = checks[:2]  # no picture is left over of what there is not any more
-    write(tmp_path, assembled(others, environment), others)
+    fewer = checks[:2]  # pictures of the earlier run's other checks are removed
+    write(tmp_path, assembled(fewer, environment), fewer)
     assert {p.name for p in tmp_path.iterdir()} == files
 
 
@@ -57,16 +57,16 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
               ": 2 checks (", "Traceback:", "7 checks of", "compared with what", "Structure w: 5",
               "Not run: backend gpu",
               "Changes since", "<details", "Every operator,", "report.json")  # fmt: skip
-    found = [text.index(place) for place in places]
-    assert found == sorted(found)
-    assert text.count("KeyError") == 2  # what is wrong, and its traceback
+    positions = [text.index(place) for place in places]
+    assert positions == sorted(positions)
+    assert text.count("KeyError") == 2  # in the note and in its traceback
     assert text.count("<svg") == 2
     assert not re.search(r"\b(?:src|srcset)=|href=\"[^#]", text)
     assert not re.search(r"@import|url\((?!#)", text)
 
 
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
-    checks = made_up_checks()[:2]  # which make one picture
+    checks = made_up_checks()[:2]  # these make one picture
     write(tmp_path, assembled(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]

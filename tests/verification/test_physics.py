@@ -1,4 +1,4 @@
-"""Forces, force training, invariance and radial functions: wrong ones are found (`trigraph verify` runs them)."""
+"""Checks of forces, force training, invariance and radial functions find wrong backends."""
 
 import sys
 
@@ -14,7 +14,7 @@ SHIPPED = {s.name: s for s in structures.shipped()}
 
 
 def spoilt(operator, change):
-    """pyref, but for what `change` makes of the fields of one operator."""
+    """pyref, with the fields of one operator changed by `change`."""
     right = backend("pyref")
 
     def call(op, values, wrt):
@@ -40,7 +40,7 @@ WRONG_FORCES = {
 }
 WRONG_TRAINING = {
     "first order only": ("agg_edge_to_edge_bwd2", lambda f, v: {"weights": np.zeros_like(f["weights"])}),
-    # The seed holds vectors constant: the angular part of the forces is not trained.
+    # As in the seed, vectors count as constant: the angular part of the forces is not trained.
     "no gg_vec": (
         "agg_edge_to_edge_bwd2",
         lambda f, v: dict(
@@ -53,12 +53,12 @@ WRONG_TRAINING = {
 }
 
 
-# What depends on axes, and on numbers of atoms.
+# Results that depend on the axes, and on the numbering of atoms.
 AXES, NUMBERS = (
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}),
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}),
 )
-# Kind of check, and what distinguishes the checks that must fail.
+# Kind of check, and a text in the names of those that must fail.
 MISTAKES = [("forces", wrong, {"positions"}) for wrong in WRONG_FORCES.values()]
 MISTAKES += [("force training", wrong, {"weights"}) for wrong in WRONG_TRAINING.values()]
 MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERS, {"renumbered"})]
@@ -67,10 +67,10 @@ MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBE
 @pytest.mark.parametrize(("kind", "wrong", "expected"), MISTAKES)
 def test_a_mistake_is_found(kind, wrong, expected, ethanol):
     checks = physics.CHECKS[kind](spoilt(*wrong), ethanol, physics.INVOLVED[kind][0])
-    found = [c for c in checks if not c.passed]
-    assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in found}
-    assert kind == "force training" or len(found) == len(expected)
-    assert kind != "forces" or found[0].note
+    failures = [c for c in checks if not c.passed]
+    assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in failures}
+    assert kind == "force training" or len(failures) == len(expected)
+    assert kind != "forces" or failures[0].note
 
 
 @pytest.mark.parametrize("kind", physics.CHECKS)
@@ -84,7 +84,7 @@ def test_an_exception_is_a_finding(kind, ethanol):
 
 
 def test_closed_forms_are_found():
-    """j_2 by its closed form has no digit left in float32 at x = 0.001."""
+    """j_2 by its closed form, which has no correct digit in float32 at x = 0.001, is found."""
 
     def closed(fields, values):
         x = values["dist"].astype(np.float32)[:, None] * np.float32(bessel.bessel_zeros(8, 6)[2])
@@ -164,5 +164,5 @@ def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
     units = plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"], structures=[water, water])
     own = [u for u in units if "some.xyz" in u.label]
     assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)
-    found = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}
-    assert {"accuracy", "adjoint", "differences", "forces", "force training", "invariance"} <= found
+    kinds = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}
+    assert {"accuracy", "adjoint", "differences", "forces", "force training", "invariance"} <= kinds

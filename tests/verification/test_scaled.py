@@ -15,13 +15,13 @@ pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in
 # Pairs of numbers and their scales, which are at least their absolute values.
 NUMBERS = [(0.7, 0.9, -1.3, 1.4), (-2.5, 3.0, 0.4, 0.4), (1.0, 1.0, 1.0, 2.5), (0.3, 8.0, 5.0, 7.0)]
 EIGHT_EPS = 8 * 2.0**-23
-# Functions of one number. The expected scale takes their derivative from a difference quotient, not from its formula.
+# Functions of one number, whose expected scale uses a difference quotient instead of the derivative's formula.
 FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tanh}
 
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory):
-    """Value and scale of every operation, for each of NUMBERS."""
+    """Return value and scale of every operation, for each entry of NUMBERS."""
     folder = tmp_path_factory.mktemp("scaled")
     sources = [
         ROOT / n
@@ -44,7 +44,7 @@ def derivative(function, x, step=1e-5):
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_scales(rules, number):
     """Scales add in sums, follow the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
-    found, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
+    results, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
     expected = {
         "input": (x, abs(x)),
         "integer": (2, 2),
@@ -70,6 +70,6 @@ def test_scales(rules, number):
         expected[name] = (function(x), abs(function(x)) + abs(derivative(function, x)) * of_x)
     square, of_square = y * y, y * y + 2 * abs(y) * (of_y - abs(y)) + EIGHT_EPS * of_y**2
     expected["sqrt"] = (abs(y), abs(y) + derivative(math.sqrt, square) * of_square)
-    assert found.keys() == expected.keys()
+    assert results.keys() == expected.keys()
     for name, pair in expected.items():
-        assert np.allclose(found[name], pair, rtol=1e-8, atol=0), name
+        assert np.allclose(results[name], pair, rtol=1e-8, atol=0), name

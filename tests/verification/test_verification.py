@@ -1,4 +1,4 @@
-"""What a run consists of, on a small one through the command; that the plan of `make verify` leaves nothing out."""
+"""A small run makes all planned checks, and the plan of `make verify` has every check of every operator."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from trigraph.verification.properties import levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # whose calls are varied where there is no graph
+VARIANTS = ("regular", "second sizes", "one channel")  # variants without a graph whose calls are varied
 WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
@@ -31,7 +31,7 @@ def executed(units):
 
 
 def test_a_small_run_by_two_processes(tmp_path):
-    """Everything that is planned is made, in every kind of check; the whole run is `make verify`."""
+    """A small run in two processes makes all planned checks, of every kind."""
     options = ["--operator", "basis_embedding_radial", "--backend", "fortran", "--backend", "judge", "--jobs", "2"]
     result = CliRunner().invoke(main, ["verify", *options, "--report", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -42,7 +42,7 @@ def test_a_small_run_by_two_processes(tmp_path):
 
 
 def test_the_plan_leaves_nothing_out():
-    """What is planned is made, or the run has failed: see test_verification_complete.py."""
+    """The plan has every check (test_verification_complete.py: planned checks are made, or the run fails)."""
     labels = {u.label for u in plan()}
     assert {*HOST, "gpu"} == {*BACKENDS}
     assert {f"golden dimenet_H2O: {backend} {dtype}" for backend in HOST for dtype in DTYPES} <= labels
@@ -53,7 +53,7 @@ def test_the_plan_leaves_nothing_out():
         for variant in variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
             made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in WAYS}
-            # Large cases of the emulator, NaN, and calls of some cases, take dtypes in turn.
+            # Large cases of gpu-host, NaN, and varied calls use dtypes alternately.
             assert made["accuracy"] >= (1 if backend in EMULATED and variant.kind.large else 2)
             if variant.kind.differenced:
                 assert made["nan"] >= 1
@@ -79,8 +79,8 @@ def test_processes_share_the_processors(monkeypatch):
     with isolated._sharing_processors(1):
         assert dict(os.environ) == before
     with isolated._sharing_processors(2):
-        there = {name: os.environ[name] for name in isolated.SHARING}
-        assert there == {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
+        variables = {name: os.environ[name] for name in isolated.SHARING}
+        assert variables == {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
     assert dict(os.environ) == before
 
 
@@ -103,14 +103,14 @@ def test_a_backend_that_cannot_run_says_why(monkeypatch):
 
 
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
-    """With a stand-in for CuPy, whose kernels are those of the emulator."""
+    """Arguments reach the device, and results the host (stand-in for CuPy with gpu-host's kernels)."""
     cupy_stand_in.install(monkeypatch, tmp_path)
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
     values = build(op.definition, variants(op.definition)[1], "float64", 0).arguments(op)
-    found, expected = (subjects.backend(name).call(op, values, None) for name in ("gpu", "gpu-host"))
-    assert found.keys() == expected.keys()
-    assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+    results, expected = (subjects.backend(name).call(op, values, None) for name in ("gpu", "gpu-host"))
+    assert results.keys() == expected.keys()
+    assert all(results[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
 def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
@@ -140,7 +140,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
     assert {(kind, case) for kind, case, _ in failed(ones)} == {("accuracy", f"{v}, gg_coords=None") for v in VARIANTS}
 
 
-# Golden vectors: where they are found, what is done about those that are missing, differences that are noticed.
+# Golden vectors: where they are found, what happens if some are missing, and that differences are noticed.
 
 HERE = tuple(sorted(path.stem for path in golden.PACKAGED.glob("*.npz")))
 ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if name not in HERE)
@@ -148,22 +148,22 @@ ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if n
 
 @pytest.fixture
 def elsewhere(monkeypatch, tmp_path):
-    """A machine whose directory of vectors is empty."""
+    """Use an empty directory of vectors."""
     monkeypatch.setenv("TRIGRAPH_GOLDEN", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     return tmp_path
 
 
 def test_every_definition_has_packaged_vectors():
-    found = set()
+    operators = set()
     for name in HERE:
         vectors = list(golden.vectors(name, golden.PACKAGED / f"{name}.npz"))
         assert all(v.expected for v in vectors)
-        found |= {v.operator for v in vectors}
-    # Nobody's vectors have the derivatives of these forms.
+        operators |= {v.operator for v in vectors}
+    # No golden vectors have derivatives of these operators.
     alone = {f"basis_embedding_{form}_{order}" for form in ("radial", "triplets") for order in ("bwd", "bwd2")}
     alone |= {"gno_kernel_bwd2", "gno_aggregate_bwd2"}
-    assert set(OPERATORS) - alone <= found
+    assert set(OPERATORS) - alone <= operators
 
 
 def test_packaged_vectors_suffice(elsewhere):
@@ -198,20 +198,20 @@ def vector(name, operator):
     [
         ("gno_d1_H8_Fi1_Fo8", "gno_message_bwd", 1e-12, False),
         ("gno_d1_H8_Fi1_Fo8", "gno_message_bwd", np.nan, False),
-        ("dimenet_H2O", "agg_edge_to_edge_bwd", 1e-9, False),  # long sums, of terms that cancel
+        ("dimenet_H2O", "agg_edge_to_edge_bwd", 1e-9, False),  # long sums with cancellation
         ("gno_d1_H8_Fi1_Fo8", "gno_kernel_fwd", 1e-5, True),
         ("gno_d1_H8_Fi1_Fo8", "gno_kernel_fwd", np.nan, True),
     ],
 )
 def test_a_changed_value_is_noticed(name, operator, change, single):
-    """The largest one, also in vectors of a program that computed in float32."""
-    found = replace(vector(name, operator), single=single)
-    ways = [*((subjects.backend("pyref"), dtype) for dtype in found.dtypes), (None, "float64")]
-    assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, found, dtype))
-    for name in found.expected:
-        changed = {n: a.copy() for n, a in found.expected.items()}
+    """A change of the largest value is noticed, also in vectors that were computed in float32."""
+    right = replace(vector(name, operator), single=single)
+    ways = [*((subjects.backend("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
+    assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, right, dtype))
+    for name in right.expected:
+        changed = {n: a.copy() for n, a in right.expected.items()}
         at = np.unravel_index(np.argmax(abs(changed[name])), changed[name].shape)
         changed[name][at] *= 1 + change
-        other = replace(found, expected=changed)
+        other = replace(right, expected=changed)
         for subject, dtype in ways:
             assert [c.field for c in golden.check_golden(subject, other, dtype) if not c.passed] == [name]

@@ -1,4 +1,4 @@
-"""The case generator: what its cases contain and reach, margins from kinks, hubs; and the accuracy rule itself."""
+"""The case generator: contents of cases, margins from kinks, hubs; and the accuracy rule."""
 
 import math
 
@@ -22,22 +22,22 @@ BY_NAME = {d.name: d for d in DEFINITIONS}
 
 
 def named(name, variant_name, dtype="float64", **setting):
-    """Return a definition's case of a variant, the first one that has the setting."""
-    found = [
+    """Return the first case of a definition's variant that has this setting."""
+    matching = [
         v for v in cases.variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
     ]
-    return cases.build(BY_NAME[name], found[0], dtype, 0)
+    return cases.build(BY_NAME[name], matching[0], dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
-    """By name, which draws its numbers, and with few others: what repeats a failed check is as narrow as that."""
+    """A restriction to one case's settings keeps that case, and its numbers, and few others."""
     op = operators_of(definition)[0].name
     for variant in cases.variants(definition):
         words = [f"{name}={value}" for name, (value,) in named_in(variant.label, definition).items()]
-        found = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
-        assert variant.label in [v.label for v in found]
-        assert len(found) == 1 or definition.name == "mha_gat_n2n"  # of which settings differ in a number alone
+        kept = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
+        assert variant.label in [v.label for v in kept]
+        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ in a number only
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -87,7 +87,7 @@ def test_a_graph_has_everything_that_is_awkward():
     pairs = np.stack([graph.indices, destinations])
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
-    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are in no order
+    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are unordered
     assert named("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
     assert named("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
 
@@ -116,7 +116,7 @@ def lengths(index, count):
 
 
 def with_ends(counts):
-    """Whether rows of every length that matters are there, long ones first or last."""
+    """Whether rows of every critical length exist, with a long row first or last."""
     return set(counts) >= LENGTHS and max(counts[0], counts[-1]) > 256
 
 
@@ -138,13 +138,13 @@ def test_rows_end_where_pieces_end():
 @pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.settings], ids=lambda d: d.name)
 def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
     for name in ("skewed", "boundaries", "regular"):
-        found = [v.setting for v in cases.variants(definition) if v.name == name]
-        assert all(setting in found for setting in definition.settings)
+        settings = [v.setting for v in cases.variants(definition) if v.name == name]
+        assert all(setting in settings for setting in definition.settings)
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
 def test_small_blocks_are_several(name):
-    """Sums over several blocks at a time are added in another order than one by one: other bits, as right as before."""
+    """With small blocks, sums have several blocks, so other bits, and are as accurate."""
     (*_, variant) = cases.hubs(BY_NAME[name], 20_000, "positive")
     case, op, fast = cases.build(BY_NAME[name], variant, "float32", 0), OPERATORS[f"{name}_bwd"], backend("fortran")
     usual = fast.call(op, case.arguments(op), None)
@@ -195,7 +195,7 @@ def test_the_rule_counts_epsilons_of_the_scale():
         got = np.array([1, 1 + 3 * eps], dtype)
         assert scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
         assert scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
-    lo = np.array([[1.0], [1e-17], [1.0]])  # what float64 cannot hold counts
+    lo = np.array([[1.0], [1e-17], [1.0]])  # the low part of the judge's value counts
     assert scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
@@ -225,14 +225,14 @@ def test_form_is_exact():
 
 
 def test_saturated_attention_is_saturated():
-    """Products of deviations that vanish have an error of second order; a slope of 1e-40 has digits in float32, too."""
+    """In the saturated case most attention weights, but not all, are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
     case = named("mha_gat_n2n", "saturated", "float32")
     post = pyref.mha_gat_n2n_fwd(**case.arguments(operators_of(definition)[0])).softmax_scores[1]
     assert (post < 1e-6).sum() > (post > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
 
-# Hubs: every sum has as many terms as it says, and chains of partial sums are found.
+# Hubs: every sum has the stated number of terms, and partial sums added one by one are found.
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -249,8 +249,8 @@ def test_every_sum_has_as_many_terms(definition):
             elif definition.graph == "edges":
                 assert np.bincount(graph.src).max() == np.bincount(graph.dst).max() == degree
             elif definition.graph is not None:
-                given = [case.values.get(name) for name in ("triplets", "atoms", "idx_in")]
-                assert all(np.bincount(s.index).max() == degree for s in given if s is not None)
+                segments = [case.values.get(name) for name in ("triplets", "atoms", "idx_in")]
+                assert all(np.bincount(s.index).max() == degree for s in segments if s is not None)
             assert any(n >= degree for n in case.sizes.values())
             for op in every_operator_of(definition):
                 for a in case.given(op):
@@ -262,10 +262,10 @@ def test_every_sum_has_as_many_terms(definition):
 
 
 def naive(features, kernel, graph, f_in, f_out):
-    """Partial sums of 32 edges, added one by one: within 8 eps up to a thousand edges, and not beyond."""
+    """Add partial sums of 32 edges one by one: within 8 eps for up to a thousand edges only."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
-    for i in range(2):  # the hub and one more
+    for i in range(2):  # the hub and one other node
         start, stop = graph.offsets[i], graph.offsets[i + 1]
         for first in range(start, stop, 32):
             out[i] += np.add.reduce(terms[first : min(first + 32, stop)], axis=0, dtype=kernel.dtype)
@@ -292,7 +292,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
     assert tolerances.accuracy(True, 10**6, True) == tolerances.accuracy(True, 10**6) == 8
     assert tolerances.accuracy(False, 10**6) == 8 + 1000
     assert tolerances.accuracy(False, 10**6, True) == 8 + 500_000
-    # 100,000 ones and a third in float32: each addition rounds the same way.
+    # 100,000 terms of one and a third in float32, whose additions all round the same way.
     third = np.full(100_000, 1 + 1 / 3, np.float32)
     error = abs(float(np.add.accumulate(third)[-1]) / (float(third[0]) * 100_000) - 1) / tolerances.eps("float32")
     assert tolerances.accuracy(False, 100_000) < error < tolerances.accuracy(False, 100_000, True)
@@ -301,7 +301,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
 @pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])
 @pytest.mark.parametrize("chunk", [128, 256])
 def test_partial_sums_wait_at_every_level(degree, chunk):
-    """A tree that adds chunks pairwise keeps one sum for each one among the binary digits of their number."""
+    """Hubs have 2^k - 1 whole chunks and a rest, so that a pairwise tree has a waiting sum at every level."""
     whole = (degree - 1) // chunk
     assert whole > 1
     assert whole & (whole + 1) == 0

@@ -1,4 +1,4 @@
-"""No run ends green with fewer checks than planned, whatever the function under test does to it."""
+"""A run with fewer checks than planned fails, whatever the function under test does."""
 
 import os
 import signal
@@ -99,20 +99,20 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
-    """Also where the function never returns, and where the main process has no time to say goodbye."""
+    """A signal to the main process ends workers and their children, even if the function never returns."""
     command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], folder / "pids", []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_until(lambda: file.is_file() and file.read_text().endswith("\n"))
         pids = file.read_text().split()
         assert all(map(running, pids))
-        os.killpg(process.pid, number)  # as a terminal does
+        os.killpg(process.pid, number)  # to the group, as a terminal does
         _, errors = process.communicate(timeout=30)
         killed = number == signal.SIGKILL
         assert process.returncode == (-number if killed else 128 + number)
         assert errors.split("\n") == ([""] if killed else ["", f"Ended by {number.name}", ""])
         wait_until(lambda: not any(map(running, pids)))
-    finally:  # they hold the other end of the pipe
+    finally:  # children hold the other end of the pipe
         for pid in filter(running, pids):
             os.kill(int(pid), signal.SIGKILL)
         process.kill()
@@ -134,8 +134,8 @@ CHECK = Check(OPERATOR, "pyref", "float64", "accuracy", "regular", "kernel", 1.0
 def test_checks_that_are_missing_are_a_failed_check():
     assert made_up(1, [CHECK]).execute() == [CHECK]
     assert made_up(1, [CHECK, replace(CHECK, kind="empty")]).execute()[0].passed
-    for count, found in ((1, []), (2, [CHECK]), (1, [CHECK, CHECK]), (1, SystemExit(0)), (1, ValueError("x"))):
-        unit = made_up(count, found)
+    for count, outcome in ((1, []), (2, [CHECK]), (1, [CHECK, CHECK]), (1, SystemExit(0)), (1, ValueError("x"))):
+        unit = made_up(count, outcome)
         assert unit.planned() == count
         failed = [c for c in unit.execute() if not c.passed]
         assert [(c.kind, c.operator, c.backend) for c in failed] == [("complete", OPERATOR, "pyref")]

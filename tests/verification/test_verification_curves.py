@@ -1,4 +1,4 @@
-"""The rule that accepts or rejects a finite-difference curve, on functions whose derivative is known."""
+"""The rule for finite-difference curves accepts right derivatives of known functions and rejects wrong ones."""
 
 import math
 from itertools import pairwise
@@ -15,7 +15,7 @@ X = 0.7
 
 
 def curve(function, derivative, steps=STEPS):
-    """Errors and floors of central differences at X; `derivative` may depend on the step."""
+    """Return errors and rounding floors of central differences at X; `derivative` may depend on the step."""
     errors, floors = [], []
     for h in steps:
         d = derivative(h) if callable(derivative) else derivative
@@ -43,22 +43,22 @@ def test_smooth_functions_have_slope_two():
         (lambda x: math.tanh(2 * x), 2 / math.cosh(2 * X) ** 2),
         (lambda x: 1e6 * math.sin(x) + 1e6, 1e6 * math.cos(X)),
     ):
-        found = verdict(function, derivative, None)
-        assert not found.problem
-        assert abs(found.order - 2) <= 0.1
-        assert found.best <= 1e-7
+        result = verdict(function, derivative, None)
+        assert not result.problem
+        assert abs(result.order - 2) <= 0.1
+        assert result.best <= 1e-7
 
 
 def test_quadratics_sit_at_the_floor():
-    for degree in (1, 2, None):  # nothing is asked of a polynomial that is not declared one
-        found = verdict(quadratic, SLOPE, degree)
-        assert (found.problem, found.order) == ("", None)
-        assert found.best < 1e-13
+    for degree in (1, 2, None):  # with and without a declared degree
+        result = verdict(quadratic, SLOPE, degree)
+        assert (result.problem, result.order) == ("", None)
+        assert result.best < 1e-13
 
 
 @pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9, 1e-11])
 def test_a_wrong_derivative_is_rejected(relative):
-    """Also by the few steps that a polynomial is differenced with."""
+    """Wrong derivatives are rejected, also with the few steps that are used for polynomials."""
     few = _taken(STEPS, 2.0**-6, 2)
     assert not verdict(quadratic, SLOPE, 2, few).problem
     for degree, steps in ((2, STEPS), (None, STEPS), (2, few)):
@@ -72,11 +72,11 @@ def kinked(x):
     return max(x - X - 1e-3, 0.0) + x
 
 
-# Function, what is taken for its derivative, degree, steps, and what the problem says.
+# Function, wrong derivative, degree, steps, and the expected message.
 REJECTED = [
     (lambda x: x**3, 3 * X**2, 2, STEPS, "degree 2"),
     (lambda x: x**3, 3 * X**2, 2, _taken(STEPS, 2.0**-6, 2), "degree 2"),
-    (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # an error of first order
+    (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # error of first order in the step
     (quadratic, lambda h: 6 * (X + h) - 1, 2, STEPS, ""),
     (kinked, 1.0, 1, STEPS, ""),
     (kinked, 1.0, None, STEPS, ""),
@@ -98,9 +98,9 @@ def test_one_nan_is_rejected(at, value, degree):
     errors, floors = curve(quadratic, SLOPE)
     assert assess(STEPS, errors, [math.nan] * len(STEPS), degree).problem
     errors[at] = value
-    found = assess(STEPS, errors, floors, degree)
-    assert found.problem
-    assert not found.best <= 1e-7
+    result = assess(STEPS, errors, floors, degree)
+    assert result.problem
+    assert not result.best <= 1e-7
 
 
 @pytest.mark.parametrize("steps", [STEPS, JUDGE_STEPS, STRUCTURE_STEPS, NETWORK_STEPS, POLYNOMIAL_STEPS])
@@ -128,8 +128,8 @@ def test_one_error_above_the_floor_is_rejected():
 def test_a_wrong_order_is_rejected():
     steps = np.array(STEPS)
     for order, wrong in ((1.0, True), (1.85, True), (1.95, False), (2.05, False), (2.15, True), (4.0, True)):
-        found = assess(STEPS, list(steps**order + 1e-16 / steps), [1e-17 / h for h in STEPS], None)
-        assert bool(found.problem) is wrong, order
+        result = assess(STEPS, list(steps**order + 1e-16 / steps), [1e-17 / h for h in STEPS], None)
+        assert bool(result.problem) is wrong, order
 
 
 def test_a_check_with_a_nan_never_passes():

@@ -16,15 +16,15 @@ from trigraph.verification.subjects import Subject
 
 
 def checks_of(function, operator, where=(), cases=("regular",), skip=()):
-    """Checks of a function on some cases (None: on all, the golden vectors too), and how many were planned."""
-    found = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
-    found = [u for u in found if cases is None or any(name in u.label for name in cases)]
-    assert found
-    return [c for u in found for c in u.execute()], sum(u.planned() for u in found)
+    """Return checks of a function on some cases (None: all, and golden vectors), and the planned number."""
+    units = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
+    units = [u for u in units if cases is None or any(name in u.label for name in cases)]
+    assert units
+    return [c for u in units for c in u.execute()], sum(u.planned() for u in units)
 
 
 def failures(function, operator, cases=("regular",)):
-    """Failed checks of a function, all of which are of its operator."""
+    """Return failed checks of a function, and assert that all are of its operator."""
     checks, _ = checks_of(function, operator, cases=cases)
     assert {(c.operator, c.backend) for c in checks} == {(operator, "user:function")}
     return [c for c in checks if not c.passed]
@@ -36,7 +36,7 @@ def test_a_right_function_passes(name):
 
 
 def mean_of_the_call(**arguments):
-    """Subtract the mean over all nodes where the call has as many as a case in a batch has, and no case alone."""
+    """Subtract the mean over all nodes if their number occurs only in batches: wrong in a batch alone."""
     message = pyref.gno_aggregate_fwd(**arguments)
     return message - message.mean(axis=0) if 392 < len(message) < 450 else message
 
@@ -57,7 +57,7 @@ def edge_ids_ignored(features, kernel, graph, f_in, f_out):
 
 
 def slightly_wrong(grad_kernel, coords, params, f_in, f_out):
-    """A relative error of 1e-13 in one element."""
+    """Change one element by 1e-13 (relative)."""
     right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     right.coords[:1] *= 1 + (1e-13 if coords.dtype == np.float64 else 1e-5)
     return tuple(right)
@@ -72,7 +72,7 @@ def wrong_dtype(coords, params, f_in, f_out):
 
 
 def second_derivative_of_zero_gg(**arguments):
-    """The cotangent of coords is forgotten."""
+    """Ignore gg_coords."""
     return tuple(pyref.gno_kernel_bwd2(**{**arguments, "gg_coords": None}))
 
 
@@ -87,7 +87,7 @@ def changes_its_input(grad_kernel, coords, params, f_in, f_out):
 
 
 class Memory:
-    """Functions that depend on what was called before."""
+    """Functions that depend on earlier calls."""
 
     def __init__(self):
         self.buffer, self.calls = {}, 0
@@ -113,13 +113,13 @@ def fails_without_edges(coords, params, f_in, f_out):
 
 
 def nan_without_edges(features, kernel, graph, f_in, f_out):
-    """A mean of nothing."""
+    """Return NaN for the mean at nodes without edges."""
     message = pyref.gno_aggregate_fwd(features, kernel, graph, f_in, f_out)
     message[np.diff(graph.offsets) == 0] = np.nan
     return message
 
 
-# Function, operator, and in which case which kinds of check must find it; the first one tells why each is here.
+# Function, operator, case, and the kinds of check that must find it, the essential one first.
 EVERY = ["accuracy", "differences", "repeat", "permutation"]
 WRONG = [
     (wrong_sign_of_one_field, "gno_message_bwd", {"regular": ["adjoint"]}),
@@ -136,8 +136,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("function", "operator", "where"), WRONG, ids=lambda v: getattr(v, "__name__", None))
 def test_a_wrong_function_is_caught(function, operator, where):
-    found = {(c.kind, c.case) for c in failures(function, operator, tuple(where))}
-    assert found >= {(kind, case) for case, kinds in where.items() for kind in kinds}
+    caught = {(c.kind, c.case) for c in failures(function, operator, tuple(where))}
+    assert caught >= {(kind, case) for case, kinds in where.items() for kind in kinds}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_notes_say_what_is_wrong(function, operator, note):
 
 
 def sparse_sum(embedding, edge_weight, graph, op, mean_by):
-    """Sum by scipy, which has no other aggregation."""
+    """Aggregate by scipy's sparse product, which supports sums only."""
     if op != "sum":
         raise NotImplementedError(f"no {op}")
     weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
@@ -182,7 +182,7 @@ def test_a_part_of_an_operator():
     checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum", "edge_weight=given"])
     assert planned > 0
     assert not any("edge_weight=None" in c.case for c in checks)
-    # A combination that the table does not have is made.
+    # A combination of settings beyond the table's is checked.
     checks, planned = checks_of(pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"])
     assert counted(checks) == planned > 0
     assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
@@ -190,7 +190,7 @@ def test_a_part_of_an_operator():
 
 
 def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
-    """Sum by a dense matrix, whose zeros multiply NaN."""
+    """Sum by a dense matrix, in which 0 * NaN spreads."""
     weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
     weight = weight if graph.edge_ids is None else weight[graph.edge_ids]
     matrix = np.zeros((graph.num_dst_nodes, graph.num_src_nodes), embedding.dtype)
@@ -199,7 +199,7 @@ def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
 
 
 def test_kinds_are_left_out_by_name():
-    """What is left out is not planned; the verdict tells properties from values."""
+    """Kinds that are left out are not planned; the verdict says whether values or properties were left out."""
     checks, _ = checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"])
     assert {c.kind for c in checks if c.failed} == {"nan"}
     assert re.fullmatch(r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)", verdict(checks))
@@ -238,7 +238,7 @@ def test_what_is_not_implemented_is_not_offered_and_counted():
     assert {c.note for c in absent} == {f"NotImplementedError: no {op}" for op in ("mean", "min", "max")}
     assert [c for c in checks if c.failed] == []
     assert any(c.passed for c in checks)
-    # What is wrong is wrong beside what is not offered.
+    # Failures count although other operators are not offered.
     wrong, _ = checks_of(lambda **a: sparse_sum(**a) * 1.01, "agg_weighted_n2n_fwd", cases=cases)
     assert {c.kind for c in wrong if c.failed} >= {"accuracy", "differences", "golden"}
 

@@ -1,4 +1,4 @@
-"""Wrong layouts are found, and wrong bits: by threads, levels or batch, in half precision; `out`; NaN that is lost."""
+"""Found: dependence on layout; bits that vary with threads, levels or batch; half precision; `out`; lost NaN."""
 
 from functools import partial
 
@@ -75,8 +75,8 @@ def test_fields_that_share_memory_are_found():
         first, second = both[: len(result.src_embedding)], both[1:][: len(result.dst_embedding)]
         return {"src_embedding": first, "dst_embedding": second, **{n: getattr(result, n) for n in result._fields[2:]}}
 
-    found = notes(function, "mha_gat_n2n_bwd")
-    assert "shares memory with field src_embedding" in found["dst_embedding"]
+    remarks = notes(function, "mha_gat_n2n_bwd")
+    assert "shares memory with field src_embedding" in remarks["dst_embedding"]
 
 
 def test_what_is_raised_is_told():
@@ -95,7 +95,7 @@ def test_one_channel_has_an_axis_of_one_beside_others():
 
 
 def last_bit_off(monkeypatch, name, where):
-    """Let the operator's backends give the first number of a result one bit more where ``where(result)`` says so."""
+    """Change the last bit of a result's first number in the operator's backends if ``where(result)``."""
     good = subjects.FUNCTIONS[name]
 
     def differs(**arguments):
@@ -179,7 +179,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
 
 def spoilt(subject, case, op, name):
-    """Return the spoilers of an argument after which something is wrong."""
+    """Return the ways of spoiling an argument whose check fails."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
     for spoiler in spoilers(argument):

@@ -109,9 +109,9 @@ class CSCCases(base.CaseGraphs):
         The latter share one edge row, whose gradient is then a long sum too.
         """
         count = variant.degree
-        hub, others = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
-        rows = np.concatenate([others, hub])
-        graph = CSC.from_coo(np.concatenate([others, hub]), np.concatenate([hub, others]), count + 1, count + 1, rows)
+        hub, spread = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
+        rows = np.concatenate([spread, hub])
+        graph = CSC.from_coo(np.concatenate([spread, hub]), np.concatenate([hub, spread]), count + 1, count + 1, rows)
         sizes |= {n: getattr(graph, n) for n in ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")}
         return {"graph": graph}, {}
 

@@ -47,9 +47,9 @@ class EdgeCases(CaseGraphs):
             # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges, all images of even or odd nodes.
             # There are few other edges, so that triplets are few.
             many, few, number = 270, nodes // 2, np.arange(270)
-            others = 2 * (number % (nodes // 2 - 1)) + 2
-            first = np.concatenate([first[:few], others, np.zeros(many, int)])
-            second = np.concatenate([second[:few], np.ones(many, int), others + 1])
+            image_nodes = 2 * (number % (nodes // 2 - 1)) + 2
+            first = np.concatenate([first[:few], image_nodes, np.zeros(many, int)])
+            second = np.concatenate([second[:few], np.ones(many, int), image_nodes + 1])
             far = np.tile(np.stack([number - 135, number // 16, number % 16], axis=1), (2, 1))
             shift = np.concatenate([shift[:few], far])
         if variant.name == "images":
@@ -93,14 +93,14 @@ class EdgeCases(CaseGraphs):
         """Edges stay sorted by source, those of the case in their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
-        others = np.ones(src.size, bool)
-        others[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
-        src[others] = np.sort(src[others])  # the case's edges are sorted already
+        is_other = np.ones(src.size, bool)
+        is_other[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
+        src[is_other] = np.sort(src[is_other])  # the case's edges are sorted already
         reverse = None
         if graph.reverse_edge is not None:
             reverse = np.full_like(src, -1)
             own = graph.reverse_edge
-            reverse[~others] = np.where(own >= 0, own + before["num_edges"], -1)
+            reverse[~is_other] = np.where(own >= 0, own + before["num_edges"], -1)
         function, _ = graph.__reduce__()
         number = before["num_nodes"] + graph.num_nodes + after["num_nodes"]
         whole: EdgeGraph = function(src, dst, number, reverse)

@@ -71,13 +71,13 @@ class SegmentCases(base.CaseGraphs):
         cannot prevent in sums over edges.
         """
         count, index = variant.degree, variant.index
-        hub, others = np.full(count, count, index), np.arange(count, dtype=index)
-        graphs: dict[str, Any] = {"triplets": Segments(np.concatenate([others, hub]), count + 1)}
+        hub, spread = np.full(count, count, index), np.arange(count, dtype=index)
+        graphs: dict[str, Any] = {"triplets": Segments(np.concatenate([spread, hub]), count + 1)}
         sizes |= {"num_triplets": 2 * count, "num_edges": count + 1}
         if "num_outputs" in sizes:
             atom = np.repeat(np.array([0, 1], index), [count, 1])
             atoms = None if "atoms" in variant.setting else Segments(atom, 2)
-            graphs |= {"atoms": atoms, "idx_in": Segments(np.concatenate([hub, others]), count + 1)}
+            graphs |= {"atoms": atoms, "idx_in": Segments(np.concatenate([hub, spread]), count + 1)}
             sizes |= {"num_inputs": count + 1, "num_outputs": count + 1 if atoms is None else 2}
         return graphs, {}
 

@@ -50,9 +50,9 @@ class Checks:
 
         They keep all that a calculator may read beside: charges, magnetic moments, tags, and the `info` of the whole.
         """
-        found = self.atoms[list(members)]
-        found.cell, found.pbc, found.positions = None, False, positions
-        return found
+        cluster = self.atoms[list(members)]
+        cluster.cell, cluster.pbc, cluster.positions = None, False, positions
+        return cluster
 
     # Both depend on the calculator, the atoms and `size`, which stay as they are, and on what `rng` draws once.
 
@@ -76,8 +76,8 @@ class Checks:
 
     def results(self, atoms: Any, calculator: Any = None) -> Results:
         """Return all quantities that the calculator supports."""
-        found = self.subject.offered(atoms)
-        return {what: self.subject.ask(what, atoms, calculator) for what in found}
+        offered = self.subject.offered(atoms)
+        return {what: self.subject.ask(what, atoms, calculator) for what in offered}
 
     def needs(self, what: str, atoms: Any) -> None:
         """Raise `NotOffered` if the calculator does not support a quantity."""
@@ -85,11 +85,11 @@ class Checks:
             raise NotOffered(f"the calculator has no {what}")
 
     def compare(
-        self, kind: str, found: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
+        self, kind: str, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
     ) -> Iterator[Check]:
         """Compare results that are equal up to rounding; energies are total, their errors per atom."""
         number = rounding.number * int(how.get("copies", 1))
-        for what, value in found.items():
+        for what, value in results.items():
             if what not in expected:
                 continue
             error = float(abs(np.asarray(value) - expected[what]).max(initial=0.0)) / (
@@ -110,9 +110,9 @@ class Checks:
         self, kind: str, label: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, v: np.ndarray
     ) -> Check:
         """Check central differences along a direction, over a range of steps."""
-        found = examine(phi, g, x, v, abs(phi(x)), self.noise)
-        more = {"order": found.order, "curve": found.curve, "inconclusive": found.inconclusive}
-        return self.check(kind, label, found.best, found.tolerance, found.note, **more)
+        verdict = examine(phi, g, x, v, abs(phi(x)), self.noise)
+        more = {"order": verdict.order, "curve": verdict.curve, "inconclusive": verdict.inconclusive}
+        return self.check(kind, label, verdict.best, verdict.tolerance, verdict.note, **more)
 
     @property
     def noise(self) -> float:
@@ -124,10 +124,10 @@ class Checks:
     ) -> Check:
         """Compare elements of a gradient with differences, some alone and the others as a group; report the worst."""
         chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
-        alone, others = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
-        groups = [*alone, others] if others.size else alone
+        alone, rest = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
+        groups = [*alone, rest] if rest.size else alone
         ratio, note, unsure = worst_part(phi, g, x, sizes, self.noise, groups, named)
-        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(others.size)
+        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(rest.size)
         return self.check(kind, label, ratio, 1.0, note, inconclusive=unsure)
 
     def forces(self) -> Iterator[Check]:
@@ -211,16 +211,16 @@ class Checks:
     def _turned(self, kind: str, matrix: np.ndarray) -> Iterator[Check]:
         """Compare results before and after an orthogonal transformation of atoms and cell."""
         before = self.results(self.atoms)
-        there = self.atoms.copy()
-        there.set_cell(self.atoms.cell @ matrix.T, scale_atoms=False)
-        there.positions = self.atoms.positions @ matrix.T
+        turned = self.atoms.copy()
+        turned.set_cell(self.atoms.cell @ matrix.T, scale_atoms=False)
+        turned.positions = self.atoms.positions @ matrix.T
         if "forces" in before:
             before["forces"] = before["forces"] @ matrix.T
         if "stress" in before:
             xx, yy, zz, yz, xz, xy = before["stress"]
             tensor = matrix @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ matrix.T
             before["stress"] = tensor.flat[[0, 4, 8, 5, 2, 1]]
-        yield from self.compare(kind, self.results(there), before, self.rounding, reach=self._reach())
+        yield from self.compare(kind, self.results(turned), before, self.rounding, reach=self._reach())
 
     def _reach(self) -> float:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
@@ -241,8 +241,8 @@ class Checks:
 
     def _elsewhere(self, kind: str, positions: np.ndarray) -> Iterator[Check]:
         reach = self._reach() + float(abs(positions).max(initial=0.0))
-        found = self.results(moved(self.atoms, positions))
-        yield from self.compare(kind, found, self.results(self.atoms), self.rounding, reach=reach)
+        results = self.results(moved(self.atoms, positions))
+        yield from self.compare(kind, results, self.results(self.atoms), self.rounding, reach=reach)
 
     def translation(self) -> Iterator[Check]:
         """Check that results do not depend on a translation of all atoms."""
@@ -269,12 +269,12 @@ class Checks:
         """Check that a doubled cell has twice the energy, and the forces of one cell in each half."""
         before = self.results(self.atoms)
         for axis in np.flatnonzero(self.atoms.pbc):
-            found = self.results(self.atoms.repeat([2 if k == axis else 1 for k in range(3)]))
+            results = self.results(self.atoms.repeat([2 if k == axis else 1 for k in range(3)]))
             expected = {**before, "energy": 2 * before["energy"]}
             if "forces" in expected:
                 expected["forces"] = np.tile(before["forces"], (2, 1))
             how = {"reach": 2 * self._reach(), "copies": 2}
-            yield from self.compare("repetition", found, expected, self.rounding, f"along {'abc'[axis]}", **how)
+            yield from self.compare("repetition", results, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
     # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
 
@@ -294,11 +294,11 @@ class Checks:
     def lone_atom(self) -> Iterator[Check]:
         """Check that an isolated atom has a finite energy and no force."""
         for atom in self.elements_of():
-            found = self.results(self.alone([atom], np.zeros((1, 3))))
-            note = "" if math.isfinite(found["energy"]) else f"{found['energy']} is not a finite number"
+            results = self.results(self.alone([atom], np.zeros((1, 3))))
+            note = "" if math.isfinite(results["energy"]) else f"{results['energy']} is not a finite number"
             yield self.check("lone atom", f"energy of {self.symbol(atom)}", math.inf if note else 0.0, 0.0, note)
-            if "forces" in found:
-                force, allowed = float(abs(found["forces"]).max()), self.rounding.allowed("forces")
+            if "forces" in results:
+                force, allowed = float(abs(results["forces"]).max()), self.rounding.allowed("forces")
                 note = "" if force <= allowed else f"a force of {force:.2g} eV/Å acts on it"
                 yield self.check("lone atom", f"force on {self.symbol(atom)}", force, allowed, note)
 
@@ -322,25 +322,25 @@ class Checks:
             yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             unit = np.full(1, self.nearest / 2)
-            found = along(energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), unit, noise)
-            slope = -found.difference / unit[0]
-            note = "" if found.ratio <= 1 else f"the force is {pulled:.8g}; differences of the energy give {slope:.8g}"
-            yield self.check("two atoms", f"slope, {label}", found.error / unit[0], found.allowed / unit[0], note)
+            part = along(energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), unit, noise)
+            slope = -part.difference / unit[0]
+            note = "" if part.ratio <= 1 else f"the force is {pulled:.8g}; differences of the energy give {slope:.8g}"
+            yield self.check("two atoms", f"slope, {label}", part.error / unit[0], part.allowed / unit[0], note)
 
     def _together(self, kind: str, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
         """Compare results of the atoms and others at a distance with separate results of both."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
-        others = self.alone(members, positions + far)
+        copies = self.alone(members, positions + far)
         both = self.alone(
-            [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, others.positions])
+            [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, copies.positions])
         )
-        parts = [self.results(self.cluster), self.results(others)]
+        parts = [self.results(self.cluster), self.results(copies)]
         expected = {"energy": sum(p["energy"] for p in parts)}
         if "forces" in parts[0]:
             expected["forces"] = np.concatenate([p["forces"] for p in parts])
-        found = self.results(both)
+        results = self.results(both)
         how = {"reach": 2 * far, "copies": 2}
-        yield from self.compare(kind, found, expected, self.rounding_of_cluster, label, **how)
+        yield from self.compare(kind, results, expected, self.rounding_of_cluster, label, **how)
 
     def far_atoms(self) -> Iterator[Check]:
         """Check that a distant atom adds its own energy."""
@@ -358,8 +358,8 @@ class Checks:
         rng = np.random.default_rng(1)
         return moved(self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3)))
 
-    def _bits(self, kind: str, label: str, found: Results, expected: Results, what: str) -> Check:
-        differ = [q for q, value in found.items() if np.asarray(value).tobytes() != np.asarray(expected[q]).tobytes()]
+    def _bits(self, kind: str, label: str, results: Results, expected: Results, what: str) -> Check:
+        differ = [q for q, value in results.items() if np.asarray(value).tobytes() != np.asarray(expected[q]).tobytes()]
         note = f"{' and '.join(differ)} differ {what}" if differ else ""
         return self.check(kind, label, float(len(differ)), 0.0, note)
 
@@ -377,7 +377,7 @@ class Checks:
         """Check that results do not depend on the structures computed before."""
         names = self.subject.offered(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
-        others = (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other())
+        between = (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other())
         # The last ones differ only in the cell, or only in the elements.
         cell, elements = self.atoms.copy(), self.atoms.copy()
         cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
@@ -388,7 +388,7 @@ class Checks:
             ("again, after others", first, [elements]),
             ("after others", second, [cell, elements, cell]),
         ):
-            for atoms in (*others, *last):
+            for atoms in (*between, *last):
                 for what in names:
                     self.subject.ask(what, atoms, calculator)
             yield from self.compare("history", self.results(self.atoms, calculator), expected, self.rounding, label)
@@ -400,8 +400,8 @@ class Checks:
             twin = make(calculator)
         except Exception as error:  # whatever its parts raise
             raise NotOffered(f"the calculator has no {kind}: {type(error).__name__}: {error}") from error
-        found, expected = self.results(other, twin), self.results(other, calculator)
-        yield self._bits(kind, "another structure", found, expected, "from those of the calculator")
+        results, expected = self.results(other, twin), self.results(other, calculator)
+        yield self._bits(kind, "another structure", results, expected, "from those of the calculator")
 
     def copy(self) -> Iterator[Check]:
         """Check that a deep copy gives bitwise equal results."""

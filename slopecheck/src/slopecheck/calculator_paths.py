@@ -39,8 +39,8 @@ class Paths(Checks):
     # ---- continuity --------------------------------------------------------------------------------------------------
 
     def _channels(self, atoms: Any) -> np.ndarray:
-        found = self.results(atoms)
-        return np.concatenate([[found["energy"]], np.ravel(found.get("forces", ()))])
+        results = self.results(atoms)
+        return np.concatenate([[results["energy"]], np.ravel(results.get("forces", ()))])
 
     def _noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
         """Return the standard deviation of each channel due to rounding, including that of computed positions."""
@@ -158,14 +158,14 @@ class Paths(Checks):
             for degrees, side in ((180, -1.0), (0, 1.0)):
 
                 def at(angle: float, side: float = side, ends: list[int] = ends, centre: int = centre) -> np.ndarray:
-                    there = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
-                    return self._channels(self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], there]))
+                    end = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
+                    return self._channels(self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], end]))
 
                 atoms = self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
                 rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
-                found = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
+                jump = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
-                yield self._told("line", label, [found] if found else [], f"at {degrees}°")
+                yield self._told("line", label, [jump] if jump else [], f"at {degrees}°")
 
     # ---- dynamics ----------------------------------------------------------------------------------------------------
 
@@ -219,10 +219,10 @@ class Paths(Checks):
 
 def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
     """Return the jumps of a scan, and one near a place if the scan missed it."""
-    found = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
-    if found is None or any(abs(found.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
+    added = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
+    if added is None or any(abs(added.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
         return jumps
-    return sorted([*jumps, found], key=lambda jump: jump.at)
+    return sorted([*jumps, added], key=lambda jump: jump.at)
 
 
 def _reached(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:

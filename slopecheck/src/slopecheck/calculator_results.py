@@ -31,7 +31,7 @@ class Subject:
     # Depends on the factory alone: what it computed before must not matter, as `history` checks with others.
     _used: Any = None
     # Results of `used`, by quantity. They depend on all of the atoms that a calculator can read, which is the key.
-    _known: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def used(self) -> Any:
@@ -42,10 +42,10 @@ class Subject:
 
     def fresh(self) -> Any:
         """Return a new calculator."""
-        found = self.factory()
-        if not hasattr(found, "get_potential_energy"):
-            raise CallFailed(f"the factory returned a {type(found).__name__}; expected an ASE calculator")
-        return found
+        calculator = self.factory()
+        if not hasattr(calculator, "get_potential_energy"):
+            raise CallFailed(f"the factory returned a {type(calculator).__name__}; expected an ASE calculator")
+        return calculator
 
     def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
         """Return a quantity of `UNITS` for atoms.
@@ -56,12 +56,12 @@ class Subject:
         key = _key(atoms) if calculator is None else None
         if key is None:
             return _asked(self.used if calculator is None else calculator, what, atoms.copy())
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
-        known = self._known.setdefault(key, {})
-        if what not in known:
-            known[what] = _asked(self.used, what, atoms.copy())
-        return known[what]
+        if len(self._remembered) > REMEMBERED:
+            self._remembered.clear()
+        results = self._remembered.setdefault(key, {})
+        if what not in results:
+            results[what] = _asked(self.used, what, atoms.copy())
+        return results[what]
 
     def offers(self, what: str, atoms: Any) -> bool:
         """Return whether the calculator supports a quantity."""
@@ -98,28 +98,28 @@ def _asked(calculator: Any, what: str, atoms: Any) -> Any:
             return float(calculator.get_potential_energy(atoms, force_consistent=True))
         except (NotImplementedError, TypeError):
             return float(calculator.get_potential_energy(atoms))
-    found = np.array(getattr(calculator, f"get_{what}")(atoms), np.float64)
+    value = np.array(getattr(calculator, f"get_{what}")(atoms), np.float64)
     expected = (len(atoms), 3) if what == "forces" else (6,)
-    if found.shape != expected:
-        raise CallFailed(f"{what} have shape {found.shape}; expected {expected}")
-    return found
+    if value.shape != expected:
+        raise CallFailed(f"{what} have shape {value.shape}; expected {expected}")
+    return value
 
 
 def strained(atoms: Any, voigt: np.ndarray) -> Any:
     """Return atoms and cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
     xx, yy, zz, yz, xz, xy = voigt
     strain = np.array([[xx, xy / 2, xz / 2], [xy / 2, yy, yz / 2], [xz / 2, yz / 2, zz]])
-    found = atoms.copy()
-    found.set_cell(atoms.cell @ (np.eye(3) + strain), scale_atoms=False)
-    found.positions = atoms.positions @ (np.eye(3) + strain)
-    return found
+    copy = atoms.copy()
+    copy.set_cell(atoms.cell @ (np.eye(3) + strain), scale_atoms=False)
+    copy.positions = atoms.positions @ (np.eye(3) + strain)
+    return copy
 
 
 def moved(atoms: Any, positions: np.ndarray) -> Any:
     """Return atoms at other positions."""
-    found = atoms.copy()
-    found.positions = positions
-    return found
+    copy = atoms.copy()
+    copy.positions = positions
+    return copy
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ def _deviation(values: np.ndarray) -> float:
 
 def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
     """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
-    x, found = atoms.positions, subject.offered(atoms)
-    noise = dict.fromkeys(found, 0.0)
+    x, offered = atoms.positions, subject.offered(atoms)
+    noise = dict.fromkeys(offered, 0.0)
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
@@ -180,14 +180,14 @@ def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: fl
         for spacing in SPACINGS:
             nearby = [strained(moved(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():
-                values = np.array([np.ravel(subject.ask(what, there)) for there in nearby])
+                values = np.array([np.ravel(subject.ask(what, moved_atoms)) for moved_atoms in nearby])
                 noise[what] = max(deviation, _deviation(values))
         plus, minus = moved(atoms, x + 2.0**-10 * v), moved(atoms, x - 2.0**-10 * v)
         change = subject.ask("energy", plus) - subject.ask("energy", minus)
         slope = max(slope, abs(change) / (2.0**-9 * size))
-        if "forces" in found:
+        if "forces" in offered:
             bent = abs(subject.ask("forces", plus) - subject.ask("forces", minus)).max() / (2.0**-9 * size)
             bend = max(bend, float(bent))
-    pull = float(abs(subject.ask("forces", atoms)).sum()) if "forces" in found else slope * len(atoms)
+    pull = float(abs(subject.ask("forces", atoms)).sum()) if "forces" in offered else slope * len(atoms)
     extent = float(np.ptp(x, axis=0).max()) + float(atoms.cell.lengths().max(initial=0.0))
     return Rounding(noise, pull, bend, len(atoms), float(atoms.cell.volume) or math.inf, extent)

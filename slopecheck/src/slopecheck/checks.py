@@ -60,7 +60,7 @@ class Checks:
         steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
         near = [p.outputs(p.nudged(p.x, EPSILON)) for _ in range(3)]
         for k, y in enumerate(self.y):
-            moves = [abs(there[k] - y) / h for h, there in steps if there[k].shape == y.shape]
+            moves = [abs(outputs[k] - y) / h for h, outputs in steps if outputs[k].shape == y.shape]
             own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
             noise = np.max(
                 [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
@@ -117,19 +117,19 @@ class Checks:
         divided out.
         """
         x, w, u = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u))
-        found = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u))
-        return [g / factor for g in found[: len(x)]]
+        gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u))
+        return [g / factor for g in gradients[: len(x)]]
 
     def rounded_gradient(self, order: int) -> list[Rounded]:
         """Return the gradients, with rounding errors estimated from changes in the last bits of all numbers."""
-        others = [self.gradient(order, EPSILON) for _ in range(3)]
-        others += [self.gradient(order, factor=self._factor()) for _ in range(3)]
-        found = []
+        repeated = [self.gradient(order, EPSILON) for _ in range(3)]
+        repeated += [self.gradient(order, factor=self._factor()) for _ in range(3)]
+        rounded = []
         for k, g in enumerate(self.gradient(order)):
-            seen = np.max([abs(other[k] - g) for other in others], axis=0) + EPSILON * abs(g)
+            seen = np.max([abs(other[k] - g) for other in repeated], axis=0) + EPSILON * abs(g)
             believed = np.minimum(seen, UNSURE * abs(g).max(initial=0))
-            found.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
-        return found
+            rounded.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
+        return rounded
 
     def _along(self, order: int, k: int) -> Callable[[np.ndarray], float]:
         """Return the scalar function of an order, as a function of input `k` only."""
@@ -159,21 +159,21 @@ class Checks:
             start, phi = time.perf_counter(), self._along(order, k)
             v, sizes = p.direction(x, g.values), np.maximum(abs(x), max(magnitude(x), 1e-3 * float(abs(x).max())))
             noise = noise_of(phi, x, v, scale)
-            found = examine(phi, g, x, v, scale, noise)
+            verdict = examine(phi, g, x, v, scale, noise)
             elements = self._elements(order, k, phi, g, sizes, noise)
             # Steps of the size of large elements may take small ones out of the domain, or across a pole.
             narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
-            if found.problem:
+            if verdict.problem:
                 own = examine(phi, g, x, narrow, scale, noise_of(phi, x, narrow, scale))
-                found = min(found, own, key=lambda f: (bool(f.problem), f.inconclusive))
+                verdict = min(verdict, own, key=lambda f: (bool(f.problem), f.inconclusive))
             if not elements.passed:
                 noise = noise_of(phi, x, narrow, scale)
-                others = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise)
-                elements = min(elements, others, key=lambda c: (not c.passed, c.inconclusive))
-            note = f"{elements.note}; {found.note}" if elements.failed and found.problem else found.note
-            unsure = found.inconclusive and not elements.failed
-            check = self.check("differences", order, self._label(k), found.best, found.tolerance, note, unsure)
-            yield replace(check, order=found.order, seconds=time.perf_counter() - start, curve=found.curve)
+                by_value = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise)
+                elements = min(elements, by_value, key=lambda c: (not c.passed, c.inconclusive))
+            note = f"{elements.note}; {verdict.note}" if elements.failed and verdict.problem else verdict.note
+            unsure = verdict.inconclusive and not elements.failed
+            check = self.check("differences", order, self._label(k), verdict.best, verdict.tolerance, note, unsure)
+            yield replace(check, order=verdict.order, seconds=time.perf_counter() - start, curve=verdict.curve)
             yield elements
 
     def _elements(
@@ -182,8 +182,8 @@ class Checks:
         """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
         x = self.p.x[k]
         chosen = self.p.rng.permutation(x.size)
-        alone, others = chosen[:ELEMENTS, None], np.array_split(chosen[ELEMENTS:], GROUPS)
-        groups = [*alone, *(group for group in others if group.size)]
+        alone, halves = chosen[:ELEMENTS, None], np.array_split(chosen[ELEMENTS:], GROUPS)
+        groups = [*alone, *(group for group in halves if group.size)]
         ratio, note, unsure = worst_part(
             phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number"
         )
@@ -226,9 +226,9 @@ class Checks:
     def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
         """Compare dtype, shape and device of a derivative with those of the argument in which it is one."""
         p, what = self.p, ("gradient", "second derivative")[order - 1]
-        found, note = p.host(derivative, f"{what} in {name}"), ""
-        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
-            note = f"{what} is {found.dtype} {found.shape}; expected {wanted.dtype} {wanted.shape}, as the {name[:-2]}"
+        array, note = p.host(derivative, f"{what} in {name}"), ""
+        if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
+            note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as the {name[:-2]}"
         elif p.framework.place(derivative) != p.framework.place(argument):
             note = f"{what} is on {p.framework.place(derivative)}; expected {p.framework.place(argument)}"
         return self.check("form", order, name, float(bool(note)), 0.0, note)
@@ -243,8 +243,8 @@ class Checks:
 
     def _bits(self, kind: str, what: str, calls: Sequence[Sequence[Arrays]], of: str = "") -> Iterator[Check]:
         """Check that calls have given equal bits."""
-        for order, (first, *others) in enumerate(zip(*calls, strict=True)):
-            worst = any(a.tobytes() != b.tobytes() for other in others for a, b in zip(first, other, strict=True))
+        for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
+            worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
             note = f"results differ {what}" if worst else ""
             yield self.check(kind, order, PARTS[order] + of, float(worst), 0.0, note)
 
@@ -279,11 +279,11 @@ class Checks:
                 yield self._alike(2, f"{self._label(k)} alone", second, parts[-1][k], _size(parts[-1][k]))
         if parts:
             yield from self._sums(2, "directions", parts, whole[1])
-        given = [k for k, w in enumerate(self.w) if w.size]
-        if len(given) > 1:
+        used = [k for k, w in enumerate(self.w) if w.size]
+        if len(used) > 1:
             for order in self.orders:
                 parts = []
-                for k in given:
+                for k in used:
                     a = self._arguments()
                     a.cotangents = [g if i == k else None for i, g in enumerate(a.cotangents)]
                     parts.append(p.results(order, a)[: len(p.x)])
@@ -295,8 +295,8 @@ class Checks:
             name = self._label(k) if k < len(self.p.x) else f"cotangent {k - len(self.p.x)}"
             yield self._alike(order, f"{name}, sum over {what}", sum(terms), whole[k], sum(map(_size, terms)))
 
-    def _alike(self, order: int, what: str, found: Any, expected: np.ndarray, usual: float) -> Check:
-        error = _relative(np.asarray(found), expected, usual)
+    def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
+        error = _relative(np.asarray(array), expected, usual)
         allowed, unsure = self._allowed(error, order)
         note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call"
         return self.check("alone", order, what, error, allowed, note, unsure)
@@ -314,8 +314,8 @@ class Checks:
             near = self._results(
                 self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, self.w, self.u))), lowest
             )
-            there = [a for part in near for a in part]
-            rounding = max(rounding, *(_relative(b, a, 0.0) for a, b in zip(here, there, strict=True)))
+            nearby = [a for part in near for a in part]
+            rounding = max(rounding, *(_relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = ROUNDING + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
@@ -361,13 +361,13 @@ class Checks:
             return
         allowed, unsure = ROUNDING, False
         try:
-            found = self._results(other, lowest)
+            results = self._results(other, lowest)
         except Exception as error:  # any error for this layout
             worst, note = math.inf, f"raises only in this layout: {message_of(error)}"
         else:
             errors = [
                 (_relative(a, b, size), PARTS[lowest + part])
-                for part, rows in enumerate(zip(found, right, usual, strict=True))
+                for part, rows in enumerate(zip(results, right, usual, strict=True))
                 for a, b, size in zip(*rows, strict=True)
             ]
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
@@ -383,8 +383,8 @@ class Checks:
                 continue
             try:
                 chosen = p.rng.permutation(x.size)[:SPOILT]
-                found = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
-                flat, spread = next(((flat, masks) for flat, masks in found if masks), (0, []))
+                spreads = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
+                flat, spread = next(((flat, masks) for flat, masks in spreads if masks), (0, []))
                 unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
             except Exception as error:  # a function may refuse NaN and distant points
                 yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
@@ -474,16 +474,16 @@ class Checks:
         def right(x: Arrays, w: Arrays, u: Arrays) -> list[Arrays]:
             return self._results(p.arguments(x, w, u))
 
-        known = right(exact, *same)
+        exact_results = right(exact, *same)
         try:
-            found = right(small, w, u)
+            results = right(small, w, u)
         except Exception as error:  # a function with float64 parameters may refuse float32
             yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
             return
         moved = [right(*(p.nudged(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
-        last = self._last_bits(known, exact, *same)
+        last = self._last_bits(exact_results, exact, *same)
         noise: list[list[float]] | None = None
-        for order, parts in enumerate(zip(found, known, strict=True)):
+        for order, parts in enumerate(zip(results, exact_results, strict=True)):
             for i, (got, expected) in enumerate(zip(*parts, strict=True)):
                 if not expected.size:
                     continue
@@ -509,13 +509,13 @@ class Checks:
             f" {i}" if number < 0 or order < 2 else f" in cotangent {number}"
         )
 
-    def _last_bits(self, known: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays) -> list[list[float]]:
+    def _last_bits(self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays) -> list[list[float]]:
         """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""
-        of_outputs = dot([a for a in w if a.size], [a for a in known[0] if a.size])[1]
-        of_gradients = dot(u, known[1])[1] if self.orders else 0.0
-        found = [[0.0] * len(known[0]), [FLOAT32 * of_outputs / magnitude(a) for a in x]]
+        of_outputs = dot([a for a in w if a.size], [a for a in results[0] if a.size])[1]
+        of_gradients = dot(u, results[1])[1] if self.orders else 0.0
+        first_orders = [[0.0] * len(results[0]), [FLOAT32 * of_outputs / magnitude(a) for a in x]]
         seconds = [FLOAT32 * (of_outputs + of_gradients) / magnitude(a) for a in x]
-        return [*found, seconds + [FLOAT32 * _size(y) for y in known[0] if y.size]]
+        return [*first_orders, seconds + [FLOAT32 * _size(y) for y in results[0] if y.size]]
 
     def _noise_in_float32(self, w: Arrays, u: Arrays) -> list[list[float]]:
         """Return the standard deviation of the rounding in float32 of each result.
@@ -573,13 +573,13 @@ class Checks:
         self, kind: str, sides: Callable[..., tuple[float, float, float]], other: Arrays, last: float
     ) -> Check:
         """Compare two sums that are equal; an error below the last bit of `last`, from which they derive, is none."""
-        given = self.p.x, self.w, self.u, other
-        left, right, scale = sides(*given)
+        arguments = self.p.x, self.w, self.u, other
+        left, right, scale = sides(*arguments)
         scale = scale or last or 1.0
         error = abs(left - right) / scale
         # Estimate rounding from small changes of all numbers, which hardly change an error of the derivative.
-        others = [sides(*(self.p.nudged(a, stir) for a in given)) for stir in STIRS for _ in range(2)]
-        rounding = max(abs((a - b) - (left - right)) for a, b, _ in others) / scale + EPSILON * last / scale
+        nudged = [sides(*(self.p.nudged(a, stir) for a in arguments)) for stir in STIRS for _ in range(2)]
+        rounding = max(abs((a - b) - (left - right)) for a, b, _ in nudged) / scale + EPSILON * last / scale
         allowed = MARGIN * (ROUNDING + min(rounding, UNSURE) + EPSILON * last / scale)
         note, unsure = "", False
         if not error <= allowed:
@@ -600,14 +600,14 @@ def _size(array: np.ndarray) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _relative(found: np.ndarray, expected: np.ndarray, usual: float) -> float:
+def _relative(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
     """Return the largest difference relative to the largest expected or usual magnitude; NaNs are equal."""
-    if found.shape != expected.shape:
+    if array.shape != expected.shape:
         return math.inf
-    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    same = (array == expected) | (np.isnan(array) & np.isnan(expected))
     if same.all():
         return 0.0
-    return float(abs(found - expected)[~same].max()) / (max(_size(expected), usual) or 1.0)
+    return float(abs(array - expected)[~same].max()) / (max(_size(expected), usual) or 1.0)
 
 
 KINDS: Mapping[str, int] = {

@@ -105,8 +105,8 @@ def function(
             raise
         except Exception as error:  # of the user's statements
             raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
-        given = first if second is None else (first, second)
-        return result_of(own, inputs, order, framework, given, left_out, seconds, options["seed"], interrupted)
+        derivatives = first if second is None else (first, second)
+        return result_of(own, inputs, order, framework, derivatives, left_out, seconds, options["seed"], interrupted)
 
     _run(ctx, name, check, **options)
 

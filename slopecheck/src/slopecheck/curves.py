@@ -61,8 +61,8 @@ class Rounded:
         The derivative along a step of relative length h is then known to the square of h times this number.
         """
         total = float(np.sum(abs(self.values) * size))
-        found = float(np.sum(self.doubt * size)) / (EPSILON * total) if total > 0 else 1.0
-        return max(1.0, found)
+        factor = float(np.sum(self.doubt * size)) / (EPSILON * total) if total > 0 else 1.0
+        return max(1.0, factor)
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale:
         rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
         errors.append(abs(change - product) / size)
         floors.append(MARGIN * (rounding / size + 2.0**-50))
-        known = (h * turning) ** 2 if h * turning < SHORT else math.inf
-        doubts.append(MARGIN * (doubt / size + 2.0**-50 + known))
+        truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
+        doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
     return _judged(errors, floors, doubts, one_sided(phi, x, v, noise))
 
 
@@ -177,8 +177,8 @@ class Part:
     @property
     def ratio(self) -> float:
         """Error over tolerance; infinity if either is NaN."""
-        found = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
-        return found if math.isfinite(found) else math.inf
+        quotient = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
+        return quotient if math.isfinite(quotient) else math.inf
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -195,12 +195,12 @@ def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: f
     elements = np.flatnonzero(v)
     if not np.isfinite(gradient.values.flat[elements]).all():
         return Part(elements, math.inf, 0.0, math.nan)
-    found = _along(phi, gradient, x, v, noise, NEAR)
-    if found.error <= found.allowed:
-        return found
+    part = _along(phi, gradient, x, v, noise, NEAR)
+    if part.error <= part.allowed:
+        return part
     nearer = _along(phi, gradient, x, v, noise, NEARER)
-    blind = nearer.error <= nearer.allowed and not nearer.allowed < found.error
-    return replace(found, decided=False) if blind else nearer
+    blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
+    return replace(part, decided=False) if blind else nearer
 
 
 def _along(
@@ -260,21 +260,21 @@ def worst_part(
     def worst(groups: Iterable[np.ndarray]) -> Part:
         return max(map(judged, groups), key=lambda part: part.rank)
 
-    found = worst(groups)
-    while found.ratio > 1 and found.elements.size > 1:
-        half = worst(np.array_split(found.elements, 2))
-        if not half.ratio > 1 or half.decided < found.decided:
+    largest = worst(groups)
+    while largest.ratio > 1 and largest.elements.size > 1:
+        half = worst(np.array_split(largest.elements, 2))
+        if not half.ratio > 1 or half.decided < largest.decided:
             break
-        found = half
-    if found.ratio <= 1:
-        return found.ratio, "", False
+        largest = half
+    if largest.ratio <= 1:
+        return largest.ratio, "", False
     v = np.zeros_like(x)
-    v.flat[found.elements] = sizes.flat[found.elements]
+    v.flat[largest.elements] = sizes.flat[largest.elements]
     sides = one_sided(phi, x, v, noise)
-    inconclusive = not (found.decided or sides)
+    inconclusive = not (largest.decided or sides)
     hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
-    texts = _told(found, gradient, sizes, named), hidden
-    return found.ratio, "; ".join(filter(None, texts)), inconclusive
+    texts = _told(largest, gradient, sizes, named), hidden
+    return largest.ratio, "; ".join(filter(None, texts)), inconclusive
 
 
 def _told(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:

@@ -175,10 +175,10 @@ class Torch(Framework):
 
     def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
         """Return views of the inputs that require gradients."""
-        found = [x.detach() if self.takes(x) else x for x in inputs]
+        leaves = [x.detach() if self.takes(x) else x for x in inputs]
         for i in wanted:
-            found[i].requires_grad_()
-        return found
+            leaves[i].requires_grad_()
+        return leaves
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         wanted = [i for i, x in enumerate(inputs) if self.takes(x) and x.is_floating_point()]
@@ -210,8 +210,8 @@ class Torch(Framework):
             at = [leaves[i] for i in wanted]
             weights = [None if g is None else g.detach().requires_grad_() for g in cotangents]
             gradients = self._grad(as_tuple(self.function(*leaves)), at, weights, True)
-            given = [g for g in weights if g is not None]
-            second = self._grad(gradients, at + given, directions, False)
+            present = [g for g in weights if g is not None]
+            second = self._grad(gradients, at + present, directions, False)
         of_weights = iter(second[len(at) :])
         return second[: len(at)], [None if g is None else next(of_weights) for g in weights]
 
@@ -253,10 +253,10 @@ class Jax(Framework):
         """Return a function from the wanted inputs to the outputs that have a cotangent."""
 
         def call(*values: Any) -> tuple[Any, ...]:
-            given = list(inputs)
+            arguments = list(inputs)
             for i, value in zip(wanted, values, strict=True):
-                given[i] = value
-            outputs = as_tuple(self.function(*given))
+                arguments[i] = value
+            outputs = as_tuple(self.function(*arguments))
             return tuple(y for y, g in zip(outputs, cotangents, strict=True) if g is not None)
 
         return call
@@ -273,8 +273,8 @@ class Jax(Framework):
         def gradients(values: Any, weights: Any) -> Any:
             return self.jax.vjp(function, *values)[1](weights)
 
-        given = tuple(g for g in cotangents if g is not None)
-        _, pull = self.jax.vjp(gradients, at, given)
+        present = tuple(g for g in cotangents if g is not None)
+        _, pull = self.jax.vjp(gradients, at, present)
         zeros = self.jax.numpy.zeros_like
         of_inputs, of_given = pull(tuple(zeros(x) if u is None else u for x, u in zip(at, directions, strict=True)))
         of_weights = iter(of_given)

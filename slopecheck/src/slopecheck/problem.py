@@ -51,10 +51,10 @@ class Problem:
 
     def native(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         """Return the inputs with the floating ones replaced by `arrays`."""
-        found = self.as_given()
+        inputs = self.as_given()
         for i, array in zip(self.wanted, arrays, strict=True):
-            found[i] = self.framework.from_host(array, self.inputs[i])
-        return found
+            inputs[i] = self.framework.from_host(array, self.inputs[i])
+        return inputs
 
     def host(self, value: Any, what: str) -> np.ndarray:
         """Return the values of an array; raise `CallFailed` unless it is an array of the framework."""
@@ -97,18 +97,18 @@ class Problem:
 
     def returned(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
-        found = [self.host(y, f"output {k}") for k, y in enumerate(as_tuple(self.framework.outputs(inputs)))]
-        return [y if y.dtype.kind == "f" else np.zeros(0) for y in found]
+        outputs = [self.host(y, f"output {k}") for k, y in enumerate(as_tuple(self.framework.outputs(inputs)))]
+        return [y if y.dtype.kind == "f" else np.zeros(0) for y in outputs]
 
     def outputs(self, arrays: Sequence[np.ndarray]) -> Arrays:
         """Return the floating outputs at a point."""
         return self.returned(self.native(arrays))
 
-    def _gradients(self, found: Sequence[Any], expected: Arrays, what: str) -> Arrays:
-        if len(found) != len(expected):
-            raise CallFailed(f"{len(found)} {what}s were returned; expected {len(expected)}")
+    def _gradients(self, gradients: Sequence[Any], expected: Arrays, what: str) -> Arrays:
+        if len(gradients) != len(expected):
+            raise CallFailed(f"{len(gradients)} {what}s were returned; expected {len(expected)}")
         arrays = []
-        for k, (value, like) in enumerate(zip(found, expected, strict=True)):
+        for k, (value, like) in enumerate(zip(gradients, expected, strict=True)):
             array = np.zeros_like(like) if value is None else self.host(value, f"{what} {k}")
             if array.shape != like.shape:
                 raise CallFailed(f"{what} {k} has shape {array.shape}; expected {like.shape}")
@@ -121,11 +121,11 @@ class Problem:
 
     def second(self, a: "Arguments") -> tuple[Arrays, Arrays]:
         """Return the gradients of sum <direction, gradient> with respect to inputs and cotangents."""
-        found = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
-        of_x = self._gradients(found[0], self.x, "second derivative")
-        given = [(g, w) for g, w in zip(found[1], a.cotangents, strict=True) if w is not None]
-        expected = [self.framework.to_host(w) for _, w in given]
-        return of_x, self._gradients([g for g, _ in given], expected, "derivative in cotangent")
+        derivatives = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
+        of_x = self._gradients(derivatives[0], self.x, "second derivative")
+        present = [(g, w) for g, w in zip(derivatives[1], a.cotangents, strict=True) if w is not None]
+        expected = [self.framework.to_host(w) for _, w in present]
+        return of_x, self._gradients([g for g, _ in present], expected, "derivative in cotangent")
 
     def alone(self, k: int, a: "Arguments") -> tuple[np.ndarray, np.ndarray | None]:
         """Return the gradient in floating input `k`, and its second derivative if it has a direction, asked for alone.
@@ -136,8 +136,8 @@ class Problem:
         (first,) = self._gradients(self.framework.vjp(a.inputs, wanted, a.cotangents), like, "gradient")
         if a.directions[k] is None:
             return first, None
-        found, _ = self.framework.vjp2(a.inputs, wanted, a.cotangents, [a.directions[k]])
-        (second,) = self._gradients(found, like, "second derivative")
+        derivatives, _ = self.framework.vjp2(a.inputs, wanted, a.cotangents, [a.directions[k]])
+        (second,) = self._gradients(derivatives, like, "second derivative")
         return first, second
 
     def nudged(self, arrays: Arrays, relative: float) -> Arrays:
@@ -151,8 +151,8 @@ class Problem:
         """
         typical = magnitude(array)
         size = np.maximum(abs(array), typical if math.isfinite(typical) else 1.0)
-        found = size * self.rng.uniform(0.5, 1.0, array.shape) * self.rng.choice([-1.0, 1.0], array.shape)
-        return found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
+        steps = size * self.rng.uniform(0.5, 1.0, array.shape) * self.rng.choice([-1.0, 1.0], array.shape)
+        return steps if gradient is None else np.where(gradient == 0, steps, np.copysign(steps, gradient))
 
     def weights(self, outputs: Arrays) -> Arrays:
         """Return random cotangents."""

@@ -13,11 +13,11 @@ def result(checks: Iterable[Check]) -> str:
     """Return a text with the numbers of checks that passed, failed, are inconclusive, and were not offered."""
     checks = list(checks)
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
-    others = {
+    counts = {
         "inconclusive": sum(c.inconclusive for c in checks),
         "not offered": counted(c for c in checks if not c.offered),
     }
-    return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in others.items() if n)
+    return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in counts.items() if n)
 
 
 def verdict(checks: Iterable[Check], terms: Terms) -> str:

@@ -152,12 +152,12 @@ class DerivativeError(AssertionError):
     what = "checks of its derivatives"
 
     def __init__(self, result: Result) -> None:
-        found = result.failures
+        failed = result.failures
         # The failure of an element is also in the line of its input.
         told = [
-            c for c in found if c.kind != "elements" or not any(c.note in other.note for other in found if other != c)
+            c for c in failed if c.kind != "elements" or not any(c.note in other.note for other in failed if other != c)
         ]
-        lines = [f"{result.name}: {len(found)} of {len(result.checks)} {self.what} failed"]
+        lines = [f"{result.name}: {len(failed)} of {len(result.checks)} {self.what} failed"]
         for c in told[:10]:
             order = f"{result.cases} {c.case}, " if c.case else ""
             of = f" ({order}{c.field})" if c.field else ""

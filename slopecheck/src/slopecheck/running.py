@@ -85,16 +85,16 @@ def _made(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
     while number < len(plan.steps):
         yield number
-        found: list[Check] = []
+        checks: list[Check] = []
 
-        def collect(found: list[Check] = found, number: int = number) -> Mapping[str, Any]:
-            found.extend(plan.make(number))
+        def collect(checks: list[Check] = checks, number: int = number) -> Mapping[str, Any]:
+            checks.extend(plan.make(number))
             return {}
 
         problem = observe(collect).problem
         if problem:
-            found.append(plan.lost(number, problem.removeprefix("CallFailed: ")))
-        yield found
+            checks.append(plan.lost(number, problem.removeprefix("CallFailed: ")))
+        yield checks
         number = _next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 
 

@@ -101,12 +101,12 @@ def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[in
         if own > 1 and own >= around.max():
             sides = fourth[i + 1 :][NEIGHBOURS], fourth[:i][::-1][NEIGHBOURS]
             scores[i] = own / min((float(np.median(side)) for side in sides if side.size), default=1.0)
-    found = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > STANDS_OUT]
+    indices = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > STANDS_OUT]
     differs = np.flatnonzero((values != values[-1]).any(axis=1))
     if differs.size and differs[-1] < len(values) - ORDER:
-        found.insert(0, max(0, int(differs[-1]) - ORDER // 2 + 1))
+        indices.insert(0, max(0, int(differs[-1]) - ORDER // 2 + 1))
     apart: list[int] = []
-    for i in found:
+    for i in indices:
         if all(abs(i - j) > ORDER for j in apart):
             apart.append(i)
     return apart
@@ -118,9 +118,9 @@ def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[
     wrong = ~np.isfinite(values).all(axis=1)
     if wrong.any():
         return [Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))]
-    found = []
+    jumps = []
     for i in places(points, values, noise)[:most]:
         low, high = points[max(0, i - 1)], points[min(len(points) - 1, i + ORDER + 1)]
         if jump := refine(f, float(low), float(high), noise):
-            found.append(jump)
-    return sorted(found, key=lambda jump: jump.at)
+            jumps.append(jump)
+    return sorted(jumps, key=lambda jump: jump.at)

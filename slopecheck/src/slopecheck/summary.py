@@ -56,8 +56,8 @@ def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
     for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
         group = [c for c in groups[key] if c.offered]
         accuracy = worst([c for c in group if c.kind == "accuracy"])
-        others = [c for c in group if c.kind not in ("accuracy", *terms.curves)]
-        made = f"{sum(c.passed for c in others)}/{len(others)}" if others else "-"
+        rest = [c for c in group if c.kind not in ("accuracy", *terms.curves)]
+        made = f"{sum(c.passed for c in rest)}/{len(rest)}" if rest else "-"
         absent = counted(c for c in groups[key] if not c.offered)
         rows.append(
             Row(

@@ -1,4 +1,4 @@
-"""What is known of one mistake, and what torch's own checks say of it."""
+"""One mistake: description, expected check, and the verdicts of torch's own checks."""
 
 import functools
 import warnings
@@ -18,14 +18,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Entry:
-    """A faulty function of torch's tensors and its repaired twin."""
+    """A faulty function of torch tensors and its corrected version."""
 
     name: str
     source: str  # project and number of the public issue; empty for a kind of mistake
     what: str  # what is wrong, in one sentence
     faulty: Callable[..., Any]
     repaired: Callable[..., Any]
-    inputs: Callable[[], tuple[Any, ...]]  # makes tensors of float64, or of integers, the same ones each time
+    inputs: Callable[[], tuple[Any, ...]]  # returns the same tensors, of float64 or integers, each time
     check: str  # kind of the check that fails
     order: int  # of the derivatives at which it fails
 
@@ -58,7 +58,7 @@ def mistake(
 
 
 def with_gradient(gradient: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function of tensors, which it decorates, a gradient of one's own.
+    """Decorate a function of tensors with a custom gradient.
 
     `gradient` takes the cotangent and the inputs; it returns the gradients in these, None for integers.
     """
@@ -89,9 +89,9 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
-    """Return what a check of torch's, `gradcheck` or `gradgradcheck`, says of a function at its defaults.
+    """Return the verdict of torch's `gradcheck` or `gradgradcheck`, with default settings, on a function.
 
-    That is "finds it", "**passes it**", or the error that the function itself raised, or autograd.
+    It is "finds it", "**passes it**", or the error that the function or autograd raised.
     """
     at = [x.clone().requires_grad_() if x.is_floating_point() else x.clone() for x in inputs]
     with warnings.catch_warnings():

@@ -13,13 +13,13 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m trigraph.compat", description=main.__doc__)
     parser.add_argument("script")
     parser.add_argument("args", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
-    if not os.path.isfile(given.script):
-        parser.error(f"{given.script} is no file")
+    arguments = parser.parse_args()
+    if not os.path.isfile(arguments.script):
+        parser.error(f"{arguments.script} is no file")
     install()
-    sys.argv = [given.script, *given.args]
-    sys.path[0] = os.path.dirname(os.path.abspath(given.script))
-    runpy.run_path(given.script, run_name="__main__")
+    sys.argv = [arguments.script, *arguments.args]
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
+    runpy.run_path(arguments.script, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -125,8 +125,8 @@ def graph_arguments(draw: Draw, kind: str | None, index: Any) -> dict[str, Any]:
     if kind in ("csc", "edges"):
         return {"graph": draw((csc if kind == "csc" else edge_graph)(index=index))}
     triplets = draw(segments(index=index))
-    found = {"triplets": triplets}
+    graphs = {"triplets": triplets}
     if kind == "bilinear":
-        found["atoms"] = draw(segments(index=index, num_members=triplets.num_segments))
-        found["idx_in"] = draw(segments(index=index, num_members=triplets.num_members))
-    return found
+        graphs["atoms"] = draw(segments(index=index, num_members=triplets.num_segments))
+        graphs["idx_in"] = draw(segments(index=index, num_members=triplets.num_members))
+    return graphs
