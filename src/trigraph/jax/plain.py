@@ -147,14 +147,14 @@ def mha_gat_n2n(v: Values, s: Values, a: Values) -> Values:
     heads, dst, number = (s["num_heads"], s["dim_head"]), v["destinations"], s["num_dst_nodes"]
     weights = v["attention_weights"].reshape(-1, *heads)
     x = v["src_embedding"].reshape(-1, *heads)
-    raw = (x * weights[0]).sum(-1)[v["indices"]] + (v["dst_embedding"].reshape(-1, *heads) * weights[1]).sum(-1)[dst]
+    score = (x * weights[0]).sum(-1)[v["indices"]] + (v["dst_embedding"].reshape(-1, *heads) * weights[1]).sum(-1)[dst]
     if "edge_embedding" in v:
-        raw = raw + (v["edge_embedding"].reshape(-1, *heads) * weights[2]).sum(-1)[v["edge_ids"]]
-    scores = ACTIVATIONS[a["activation"]](raw, a["negative_slope"])
-    largest = jax.ops.segment_max(jax.lax.stop_gradient(scores), dst, number)
-    powers = jnp.exp(scores - largest[dst])
-    shares = powers / _sum(powers, dst, number)[dst]
-    out = _sum(shares[:, :, None] * x[v["indices"]], dst, number)
+        score = score + (v["edge_embedding"].reshape(-1, *heads) * weights[2]).sum(-1)[v["edge_ids"]]
+    logit = ACTIVATIONS[a["activation"]](score, a["negative_slope"])
+    peak = jax.ops.segment_max(jax.lax.stop_gradient(logit), dst, number)
+    powers = jnp.exp(logit - peak[dst])
+    alpha = powers / _sum(powers, dst, number)[dst]
+    out = _sum(alpha[:, :, None] * x[v["indices"]], dst, number)
     return {"output_embedding": out.reshape(number, -1) if a["concat_heads"] else out.mean(1)}
 
 

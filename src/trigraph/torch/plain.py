@@ -157,19 +157,19 @@ def agg_edge_to_edge(values: Values, others: Values) -> tuple[Tensor, ...]:
     return (scatter(e, values["embedding"][f] * (p @ W2.T), graph.num_edges),)
 
 
-def act(raw: Tensor, activation: str, slope: float) -> Tensor:
+def act(score: Tensor, activation: str, slope: float) -> Tensor:
     """Return the activation of attention scores; at 0 its derivatives are those of the negative side."""
     if activation == "ReLU":
-        return torch.where(raw <= 0, 0.0, raw)
+        return torch.where(score <= 0, 0.0, score)
     if activation == "LeakyReLU":
-        return torch.where(raw <= 0, slope * raw, raw)
+        return torch.where(score <= 0, slope * score, score)
     if activation == "ELU":
-        return torch.where(raw <= 0, torch.expm1(torch.where(raw <= 0, raw, 0.0)), raw)
-    return {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "linear": lambda t: t}[activation](raw)
+        return torch.where(score <= 0, torch.expm1(torch.where(score <= 0, score, 0.0)), score)
+    return {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "linear": lambda t: t}[activation](score)
 
 
 def mha_gat_n2n(values: Values, others: Values) -> tuple[Tensor, ...]:
-    """out_i = sum post x_j, with post the softmax of act(raw) over the in-edges of i."""
+    """out_i = sum alpha x_j, with alpha the softmax of act(score) over the in-edges of i."""
     graph, heads, weights = others["graph"], others["num_heads"], values["attention_weights"]
     part = parts(graph)
     i = repeated(part["offsets"], len(part["indices"]))
@@ -178,13 +178,13 @@ def mha_gat_n2n(values: Values, others: Values) -> tuple[Tensor, ...]:
     # Half-precision numbers are computed with in the dtype of the weights.
     x = [values[n].to(weights.dtype).unflatten(1, (heads, -1)) for n in given]
     a = weights.view(len(x), heads, -1)
-    raw = sum((ak * xk).sum(2).index_select(0, index) for ak, xk, index in zip(a, x, given.values(), strict=True))
-    pre = act(raw, others["activation"], others["negative_slope"])
-    n, fixed = graph.num_dst_nodes, pre.detach()
-    peak = fixed.new_zeros(n, heads).scatter_reduce(0, i[:, None].expand_as(pre), fixed, "amax", include_self=False)
-    powers = torch.exp(pre - peak[i])
-    post = powers / scatter(i, powers, n)[i]
-    out = scatter(i, post[:, :, None] * x[0].index_select(0, part["indices"]), n)
+    score = sum((ak * xk).sum(2).index_select(0, index) for ak, xk, index in zip(a, x, given.values(), strict=True))
+    logit = act(score, others["activation"], others["negative_slope"])
+    n, fixed = graph.num_dst_nodes, logit.detach()
+    peak = fixed.new_zeros(n, heads).scatter_reduce(0, i[:, None].expand_as(logit), fixed, "amax", include_self=False)
+    powers = torch.exp(logit - peak[i])
+    alpha = powers / scatter(i, powers, n)[i]
+    out = scatter(i, alpha[:, :, None] * x[0].index_select(0, part["indices"]), n)
     out = out.flatten(1) if others["concat_heads"] else out.sum(1) / heads
     return (out.to(values["src_embedding"].dtype),)
 
