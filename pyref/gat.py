@@ -1,9 +1,9 @@
 """Graph attention in NumPy.
 
 Per head and position (an in-edge of i from j), with attention weights a_s, a_d, a_e for source, destination and edge:
-raw = a_s.x_j + a_d.x_i + a_e.f_e, pre = act(raw), post = softmax of pre over the in-edges of i;
-out_i = sum post x_j, with the heads concatenated or averaged. The features of a position are stacked: x[0] = x_j,
-x[1] = x_i and, with edge features, x[2] = f_e, so that raw = sum_k a[k].x[k].
+score = a_s.x_j + a_d.x_i + a_e.f_e, logit = act(score), alpha = softmax of logit over the in-edges of i;
+out_i = sum alpha x_j, with the heads concatenated or averaged. The features of a position are stacked: x[0] = x_j,
+x[1] = x_i and, with edge features, x[2] = f_e, so that score = sum_k a[k].x[k].
 """
 
 import numpy as np
@@ -30,65 +30,65 @@ def split_weights(attention_weights, x):
     return attention_weights.reshape(len(x), x.shape[2], x.shape[3])
 
 
-def score(a, x):
+def scores(a, x):
     """sum_k a[k].x[k] of every position and head."""
     return np.einsum("khd,kphd->ph", a, x)
 
 
-def sigmoid(raw):
-    """1 / (1 + exp(-raw)) without overflow; scipy's is 0 in float32 where the result is subnormal."""
-    e = np.exp(-abs(raw))
-    return np.where(raw <= 0, e, 1) / (1 + e)
+def sigmoid(score):
+    """1 / (1 + exp(-score)) without overflow; scipy's is 0 in float32 where the result is subnormal."""
+    e = np.exp(-abs(score))
+    return np.where(score <= 0, e, 1) / (1 + e)
 
 
-def act(raw, activation, negative_slope):
+def act(score, activation, negative_slope):
     """Activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
-    positive = ~(raw <= 0)
+    positive = ~(score <= 0)
     if activation == "ReLU":
-        return masked(positive, raw)
+        return masked(positive, score)
     if activation == "LeakyReLU":
-        return np.where(positive, raw, negative_slope * raw)
+        return np.where(positive, score, negative_slope * score)
     if activation == "ELU":
-        return np.where(positive, raw, np.expm1(np.minimum(raw, 0)))
+        return np.where(positive, score, np.expm1(np.minimum(score, 0)))
     if activation == "sigmoid":
-        return sigmoid(raw)
-    return np.tanh(raw) if activation == "tanh" else raw
+        return sigmoid(score)
+    return np.tanh(score) if activation == "tanh" else score
 
 
-def act_slope(raw, t, activation, negative_slope):
-    """act'(raw) t. At raw = 0 it takes the value of the negative side."""
-    positive = ~(raw <= 0)
+def act_slope(score, t, activation, negative_slope):
+    """act'(score) t. At score = 0 it takes the value of the negative side."""
+    positive = ~(score <= 0)
     if activation == "ReLU":
         return masked(positive, t)
     if activation == "LeakyReLU":
         return np.where(positive, t, negative_slope * t)
     if activation == "ELU":
-        return np.where(positive, t, np.exp(np.minimum(raw, 0)) * t)
+        return np.where(positive, t, np.exp(np.minimum(score, 0)) * t)
     if activation == "sigmoid":
-        return sigmoid(raw) * (1 - sigmoid(raw)) * t
-    return (1 - np.tanh(raw) ** 2) * t if activation == "tanh" else t
+        return sigmoid(score) * (1 - sigmoid(score)) * t
+    return (1 - np.tanh(score) ** 2) * t if activation == "tanh" else t
 
 
-def act_curvature(raw, t, activation):
-    """act''(raw) t."""
+def act_curvature(score, t, activation):
+    """act''(score) t."""
     if activation == "ELU":
-        return masked(raw <= 0, np.exp(np.minimum(raw, 0)) * t)
+        return masked(score <= 0, np.exp(np.minimum(score, 0)) * t)
     if activation == "sigmoid":
-        return sigmoid(raw) * (1 - sigmoid(raw)) * (1 - 2 * sigmoid(raw)) * t
-    return -2 * np.tanh(raw) * (1 - np.tanh(raw) ** 2) * t if activation == "tanh" else np.zeros_like(t)
+        return sigmoid(score) * (1 - sigmoid(score)) * (1 - 2 * sigmoid(score)) * t
+    return -2 * np.tanh(score) * (1 - np.tanh(score) ** 2) * t if activation == "tanh" else np.zeros_like(t)
 
 
-def softmax(pre, i, num_dst_nodes):
+def softmax(logit, i, num_dst_nodes):
     """Softmax over the positions of each destination."""
-    peak = np.full((num_dst_nodes, pre.shape[1]), -np.inf, pre.dtype)
-    np.maximum.at(peak, i, pre)
-    e = np.exp(pre - peak[i])
+    peak = np.full((num_dst_nodes, logit.shape[1]), -np.inf, logit.dtype)
+    np.maximum.at(peak, i, logit)
+    e = np.exp(logit - peak[i])
     return e / scatter(i, e, num_dst_nodes)[i]
 
 
-def mean(post, t, i, num_dst_nodes):
-    """Mean of t over the positions of each destination, weighted by post and repeated for each position."""
-    return scatter(i, post * t, num_dst_nodes)[i]
+def mean(alpha, t, i, num_dst_nodes):
+    """Mean of t over the positions of each destination, weighted by alpha and repeated for each position."""
+    return scatter(i, alpha * t, num_dst_nodes)[i]
 
 
 def join_heads(out, concat_heads):
@@ -128,14 +128,14 @@ def mha_gat_n2n_fwd(
     edge_embedding=None,
     return_softmax_scores=False,
 ):
-    """out_i = sum post x_j."""
+    """out_i = sum alpha x_j."""
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
-    pre = act(score(split_weights(attention_weights, x), x), activation, negative_slope)
-    post = softmax(pre, i, n)
-    out = scatter(i, post[:, :, None] * x[0], n)
-    scores = np.ascontiguousarray([pre.T, post.T]) if return_softmax_scores else None
-    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), scores)
+    logit = act(scores(split_weights(attention_weights, x), x), activation, negative_slope)
+    alpha = softmax(logit, i, n)
+    out = scatter(i, alpha[:, :, None] * x[0], n)
+    softmax_scores = np.ascontiguousarray([logit.T, alpha.T]) if return_softmax_scores else None
+    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), softmax_scores)
 
 
 def mha_gat_n2n_bwd(
@@ -152,21 +152,24 @@ def mha_gat_n2n_bwd(
     softmax_scores=None,
     wrt=None,
 ):
-    """With dpost = g.x_j, dpre = post (dpost - sum post dpost), draw = act' dpre: x[k] gets a[k] draw, x_j post g."""
+    """With u = g.x_j, grad_logit = alpha (u - sum alpha u), grad_score = act' grad_logit.
+
+    x[k] gets a[k] grad_score, and x_j also alpha g.
+    """
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     a = split_weights(attention_weights, x)
-    raw = score(a, x)
-    post = softmax(act(raw, activation, negative_slope), i, n) if softmax_scores is None else softmax_scores[1].T
+    score = scores(a, x)
+    alpha = softmax(act(score, activation, negative_slope), i, n) if softmax_scores is None else softmax_scores[1].T
     g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
-    dpost = (g * x[0]).sum(2)
-    dpre = post * (dpost - mean(post, dpost, i, n))
-    draw = act_slope(raw, dpre, activation, negative_slope)
-    rows = a[:, None] * draw[:, :, None]
-    rows[0] += post[:, :, None] * g
+    u = (g * x[0]).sum(2)
+    grad_logit = alpha * (u - mean(alpha, u, i, n))
+    grad_score = act_slope(score, grad_logit, activation, negative_slope)
+    rows = a[:, None] * grad_score[:, :, None]
+    rows[0] += alpha[:, :, None] * g
     fields = embedding_gradients(rows, graph)
     return results(
-        "mha_gat_n2n_bwd", wrt, attention_weights=lambda: np.einsum("ph,kphd->khd", draw, x).reshape(-1), **fields
+        "mha_gat_n2n_bwd", wrt, attention_weights=lambda: np.einsum("ph,kphd->khd", grad_score, x).reshape(-1), **fields
     )
 
 
@@ -187,41 +190,43 @@ def mha_gat_n2n_bwd2(
     edge_embedding=None,
     wrt=None,
 ):
-    """Gradient of sum g outdot. Names ending in dot are derivatives along the cotangents gg_.
+    """Gradient of sum g out_dot. Names ending in _dot are derivatives along the cotangents gg_.
 
-    postdot = post c with c = predot - sum post predot, and outdot_i = sum postdot x_j + post xdot_j. With u = g.x_j
-    and its mean U = sum post u, the cotangent of predot is post (u - U), and that of post is g.xdot_j + c (u - U), up
-    to a constant for each destination, which the derivative of the softmax cancels.
+    alpha_dot = alpha gamma with gamma = logit_dot - sum alpha logit_dot, and out_dot_i = sum alpha_dot x_j + alpha
+    x_dot_j. With u = g.x_j and delta = u - sum alpha u, the cotangent of logit_dot is alpha delta, and that of alpha is
+    t = g.x_dot_j + gamma delta, up to a constant for each destination, which the derivative of the softmax cancels.
     """
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     gg = zero_if_none(gg_src_embedding, src_embedding), zero_if_none(gg_dst_embedding, dst_embedding)
     gg_edge = None if edge_embedding is None else zero_if_none(gg_edge_embedding, edge_embedding)
-    xdot = gather(*gg, gg_edge, graph, num_heads)
+    x_dot = gather(*gg, gg_edge, graph, num_heads)
     a = split_weights(attention_weights, x)
-    adot = split_weights(zero_if_none(gg_attention_weights, attention_weights), x)
-    raw, rawdot = score(a, x), score(adot, x) + score(a, xdot)
-    post = softmax(act(raw, activation, negative_slope), i, n)
-    predot = act_slope(raw, rawdot, activation, negative_slope)
-    c = predot - mean(post, predot, i, n)
-    postdot = post * c
+    a_dot = split_weights(zero_if_none(gg_attention_weights, attention_weights), x)
+    score, score_dot = scores(a, x), scores(a_dot, x) + scores(a, x_dot)
+    alpha = softmax(act(score, activation, negative_slope), i, n)
+    logit_dot = act_slope(score, score_dot, activation, negative_slope)
+    gamma = logit_dot - mean(alpha, logit_dot, i, n)
+    alpha_dot = alpha * gamma
     g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
-    u, v = (g * x[0]).sum(2), (g * xdot[0]).sum(2)
-    deviation = u - mean(post, u, i, n)
-    dpredot = post * deviation
-    dpost = v + c * deviation
-    dpre = post * (dpost - mean(post, dpost, i, n))
-    drawdot = act_slope(raw, dpredot, activation, negative_slope)
-    draw = act_slope(raw, dpre, activation, negative_slope) + act_curvature(raw, rawdot * dpredot, activation)
-    rows = a[:, None] * draw[:, :, None] + adot[:, None] * drawdot[:, :, None]
-    rows[0] += postdot[:, :, None] * g
+    u = (g * x[0]).sum(2)
+    delta = u - mean(alpha, u, i, n)
+    t = (g * x_dot[0]).sum(2) + gamma * delta
+    grad_logit_dot = alpha * delta
+    grad_logit = alpha * (t - mean(alpha, t, i, n))
+    grad_score_dot = act_slope(score, grad_logit_dot, activation, negative_slope)
+    grad_score = act_slope(score, grad_logit, activation, negative_slope)
+    grad_score = grad_score + act_curvature(score, score_dot * grad_logit_dot, activation)
+    rows = a[:, None] * grad_score[:, :, None] + a_dot[:, None] * grad_score_dot[:, :, None]
+    rows[0] += alpha_dot[:, :, None] * g
 
     def out_grad():
-        outdot = scatter(i, postdot[:, :, None] * x[0] + post[:, :, None] * xdot[0], n)
-        return join_heads(outdot, concat_heads)
+        out_dot = scatter(i, alpha_dot[:, :, None] * x[0] + alpha[:, :, None] * x_dot[0], n)
+        return join_heads(out_dot, concat_heads)
 
     def out_weights():
-        return (np.einsum("ph,kphd->khd", draw, x) + np.einsum("ph,kphd->khd", drawdot, xdot)).reshape(-1)
+        weights = np.einsum("ph,kphd->khd", grad_score, x) + np.einsum("ph,kphd->khd", grad_score_dot, x_dot)
+        return weights.reshape(-1)
 
     fields = embedding_gradients(rows, graph)
     return results("mha_gat_n2n_bwd2", wrt, grad_output_embedding=out_grad, attention_weights=out_weights, **fields)
@@ -238,7 +243,7 @@ def mha_gat_n2n_kinks(
     negative_slope=0.2,
     edge_embedding=None,
 ):
-    """Where graph attention is not smooth: raw = 0, (num_positions, num_heads); ELU's second derivative jumps there.
+    """Where graph attention is not smooth: score = 0, (num_positions, num_heads); ELU's second derivative jumps there.
 
     Scores are linear in the embeddings: each row is multiplied by the attention weights once, then gathered.
     """

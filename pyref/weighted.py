@@ -77,30 +77,30 @@ def agg_weighted_n2n_bwd(
 ):
     """x_j = sum over out-edges of w g_i, w_e = g_i.x_j; for min and max, only positions that hold the extremum.
 
-    For the mean, g_i / degree_i replaces g_i; for the mean by weight, x_j - out_i also replaces x_j in w_e.
+    For the mean, h_i = g_i / degree_i replaces g_i; for the mean by weight, x_j - out_i also replaces x_j in w_e.
     """
     i = destinations(graph)
-    w, x, g = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
-    found = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
+    w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
+    forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     counts = np.ones_like(x, bool)
     if op == "mean":
-        g = g / (found.node_degree if node_degree is None else node_degree)[i, None]
+        h = h / (forward.node_degree if node_degree is None else node_degree)[i, None]
     if op in ("min", "max"):
-        location = found.output_extrema_location if output_extrema_location is None else output_extrema_location
+        location = forward.output_extrema_location if output_extrema_location is None else output_extrema_location
         counts = winning(location, graph)
 
     def grad_edge_weight():
         if edge_weight is None:
             return None
-        centre = 0
+        out = 0
         if op == "mean" and mean_by == "weight":
-            centre = (found.output_embedding if output_embedding is None else output_embedding)[i]
-        return scatter(graph.edge_ids, masked(counts, g * (x - centre)).sum(1), graph.num_edges)
+            out = (forward.output_embedding if output_embedding is None else output_embedding)[i]
+        return scatter(graph.edge_ids, masked(counts, h * (x - out)).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd",
         wrt,
-        embedding=lambda: scatter(graph.indices, masked(counts, w * g), graph.num_src_nodes),
+        embedding=lambda: scatter(graph.indices, masked(counts, w * h), graph.num_src_nodes),
         edge_weight=grad_edge_weight,
     )
 
@@ -116,45 +116,45 @@ def agg_weighted_n2n_bwd2(
     mean_by="weight",
     wrt=None,
 ):
-    """Gradient of sum g outdot. Names ending in dot are derivatives along the cotangents gg_.
+    """Gradient of sum g out_dot. Names ending in _dot are derivatives along the cotangents gg_.
 
-    Messages are bilinear: outdot = sum wdot x + w xdot over the same positions, divided by the same degree. For the
-    mean by weight, with D = sum w and r = Ddot / D: outdot = sum (w xdot + wdot (x - out)) / D, the cotangent of x is
-    sum (wdot - w r) g/D, and that of w is g/D . (xdot - outdot - r (x - out)).
+    Messages are bilinear: out_dot = sum w_dot x + w x_dot over the same positions, divided by the same degree. For the
+    mean by weight, with rho = sum w_dot / degree, eta = x - out and h = g / degree: out_dot = sum (w x_dot + w_dot eta)
+    / degree, the cotangent of x is sum (w_dot - rho w) h, and that of w is h . (x_dot - out_dot - rho eta).
     """
     i, n = destinations(graph), graph.num_dst_nodes
-    w, x, g = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
-    xdot = zero_if_none(gg_embedding, embedding)[graph.indices]
-    wdot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
-    found = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
+    w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
+    x_dot = zero_if_none(gg_embedding, embedding)[graph.indices]
+    w_dot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
+    forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     counts = np.ones_like(x, bool)
     weighted = edge_weight is not None
     centred = weighted and op == "mean" and mean_by == "weight"
-    shift, shiftdot, dot = x, xdot, wdot  # the messages' factors; masks select, because 0 * inf is NaN
+    # Factors of w_dot in out_dot, of h in the cotangent of w, and of h in that of x. Masks select: 0 * inf is NaN.
+    eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
-        counts = winning(found.output_extrema_location, graph)
+        counts = winning(forward.output_extrema_location, graph)
     if op == "mean":
-        g = g / found.node_degree[i, None]
+        h = h / forward.node_degree[i, None]
     if centred:
-        shift = x - found.output_embedding[i]
-    moved = w * xdot + wdot * shift if weighted else w * xdot
-    outdot = scatter(i, masked(counts, moved), n)
+        eta = x - forward.output_embedding[i]
+    out_dot = scatter(i, masked(counts, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
     if op == "mean":
-        outdot = over(outdot, found.node_degree, graph)
+        out_dot = over(out_dot, forward.node_degree, graph)
     if centred:
-        ratio = over(scatter(i, wdot, n), found.node_degree, graph)[i]
-        shiftdot, dot = xdot - outdot[i] - ratio * shift, wdot - w * ratio
+        rho = over(scatter(i, w_dot, n), forward.node_degree, graph)[i]
+        of_weight, of_embedding = x_dot - out_dot[i] - rho * eta, w_dot - w * rho
 
     def out_edge_weight():
         if edge_weight is None:
             return None
-        return scatter(graph.edge_ids, masked(counts, g * shiftdot).sum(1), graph.num_edges)
+        return scatter(graph.edge_ids, masked(counts, h * of_weight).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd2",
         wrt,
-        grad_output_embedding=lambda: outdot,
-        embedding=lambda: scatter(graph.indices, masked(weighted & counts, dot * g), graph.num_src_nodes),
+        grad_output_embedding=lambda: out_dot,
+        embedding=lambda: scatter(graph.indices, masked(weighted & counts, of_embedding * h), graph.num_src_nodes),
         edge_weight=out_edge_weight,
     )
 

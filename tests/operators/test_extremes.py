@@ -63,17 +63,19 @@ def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
     options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
     result = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
     with np.errstate(all="ignore"):
-        pre = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
-        post = np.concatenate([softmax(pre[:3]), softmax(pre[3:5]), softmax(pre[5:])])
-    close(result.softmax_scores, np.array([[pre], [post]]), dtype)
-    expected = [part @ values for part, values in zip(np.split(post, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)]
+        logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
+        alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
+    close(result.softmax_scores, np.array([[logit], [alpha]]), dtype)
+    expected = [
+        part @ values for part, values in zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
+    ]
     close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
     grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
-    reached = np.array([np.isnan(post[[0, 3]]).any(), np.isnan(post[[1, 4, 5]]).any(), np.isnan(post[[2, 6]]).any()])
+    reached = np.array([np.isnan(alpha[[0, 3]]).any(), np.isnan(alpha[[1, 4, 5]]).any(), np.isnan(alpha[[2, 6]]).any()])
     np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
     assert np.isfinite(grads.dst_embedding[2]).all()
     masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu selects 0, also for a NaN gradient
-    np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(post) & ~masked)
+    np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
 
 
 def parallel(score):

@@ -86,21 +86,24 @@ DIMENET = {
 }
 GAT = {
     "fortran/reference/gat.fypp": {
-        "sign of the activation's curvature": "& ⟦+ → -⟧ act_curvature_${K}$(activation, raw(p), times(rawdot(p),",
-        "cotangent of the weights dropped": "gx(c, k, p) = a(c, k) * draw(p)⟦ + adot(c, k) * drawdot(p) → ⟧",
+        "sign of the activation's curvature": "& ⟦+ → -⟧ act_curvature_${K}$(activation, score(p), times(score_dot(p),",
+        "cotangent of the weights dropped": "a(c, k) * grad_score(p)⟦ + a_dot(c, k) * grad_score_dot(p) → ⟧",
     },
     "pyref/gat.py": {
-        "second order without the softmax's own change": "dpost = ⟦v + c * deviation → v⟧",
-        "sign of a second-order term": "rows[0] ⟦+= → -=⟧ postdot[:, :, None] * g",
+        "second order without the softmax's own change": "t = (g * x_dot[0]).sum(2)⟦ + gamma * delta → ⟧",
+        "sign of a second-order term": "rows[0] ⟦+= → -=⟧ alpha_dot[:, :, None] * g",
     },
-    "fortran/fast/gat_steps.inc": {"heads summed, not averaged": "b%post(:, :b%n) = b%post(:, :b%n)⟦/z%num_heads → ⟧"},
+    "fortran/fast/gat_steps.inc": {
+        "heads summed, not averaged": "fields(:, 1, :work%n) = fields(:, 1, :work%n)⟦/plan%num_heads → ⟧",
+        "the mean of t is left out": "h*num_sums, work%sums(1, ⟦mean_t → mean_u⟧, 1), h, work%grad_logit)",
+    },
     "gpu/kernels/gat.cu": {
         "second order without the mean": "act.slope(d.raw, d.share * ⟦(d.grad_post() - mean_post) → d.grad_post()⟧) +",
         "heads after those of the first lanes are left out": "(concat ? block % tiles + 1 : ⟦tiles → 1⟧)",
         "columns after those of the first lanes": "n * (⟦(chunk << lanes.column_bits) → 0⟧ + lanes.of_head().column())",
         "largest score of a lane, not of a row": "⟦largest = lanes.max_over_slots(largest); → ⟧",
     },
-    "fortran/fast/gat_kernels.inc": {
+    "fortran/fast/row_math.fypp": {
         "the last chunk of a sum replaces it": "            total = ⟦total + s → s⟧\n",
         "sign within tanh": "p = power*p ⟦+ → -⟧ (power - 1)",
         "scores given back of more than eight heads": "'x(h, :) = y(:n, ⟦h → min(h, 8)⟧)'",
@@ -109,8 +112,9 @@ GAT = {
         "the mean of heads that are whole vectors": "at[v] = ⟦(f + v * ${N}$) % ldx → f + v * ${N}$⟧;",
     },
     "fortran/fast/gat_sums.inc": {
-        "the output of several parts is left out": "(step == mean_v .or. ⟦.not. z%want_output → z%want_output⟧) return",
-        "the output of several parts where it is not asked for": "⟦mean_v .or. .not. z%want_output → mean_v⟧)",
+        "the output of several parts is left out": "mean_u .or. ⟦.not. plan%want_output → plan%want_output⟧) return",
+        "the output of several parts where it is not asked for": "⟦mean_u .or. .not. plan%want_output → mean_u⟧)",
+        "parts of a long row sum nothing again": "        if (first ⟦<= → <⟧ total) call add_totals",
     },
     "gpu/gat.py": {
         "a long edge row takes its first piece": "⟦self._finish(rows, target.overflow, target.out) → pass⟧",
@@ -118,9 +122,9 @@ GAT = {
     },
 }
 WEIGHTED = {
-    "fortran/reference/weighted.fypp": {"sign of the degree's change": "if (centred) wdot = wdot ⟦- → +⟧ w * ratio"},
+    "fortran/reference/weighted.fypp": {"sign of the degree's change": "if (centred) w_dot = w_dot ⟦- → +⟧ w * rho"},
     "pyref/weighted.py": {
-        "not centred": "centre = ⟦(found.output_embedding if output_embedding is None else output_embedding)[i] → 0⟧",
+        "not centred": "out = ⟦(forward.output_embedding if output_embedding is None else output_embedding)[i] → 0⟧",
         "location within the row": "location[i] = ⟦start + pick → pick⟧(messages[start:stop], axis=0)",
         "weights where there are none": "    weighted = ⟦edge_weight is not None → True⟧\n    centred",
         "number before NaN in min": "⟦np.argmin → (lambda x, axis: np.argmin(np.where(np.isnan(x), np.inf, x), axis))⟧",
@@ -132,8 +136,8 @@ WEIGHTED = {
         "columns of the first tile for all": "if (⟦any && width > n << lanes.column_bits → false⟧) {",
     },
     "fortran/fast/weighted_sums.inc": {
-        "sign of the centre": "if (z%weighted) c = c ⟦- → +⟧ a%mean(i)/a%degree(i)",
-        "edges of several positions taken for edges of one": "⟦single .and. a%row_offsets(e) == e - 1 → .true.⟧",
+        "sign of the centre": "if (plan%weighted) term = term ⟦- → +⟧ args%sum_v(i)/args%degree(i)",
+        "edges of several positions taken for edges of one": "⟦single .and. args%row_offsets(e) == e - 1 → .true.⟧",
     },
     "fortran/fast/rows.c.fypp": {"the last chunk of a sum replaces it": "(total + v * ${N}$) ⟦+= → =⟧ sum[v];"},
     "fortran/fast/products.fypp": {

@@ -228,8 +228,8 @@ def test_saturated_attention_is_saturated():
     """In the saturated case most attention weights, but not all, are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
     case = named("mha_gat_n2n", "saturated", "float32")
-    post = pyref.mha_gat_n2n_fwd(**case.arguments(operators_of(definition)[0])).softmax_scores[1]
-    assert (post < 1e-6).sum() > (post > 1e-6).sum() > 2 * case.sizes["num_heads"]
+    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(operators_of(definition)[0])).softmax_scores[1]
+    assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
 
 # Hubs: every sum has the stated number of terms, and partial sums added one by one are found.

@@ -216,12 +216,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="gat",
         summary="Multi-head graph attention from source to destination nodes.",
         formulas=(
-            "raw = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; pre = activation(raw); "
-            "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated "
-            "or averaged; softmax_scores = (pre, post)",
-            "dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); "
-            "src: sum post g + a_s sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x; "
-            "activation'(0) is the negative side's value",
+            "score = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; logit = activation(score); "
+            "alpha = softmax of logit over the in-edges of a destination; output_i = sum alpha x_src, heads "
+            "concatenated or averaged; softmax_scores = (logit, alpha)",
+            "u = g.x_src; grad_logit = alpha (u - sum alpha u); grad_score = grad_logit activation'(score); "
+            "src: sum alpha g + a_s sum grad_score; dst: a_d sum grad_score; edge: a_e grad_score; "
+            "weights: sum grad_score x; activation'(0) is the negative side's value",
             "the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge); "
             "activation''(0), which is 1 on ELU's negative side and 0 on the other, is the negative side's value too",
         ),
