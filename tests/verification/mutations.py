@@ -30,8 +30,8 @@ GNO = {
         "a level of a hub's sum is lost": "if (.not. btest(count, l - 1)⟦ →  .or. l == 2⟧) cycle",
     },
     "fortran/fast/procedures.inc": {
-        "a sum over waves takes all but the last": "do wave = 0, ⟦${PLAN}$%waves - 1 → max(${PLAN}$%waves - 2, 0)⟧\n",
-        "a sum over waves takes the first alone": "do wave = 0, ⟦${PLAN}$%waves - 1 → 0⟧\n",
+        "a sum over waves takes all but the last": "do wave = 0, ⟦plan%waves - 1 → max(plan%waves - 2, 0)⟧\n",
+        "a sum over waves takes the first alone": "do wave = 0, ⟦plan%waves - 1 → 0⟧\n",
     },
     "gpu/sums.py": {
         "a sum over blocks takes the first alone": "    for first in range(0, ⟦count → min(count, step)⟧, step):\n",
