@@ -30,8 +30,7 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
-# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are
-# pytest's, and --write-seconds: it writes tests/seconds.json, by which a first run orders the files and tells its progress.
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are pytest's.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
 	$(PYTEST) -m "not slow" $(OPTIONS)
