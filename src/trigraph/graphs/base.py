@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 
 from trigraph.graphs.arrays import LIBRARIES, array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
+from trigraph.table.constants import PART_SIZE
 
 G = TypeVar("G", bound="Immutable")
 P = ParamSpec("P")
@@ -44,9 +45,6 @@ def on_device(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return run
-
-
-PART_SIZE = 128  # positions of a row that a GPU kernel takes at a time
 
 
 class LongRows(NamedTuple):
