@@ -9,7 +9,7 @@ unexport PYTHONPATH
 CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
 WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
 BUILD := build/checked-$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
-SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
+SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py tools/make_constants.py \
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
@@ -30,8 +30,7 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
-# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are
-# pytest's, and --write-seconds: it writes tests/seconds.json, by which a first run orders the files and tells its progress.
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are pytest's.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
 	$(PYTEST) -m "not slow" $(OPTIONS)
@@ -121,6 +120,7 @@ develop: $(VENV)/build-tools
 	$(BIN)/python tools/stubs.py src/trigraph
 	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
 	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh
+	$(BIN)/python tools/make_constants.py gpu/kernels/constants.cuh
 
 clean:
 	rm -rf $(VENV) build dist verification-report benchmark-report

@@ -13,7 +13,7 @@ from scipy import sparse
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
-from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
+from trigraph.families.gno import GnoParams, pack_gno_params, unpack_gno_params
 
 SIZES = {
     "num_edges": 60_000,

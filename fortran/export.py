@@ -122,8 +122,9 @@ C, `trigraph_check_csc_i32` and so on return the status. `status` is 0, or the f
 ## Arguments of the operators
 
 These are the procedures of the fast path. The reference takes the same without `num_threads`, the arrays of the graph
-that are marked with a star, and what fwd returned and a derivative may be given back (marked with two). Marks are no
-part of the names. Where a name or a shape is another in the reference, it follows. `i64` is that of `trigraph_kinds`.
+that are marked with a star, and what fwd returned and a derivative may be given back (marked with two); arrays of the
+graph marked with three stars are taken by the reference alone. Marks are no part of the names. Where a name or a shape
+is another in the reference, it follows. `i64` is that of `trigraph_kinds`.
 
 {lists}
 """
@@ -156,8 +157,7 @@ def _c_function(op: Operator, real: str, index: str | None) -> str:
     order, (suffix, kind) = order_of(op, SHIM_SETS["fast"]), REALS[real]
     whole = INDICES[index or "i64"]
     name, procedure = _c_name(op, real, index), f"{op.name}_fast_{suffix}" + (f"_{index}" if index else "")
-    arguments = [*order.threads, *order.dims, *order.numbers, *order.graph, *order.inputs, *order.wants, *order.outputs]
-    text = wrapped(f"function {name}", arguments, "")
+    text = wrapped(f"function {name}", order.names, "")
     text = text.rstrip("\n") + f" &\n    & result(status) bind(C, name='{name}')\n"
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     text += f"    use trigraph_{op.family}_fast, only: {procedure}\n    implicit none\n"
@@ -246,20 +246,18 @@ def _procedure(op: Operator, ending: str = "") -> str:
 
 def _list(op: Operator, fast: str, reference: str) -> str:
     """Return the arguments of an operator, one a line, from the sources of its modules."""
-    order = order_of(op, SHIM_SETS["fast"])
+    order, other_order = order_of(op, SHIM_SETS["fast"]), order_of(op, SHIM_SETS["reference"])
+    # Both declare their arguments in this order; Fortran's names have no case.
+    declared = dict(zip(order.names, declarations(fast, _procedure(op, "_fast")).values(), strict=True))
+    in_reference = dict(zip(other_order.names, declarations(reference, _procedure(op)).items(), strict=True))
     of = {a.name: a for a in op.arguments} | {f"out_{f.name}": f for f in op.fields}
-    reverse = {n for n, _ in (op.graph.fast + op.graph.reverse)} if op.graph else set()
-    back = {a.name for a in op.arguments if a.given_back}
+    back = {n for a in op.arguments if a.given_back for n in (a.name, f"has_{a.name}")}
     choices = {a.name: a.choices for a in op.attributes if a.choices}
-    declared, in_reference = declarations(fast, _procedure(op, "_fast")), declarations(reference, _procedure(op))
-    names = [*order.threads, *order.dims, *order.numbers, *order.graph, *order.inputs, *order.wants, *order.outputs]
-    # The reference has the same arguments in the same order, but for those that it does not take. Fortran's names have
-    # no case.
-    only_fast = {*order.threads, *reverse, *back, *(f"has_{n}" for n in back)}
-    by_fast_name = dict(zip((n for n in names if n not in only_fast), in_reference.items(), strict=True))
+    direct = [n for n in other_order.graph if n not in order.graph]
     lines = [f"### `{op.name}_fast`", "", op.definition.summary, ""]
-    for n, (kind, shape) in zip(names, declared.values(), strict=True):
-        marks = " *" * (n in reverse) + " **" * (n in back or n.removeprefix("has_") in back)
+    for n in order._replace(graph=direct + order.graph).names:
+        kind, shape = declared.get(n) or in_reference[n][1]
+        marks = " ***" * (n in direct) + " **" * (n in back) + " *" * (n in order.graph and n not in other_order.graph)
         if not shape:
             text = f"`{kind}`"
             if n in choices:
@@ -270,7 +268,7 @@ def _list(op: Operator, fast: str, reference: str) -> str:
                 text += f", {SYMBOLS[n].doc}"
         else:
             text = f"{kind.partition('(')[0]} array `{shape}`"
-            other, (_, other_shape) = by_fast_name.get(n, (n, Declared(kind, shape)))
+            other, (_, other_shape) = in_reference.get(n, (n, Declared(kind, shape)))
             if (other.lower(), other_shape) != (n.lower(), shape):
                 text += f", in the reference `{other}{other_shape if other_shape != shape else ''}`"
             text += f"; {of[n].doc}" if n in of else ""

@@ -78,11 +78,11 @@ def describe(
     -------
     dict
         ``name``; ``scalars``, sizes and flags of presence, and ``choices``, the integers after them; ``numbers``, real
-        numbers in dp; ``graph``, arrays of indices with their lengths, further ones of the fast path (``fast``) and of
-        its derivatives (``reverse``); ``inputs`` and ``outputs``, arrays of real numbers with their dimensions;
-        ``auxiliary``, further outputs of the forward, of which ``integers`` hold indices, ``returns`` are returned
-        only if an argument ``return_...`` says so and ``chosen`` only for some choices; ``back``, outputs that may be
-        passed to first derivatives; and `own`.
+        numbers in dp; ``graph``, arrays of indices with their lengths, of which the fast path does not take ``direct``,
+        further ones of the fast path (``fast``) and of its derivatives (``reverse``); ``inputs`` and ``outputs``,
+        arrays of real numbers with their dimensions; ``auxiliary``, further outputs of the forward, of which
+        ``integers`` hold indices, ``returns`` are returned only if an argument ``return_...`` says so and ``chosen``
+        only for some choices; ``back``, those that may be passed to first derivatives of the fast path; and `own`.
     """
     op, shapes = _table().OPERATORS[f"{name}_bwd"], shapes or {}
     spec = op.definition
@@ -100,6 +100,7 @@ def describe(
         "choices": list(op.choices),
         "numbers": list(op.numbers),
         "graph": lengths("forward"),
+        "direct": list(op.graph.direct) if op.graph else [],
         "fast": lengths("fast"),
         "reverse": lengths("reverse"),
         "inputs": arrays(spec.inputs),
@@ -108,7 +109,7 @@ def describe(
         "integers": [a.name for a in spec.auxiliary if a.index],
         "returns": returns,
         "chosen": [a.name for a in spec.auxiliary if a.when and a.name not in returns],
-        "back": list(spec.given_back),
+        "back": [a.name for a in spec.auxiliary if a.name in spec.given_back],
         **own,
     }
 

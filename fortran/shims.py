@@ -37,26 +37,29 @@ class ShimSet(NamedTuple):
     output_parts: tuple[int, ...] = ()
     scaled: bool = False  # whether value and scale are computed, by the instance for type(scaled)
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
-    graph: tuple[str, ...] = ("forward",)  # attributes of a kind of graph, each a list of arrays, that every order gets
-    derivative_graph: tuple[str, ...] = ()  # further ones that only derivatives get
-    given_back: bool = False  # whether derivatives get the results of the forward that a caller can give back
+    # Whether the fast path is called: derivatives get further arrays of the graph, and the auxiliary results of the
+    # forward that a caller can give back. An output that can be given back is not read.
+    fast: bool = False
     extra: tuple[str, ...] = ()  # sources of further subroutines of the module
 
     def arguments(self, op: Any) -> tuple[Any, ...]:
         """Return the array arguments of an operator that cross."""
-        return tuple(a for a in op.arguments if self.given_back or not a.given_back)
+        auxiliary = [a.name for a in op.definition.auxiliary]
+        return tuple(a for a in op.arguments if not a.given_back or (self.fast and a.name in auxiliary))
 
     def presence(self, op: Any) -> tuple[str, ...]:
         """Return what may be absent; a flag ``has_...`` says whether it is there."""
-        names: tuple[str, ...] = op.presence(self.given_back)
-        return names
+        return (*op.definition.optional, *(a.name for a in self.arguments(op) if a.given_back))
 
     def graph_arrays(self, op: Any) -> list[str]:
         """Return the names of the graph's arrays in argument order."""
         if op.graph is None:
             return []
-        lists = self.graph + (self.derivative_graph if op.order else ())
-        return [name for each in lists for name, _ in getattr(op.graph, each)]
+        kind = op.graph
+        if not self.fast:
+            return [name for name, _ in kind.forward]
+        arrays = kind.forward + kind.fast + (kind.reverse if op.order else ())
+        return [name for name, _ in arrays if name not in kind.direct]
 
 
 def load_table() -> ModuleType:
@@ -92,6 +95,11 @@ class Order(NamedTuple):
     outputs: list[str]
     integers: set[str]
 
+    @property
+    def names(self) -> list[str]:
+        """All arguments but the status."""
+        return self.threads + self.dims + self.numbers + self.graph + self.inputs + self.wants + self.outputs
+
     def passed(self) -> list[str]:
         """Return what the procedure is called with, but for the status: a flag that is not 0 is true."""
         flags = [f"{w} /= 0" for w in self.wants]
@@ -121,8 +129,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
     ending = f"_{index}" if index else ""
     name = f"{op.name}_{real}{ending}"
     procedure, (own, kind) = op.name + shims.procedures, REALS[real]
-    arguments = threads + dims + numbers + graph + inputs + wants + outputs
-    text = wrapped(f"subroutine {name}", [*arguments, "status", *(f"n_{a}" for a in arrays)], "")
+    text = wrapped(f"subroutine {name}", [*order.names, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if shims.scaled:
         text += "    use trigraph_scaled, only: scaled\n    use trigraph_pairs, only: join, split\n"
@@ -272,9 +279,7 @@ SHIM_SETS = {
     "fast": ShimSet(
         procedures="_fast",
         threads=True,
-        graph=("forward", "fast"),
-        derivative_graph=("reverse",),
-        given_back=True,
+        fast=True,
         extra=(LIMIT_BLOCKS,),
     ),
     # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale),

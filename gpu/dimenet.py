@@ -23,12 +23,9 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.sums import ROWS, cover, sum_rows
+from trigraph.table.constants import DEGREES, PAD, PROJECTED, THREADS
 
-DEGREES = 8  # largest number of degrees of spherical harmonics
 USUAL_DEGREES = 7  # number of degrees with separate float32 instances
-PAD = 64  # channels in a tile of what the kernels call up
-PROJECTED = 16  # edges per block
-THREADS = 128
 BLOCKS = 2048  # most blocks of the kernel that sums gradients of weights; each has a copy of the sums
 
 

@@ -31,10 +31,8 @@ from trigraph.gpu.launcher import Extents, Types
 from trigraph.gpu.rows import ACCESS, THREADS, HeadLanes, Lanes, aligned, is_wide
 from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
+from trigraph.table.constants import ALL_STEPS, FIRST_STEP, LAST_STEP, OUTPUT_STEP, SECOND_STEP, STATISTICS_STEP
 from trigraph.table.lazy import lazy
-
-STATISTICS_STEP, OUTPUT_STEP = 1, 2  # steps of kernel gat_forward
-FIRST_STEP, SECOND_STEP, LAST_STEP, ALL_STEPS = 1, 2, 4, 7  # steps of kernel gat_backward
 
 
 def mha_gat_n2n_fwd(call: Call) -> None:

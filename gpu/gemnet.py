@@ -28,10 +28,8 @@ from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.sums import ROWS, Total, cover
 from trigraph.gpu.units import WARP, Pair, RegisterTile, Units, add_products, given, members, product
+from trigraph.table.constants import INTERM, MOST_IN_ORDER
 from trigraph.table.lazy import lazy
-
-MOST_IN_ORDER = 256  # most triplets of an edge that kernels/gemnet.cu adds without a tree
-INTERM = 32  # rows of P that a warp computes
 
 
 def _flat(array: Any) -> Any:

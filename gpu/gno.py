@@ -30,6 +30,7 @@ from trigraph.gpu.call import Call
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.rows import aligned
 from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
+from trigraph.table.constants import THREADS
 
 # In-degree for which lanes are chosen, for every graph, so that the sum of a node depends only on its own edges.
 USUAL_DEGREE = 16
@@ -265,15 +266,17 @@ class _Network:
 
     def load(self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None) -> None:
         """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` apart."""
-        grid = (cover(count * (max(self.d, self.hidden) + 1), 128),)
+        grid = (cover(count * (max(self.d, self.hidden) + 1), THREADS),)
         arguments = {"network": self.argument, "first": first, "count": count, "stride": stride}
         arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
-        self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (128,), **arguments)
+        self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (THREADS,), **arguments)
 
     def select(self, first: int, count: int, copies: int, s: Any) -> None:
         """Set s (count, copies * H) to zero where the hidden layer is inactive."""
         arguments = {"network": self.argument, "first": first, "count": count, "copies": copies, "s": s}
-        self.kernels.launch("gno_select", (self.params.dtype,), (cover(count * self.hidden, 128),), (128,), **arguments)
+        self.kernels.launch(
+            "gno_select", (self.params.dtype,), (cover(count * self.hidden, THREADS),), (THREADS,), **arguments
+        )
 
 
 # ---- gno_aggregate: sums of matrix-vector and of outer products ------------------------------------------------------
@@ -318,7 +321,7 @@ def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: 
     (kernel, values), (kernel_2, values_2) = [*given, (None, None)][:2]
     lane_bits = axes.y_bits + axes.x_bits
     e_bits = min(bits(USUAL_DEGREE), 7 - lane_bits)
-    grid = (cover(rows.num_pieces, 128 >> (lane_bits + e_bits)) * cover(axes.num_y, 4 << axes.y_bits),)
+    grid = (cover(rows.num_pieces, THREADS >> (lane_bits + e_bits)) * cover(axes.num_y, 4 << axes.y_bits),)
     sums.sum_positions(
         call.kernels,
         "gno_contract",
@@ -348,7 +351,7 @@ def _to_kernel(call: Call, features: Any) -> None:
         return
     rows, f_in, f_out = sums.by_row(graph), call.sizes["f_in"], call.sizes["f_out"]
     lane_bits = min(bits(cover(f_in * f_out, 4)), 7)
-    grid = (cover(rows.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
+    grid = (cover(rows.num_pieces, THREADS >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
     sums.sum_positions(
         call.kernels,
         "gno_outer",
@@ -388,7 +391,7 @@ class _Tile(NamedTuple):
     @property
     def groups(self) -> int:
         """Number of products that a thread block computes concurrently."""
-        return 128 >> (self.row_bits + self.col_bits)
+        return THREADS >> (self.row_bits + self.col_bits)
 
 
 SMALL = _Tile(2, 1)
@@ -450,4 +453,4 @@ class _Block:
         arguments |= {"network": net.argument, "partition": self.pieces.partition, "edge_ids": self.graph.edge_ids}
         arguments |= {"first": self.first, "count": self.count, "f_in": net.f_in}
         types = (net.params.dtype, self.pieces.offsets.dtype, *tile)
-        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), **arguments)
+        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (THREADS,), **arguments)

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu.sums import bits, cover
+from trigraph.table.constants import THREADS
 
-THREADS = 128  # threads of a block
 WARP_BITS = 5
 POSITION_BITS = 3
 ACCESS = 16  # bytes that a lane reads at a time, if address and width are multiples of it

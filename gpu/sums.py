@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from trigraph.gpu.launcher import Extents, Types, runtime
-from trigraph.graphs import PART_SIZE, LongRows
+from trigraph.graphs import LongRows
+from trigraph.table.constants import MATRIX_ROWS, MATRIX_THREADS, PART_SIZE, THREADS
 
 ROWS = 256  # rows of a matrix in a chunk of a sum
 # Bytes for the arrays of one block. This determines the number of rows of a block, and thereby the order of a sum over
 # blocks, so it is the same on every device.
 WORKSPACE = 1 << 30
-# Threads, rows and possible numbers of columns of a block of kernels/matrices.cuh.
-MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, (16, 32, 64)
+# Possible numbers of columns of a block of kernels/matrices.cuh.
+MATRIX_COLUMNS = (16, 32, 64)
 MAX_BLOCKS = 256  # beyond this number, blocks grow
 MOST_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
 MAX_LEVELS = 16  # levels of the tree of block sums
@@ -281,7 +282,7 @@ def sum_positions(
     """
     overflow = overflow_for(kernels, rows, out)
     arguments |= {"partition": rows.partition, "out": out, "overflow": overflow}
-    kernels.launch(kernel, types, grid, (128,), **arguments)
+    kernels.launch(kernel, types, grid, (THREADS,), **arguments)
     finish(kernels, rows, overflow, out, divisor)
 
 
@@ -290,7 +291,7 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     width = out.shape[1]
     lane_bits = min(bits(width), 7)
     arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
-    grid = (cover(rows.num_pieces, 128 >> lane_bits),)
+    grid = (cover(rows.num_pieces, THREADS >> lane_bits),)
     sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
 
 
@@ -298,7 +299,7 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     """Return values[row] for each piece, zero for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
-    kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), **arguments)
+    kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, THREADS),), (THREADS,), **arguments)
     return out
 
 
@@ -306,5 +307,7 @@ def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
     """out[i] = sum over row i's pieces, which are rows of `values`."""
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
-    kernels.launch("rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), **arguments)
+    kernels.launch(
+        "rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, THREADS),), (THREADS,), **arguments
+    )
     finish(kernels, rows, values[rows.num_rows :], out)

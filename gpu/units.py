@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
-from trigraph.graphs import PART_SIZE
+from trigraph.table.constants import PART_SIZE, THREADS
 
 WARP = 32  # threads
 
@@ -102,7 +102,7 @@ class Units:
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
         arguments = {"values": values, **self.edges, "by_row": by_row, "width": out.shape[1], "out": out}
-        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (128,), **arguments)
+        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (THREADS,), **arguments)
 
     def launch(self, kernel: str, tile: RegisterTile, blocks: int, /, *, shared_mem: int = 0, **arguments: Any) -> None:
         """Launch a kernel, whose blocks are warps, for the dtypes of values and indices."""

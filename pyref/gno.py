@@ -7,7 +7,7 @@ so that a NaN reaches only the values that depend on it.
 
 import numpy as np
 
-from trigraph.checks.gno import pack_gno_params, unpack_gno_params
+from trigraph.families.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 

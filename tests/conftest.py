@@ -11,8 +11,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 from trigraph import set_num_threads
 from trigraph.fortran.threads import kept_num_threads
 
-pytest_plugins = ["seconds"]
-
 
 @pytest.fixture(autouse=True)
 def _num_threads(request):

@@ -10,7 +10,7 @@
 
 // One thread for each (edge, degree, k), where one more "degree" stands for the sines.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ rbf, T* __restrict__ sbf_rad,
                long long num_edges, int num_radial, int num_spherical, int envelope_exponent) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -35,12 +35,12 @@ template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
 // rbf' + sum grad_sbf_rad sbf_rad'. Second order: out_rbf, out_sbf_rad and out_dist are the gradients of out_dist along
 // gg_dist plus the frequency's gradient along gg_freq.
 template <class T, bool second>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
                      const T* __restrict__ grad_sbf_rad, const T* __restrict__ dist, const T* __restrict__ freq,
                      T* __restrict__ out_rbf, T* __restrict__ out_sbf_rad, T* __restrict__ out_dist, long long num_edges,
                      int num_radial, int num_spherical, int envelope_exponent) {
-    __shared__ T parts[128];
+    __shared__ T parts[THREADS];
     const int edges = int(blockDim.x) / num_radial, local = int(threadIdx.x) / num_radial;
     const int k = int(threadIdx.x) - local * num_radial;
     const long long e = (long long)(blockIdx.x) * edges + local;
@@ -127,7 +127,7 @@ template <class T> __device__ Vec<T> times(T factor, const Vec<T>& v) { return {
 
 // unit = vec / |vec| and, if vec_dot is given, unit_dot, the derivative of unit along it.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* __restrict__ unit, T* __restrict__ unit_dot,
                    long long num_edges) {
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -179,7 +179,7 @@ __device__ T product_sum(const T* row, const T* column, long long at, long long 
 }
 
 // Number of edges of a block of dimenet_project, and of a thread.
-constexpr int PROJECTED = 16, TOGETHER = 4;
+constexpr int TOGETHER = 4;
 
 // sums[k] = sum_n sbf_rad[e+k,l,n] weights[l,n,m] for existing edges; sbf_rad points to [e,l] (edges `width` apart), weights to
 // [l,:,m].
@@ -199,7 +199,7 @@ __device__ void project(const T* sbf_rad, const T* weights, int terms, int width
 // projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = num_spherical to 8; projected_dot from sbf_rad_dot
 // and weights_dot.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ weights,
                 const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
                 int n_mid, int num_spherical, int num_radial) {
@@ -234,7 +234,7 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
 
 // up = down (n_emb, n_mid) transposed, as tiles of `rows` rows and PAD channels, padded by zeros: see dimenet_triplets.cuh.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int n_emb, int n_mid) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < size) {
@@ -245,7 +245,7 @@ dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size
 
 // The vector's gradient from the cotangents of its direction (and of the direction's derivative), summed over `parts` in order.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad_unit_dot, const T* __restrict__ vec,
                      const T* __restrict__ vec_dot, T* __restrict__ out, long long num_edges, int parts) {
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -283,7 +283,7 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
 // sbf_rad[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero if
 // the edge is in no triplet.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
                          const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
                          T* __restrict__ out, long long num_edges, int n_mid, int num_spherical, int num_radial) {
@@ -309,7 +309,7 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
 // parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of sbf_rad[e,l,n] grad_projected[e,m,l] + sbf_rad_dot
 // grad_projected_dot, without edges in no triplet.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
                       const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
                       long long num_edges, int n_mid, int num_spherical, int num_radial) {

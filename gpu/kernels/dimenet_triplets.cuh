@@ -12,14 +12,15 @@
 //
 // S is the number of degrees that the code is unrolled for: num_spherical itself, or DEGREES for any num_spherical up to it. In the
 // latter case the linear form has zeros for degrees >= num_spherical, and sums over pairs end there.
+//
+// up consists of tiles (n_mid rounded up to DEGREES, PAD channels), padded by zeros.
 #pragma once
+#include "constants.cuh"
 #include "dimenet_harmonics.cuh"
 
-constexpr int THREADS = 128, LANES = 32, WARPS = THREADS / LANES;
-constexpr int DEGREES = 8;
+constexpr int LANES = 32, WARPS = THREADS / LANES;
 constexpr int CHUNK = 256;  // most terms of a sum over channels or edges that a thread makes at once
 constexpr int RUN = 16;     // longest sum over edges in one accumulator
-constexpr int PAD = 64;     // up consists of tiles (n_mid rounded up to DEGREES, PAD channels), padded by zeros
 constexpr unsigned FULL = 0xffffffffu;
 
 template <bool second> constexpr int ORDERS = second ? 2 : 1;

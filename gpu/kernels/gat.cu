@@ -185,7 +185,7 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long l
 // Steps of gat_forward: the statistics of a piece for each head, that is its largest score and the sum of exp(pre -
 // largest); then scores and output, which need the statistics of the whole row. A group of lanes performs both for a
 // whole row. For parts of long rows they are separate launches, and gat_join combines the statistics in between.
-constexpr int statistics_step = 1, output_step = 2;
+constexpr int statistics_step = STATISTICS_STEP, output_step = OUTPUT_STEP;
 
 template <class S, class I, bool concat>
 constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>, I> : 4) - int(sizeof(S) == 2);
@@ -420,7 +420,7 @@ __device__ void write_dots(const InEdges<Compute<S>, I, second>& edges, const He
 // Steps of gat_backward: dots and means; the mean of the cotangent of post (second order); cotangents and their sums. A
 // group of lanes performs all of them for a whole row and some heads. For parts of long rows, they are separate
 // launches, because each step needs means over whole rows from the previous one.
-constexpr int first_step = 1, second_step = 2, last_step = 4, all_steps = 7;
+constexpr int first_step = FIRST_STEP, second_step = SECOND_STEP, last_step = LAST_STEP, all_steps = ALL_STEPS;
 
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);

@@ -2,10 +2,10 @@
 // are those of the negative side. Differences such as 1 - tanh^2 are computed without cancellation.
 #pragma once
 
-template <class T> struct Activation {
-    enum Kind : int { linear, relu, leaky_relu, elu, sigmoid, tangent };
+#include "constants.cuh"
 
-    int kind;
+template <class T> struct Activation {
+    int kind;  // activation_linear and so on
     T negative_slope;
 
     __device__ static bool positive(T x) { return !(x <= T(0)); }
@@ -18,17 +18,17 @@ template <class T> struct Activation {
 
     __device__ T value(T x) const {
         switch (kind) {
-        case relu:
+        case activation_relu:
             return positive(x) ? x : T(0);
-        case leaky_relu:
+        case activation_leakyrelu:
             return positive(x) ? x : negative_slope * x;
-        case elu:
+        case activation_elu:
             return positive(x) ? x : expm1(x);
-        case sigmoid: {
+        case activation_sigmoid: {
             const T e = exp(-fabs(x));
             return (x < T(0) ? e : T(1)) / (T(1) + e);
         }
-        case tangent:
+        case activation_tanh:
             return tanh(x);
         default:
             return x;
@@ -38,15 +38,15 @@ template <class T> struct Activation {
     // The first derivative at x, times t.
     __device__ T slope(T x, T t) const {
         switch (kind) {
-        case relu:
+        case activation_relu:
             return positive(x) ? t : T(0);
-        case leaky_relu:
+        case activation_leakyrelu:
             return positive(x) ? t : negative_slope * t;
-        case elu:
+        case activation_elu:
             return positive(x) ? t : exp(x) * t;
-        case sigmoid:
+        case activation_sigmoid:
             return bell(x) * t;
-        case tangent:
+        case activation_tanh:
             return T(4) * bell(T(2) * x) * t;
         default:
             return t;
@@ -56,11 +56,11 @@ template <class T> struct Activation {
     // The second derivative at x, times t.
     __device__ T curvature(T x, T t) const {
         switch (kind) {
-        case elu:
+        case activation_elu:
             return positive(x) ? T(0) : exp(x) * t;
-        case sigmoid:
+        case activation_sigmoid:
             return bell_slope(x) * t;
-        case tangent:
+        case activation_tanh:
             return T(8) * bell_slope(T(2) * x) * t;
         default:
             return T(0);

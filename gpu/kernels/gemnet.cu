@@ -54,8 +54,6 @@ template <class T> struct Pairs {
 };
 
 constexpr int step = 16;              // rows in shared memory
-constexpr int triplets_at_a_time = 256;
-constexpr int interm_at_a_time = 32;  // rows of P
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 constexpr int unit_blocks_per_sm = 16;
@@ -200,7 +198,7 @@ template <class T, int rows> __device__ T sum_over_lanes(T (&values)[rows]) {
 
 // ---- B and P --------------------------------------------------------------------------------------------------------
 
-// A tree of sums of triplets_at_a_time triplets, to avoid long chains of additions: 16 of them in the first level, 16
+// A tree of sums of MOST_IN_ORDER triplets, to avoid long chains of additions: 16 of them in the first level, 16
 // of these in the second, the rest in the third. A level has the rows and columns of every lane, in shared memory.
 template <class T, int rows, int cols> struct TripletSum {
     T* levels;  // null if no edge has so many triplets
@@ -243,16 +241,16 @@ template <class T, int rows, int cols> struct TripletSum {
 };
 
 // sum[y][z] = sum over the edge's triplets of sph[t, s0 + y] m[t, c + 32 z] or, with `dot`, of sph_dot m + sph m_dot;
-// zero beyond the last row and column. `levels` is used if the edge has more than triplets_at_a_time triplets.
+// zero beyond the last row and column. `levels` is used if the edge has more than MOST_IN_ORDER triplets.
 template <class T, class I, int rows, int cols>
 __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, const Pairs<T>& pairs, bool dot,
                              const Rows<I>& order, const RowChunk<I>& edge, int s0, int c, T* levels,
                              T (&sum)[rows][cols]) {
-    const TripletSum<T, rows, cols> total{levels, (edge.size + triplets_at_a_time - 1) / triplets_at_a_time};
+    const TripletSum<T, rows, cols> total{levels, (edge.size + MOST_IN_ORDER - 1) / MOST_IN_ORDER};
     const int num_s = sizes.spherical - s0;
     for (int k = 0; k < total.count; k++) {
-        const long long begin = edge.begin + k * triplets_at_a_time;
-        const int num_t = min(triplets_at_a_time, edge.size - k * triplets_at_a_time);
+        const long long begin = edge.begin + k * MOST_IN_ORDER;
+        const int num_t = min(MOST_IN_ORDER, edge.size - k * MOST_IN_ORDER);
         clear_beyond(0, c, 0, sum);
         for (int pair = 0; pair < (dot ? 2 : 1); pair++) {
             const T* const sph = dot && pair == 0 ? pairs.sph_dot : pairs.sph;
@@ -276,7 +274,7 @@ __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, co
 }
 
 // p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, with the derivative B_dot of B. A warp computes
-// interm_at_a_time rows of p for the columns of its lanes: sums of 16 edges in shared memory, the sum of these in p.
+// INTERM rows of p for the columns of its lanes: sums of 16 edges in shared memory, the sum of these in p.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
@@ -286,15 +284,15 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
                 long long first, int interm, int spherical, int emb_in, T* p) {
     __shared__ __align__(16) T left[step * rows];
     __shared__ long long number[step];
-    __shared__ T sums[interm_at_a_time * cols * 32];
+    __shared__ T sums[INTERM * cols * 32];
     extern __shared__ double levels[];
     const Stage<T, rows> stage{left, number};
     const Sizes sizes{spherical, emb_in};
     const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> order{triplet_order, inputs};
     const unsigned col_tiles = (emb_in + 32 * cols - 1) / (32 * cols);
-    const unsigned tiles = col_tiles * ((interm + interm_at_a_time - 1) / interm_at_a_time);
-    const int i0 = int(blockIdx.x % tiles / col_tiles) * interm_at_a_time, num_i = min(interm_at_a_time, interm - i0);
+    const unsigned tiles = col_tiles * ((interm + INTERM - 1) / INTERM);
+    const int i0 = int(blockIdx.x % tiles / col_tiles) * INTERM, num_i = min(INTERM, interm - i0);
     const int c = int(blockIdx.x % col_tiles) * 32 * cols + int(threadIdx.x);
     const long long s = blockIdx.x / tiles;
     const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
@@ -480,7 +478,7 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
 
 // out[s] = values[row of unit s if `by_row`, else s] if the unit has triplets, else 0; one warp per unit.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 gemnet_select(const T* values, const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
               const I* __restrict__ atom_order, int by_row, int width, T* out) {
     const long long s = (long long)(blockIdx.x) * 4 + threadIdx.x / 32;

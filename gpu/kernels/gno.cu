@@ -58,7 +58,7 @@ template <class T> struct Network {
 // For edges first..first+count-1: a_dot (H), a^ = [a, 1] (H + 1), xi^ = [xi, 1] (d + 1); a_dot and a^ in rows `stride`
 // apart.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 gno_hidden(const Network<T> network, long long first, long long count, int stride, T* __restrict__ a_dot,
            T* __restrict__ a, T* __restrict__ xi) {
     const int d = network.d, hidden = network.hidden;
@@ -84,7 +84,7 @@ gno_hidden(const Network<T> network, long long first, long long count, int strid
 
 // Sets s (count, copies, H) to 0 where the hidden layer of the edge is inactive.
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 gno_select(const Network<T> network, long long first, long long count, int copies, T* __restrict__ s) {
     const int hidden = network.hidden;
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -117,12 +117,12 @@ struct Axes {
 // a second pair, if any. The kernel's axes (y, x) are (f_out, f_in) forward and (f_in, f_out) backward; consecutive
 // lanes lie along the axis of stride 1. Backward, p is order[position].
 template <class T, class I>
-__global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, many_blocks_per_sm<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
              const T* __restrict__ values_2, const RowPartition<I> partition, const I* __restrict__ order,
              const I* __restrict__ edge_ids, const I* __restrict__ others, const Axes axes, int e_bits,
              T* __restrict__ out, T* __restrict__ overflow) {
-    __shared__ T sums[4][128];
+    __shared__ T sums[4][THREADS];
     const int num_y = axes.num_y, num_x = axes.num_x, y_stride = axes.y_stride, x_stride = axes.x_stride;
     const int y_bits = axes.y_bits, x_bits = axes.x_bits;
     const int lane_bits = y_bits + x_bits + e_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
@@ -130,7 +130,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const int y_lane = (lane >> y_shift) & ((1 << y_bits) - 1), x_lane = (lane >> x_shift) & ((1 << x_bits) - 1);
     const unsigned tiles = (num_y + (4 << y_bits) - 1) / (4 << y_bits);
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
-    const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
+    const long long s = (long long)(blockIdx.x / tiles) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
     const RowChunk<I> piece = partition.piece(s);
     TreeSum<T, 3, 4> total[4];
     int terms = 0;
@@ -175,7 +175,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
 
 // out[row] = sum of g[destinations[p]] h[indices[p]]^T over the positions p that share the row, as (f_in, f_out).
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, few_blocks_per_sm<T>)
 gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I> partition,
           const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
           int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
@@ -183,7 +183,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I
     const int width = f_in * f_out;
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
     const int j0 = int(blockIdx.x % tiles) * (per_thread << lane_bits) + int(threadIdx.x & ((1 << lane_bits) - 1));
-    const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
+    const long long s = (long long)(blockIdx.x / tiles) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
     const RowChunk<I> piece = partition.piece(s);
     Sum<T> sum[per_thread];
     int f[per_thread], o[per_thread];
@@ -219,7 +219,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I
 // a^[H] = 1, a_dot[H] = 0. Tiles are hidden units by features, edges deep; the row k = H has separate sums, next to the
 // first tile of hidden units.
 template <class T, class I, int row_bits, int col_bits>
-__global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, tile_blocks_per_sm<T>)
 gno_moments(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
             const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
             long long first, long long count, int f_in, T* __restrict__ moments) {
@@ -278,7 +278,7 @@ gno_moments(const Network<T> network, const T* __restrict__ h_by_a, const T* __r
 // to_source[p, f] = sum over k of a^[k] q_by_a[s, k, f] + a_dot[k] q_by_a_dot[s, k, f] for the positions p of a piece s.
 // Tiles are edges by features, hidden units deep.
 template <class T, class I, int row_bits, int col_bits>
-__global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, tile_blocks_per_sm<T>)
 gno_to_source(const Network<T> network, const T* __restrict__ q_by_a, const T* __restrict__ q_by_a_dot,
               const RowPartition<I> partition, const I* __restrict__ edge_ids, long long first, long long count,
               int f_in, T* __restrict__ to_source) {
@@ -363,7 +363,7 @@ __device__ void first_layer_sums(const T* s, int edges, int units, const I* edge
 // and the results of first_layer_sums: to_coords (num_positions, d), to_params (count, d + 1, H). Tiles are edges by
 // hidden units, features deep. With `add`, the sums are added to existing values.
 template <class T, class I, int row_bits, int col_bits>
-__global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, tile_blocks_per_sm<T>)
 gno_first_layer(const Network<T> network, const T* __restrict__ q_1, const T* __restrict__ h_1,
                 const T* __restrict__ q_2, const T* __restrict__ h_2, const T* __restrict__ weights,
                 const T* __restrict__ xi, const RowPartition<I> partition, const I* __restrict__ indices,

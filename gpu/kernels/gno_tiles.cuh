@@ -7,7 +7,6 @@
 
 #include "products.cuh"
 
-constexpr int tile_threads = 128;
 constexpr int tile_side = 4;  // rows and columns of a lane
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
@@ -17,7 +16,7 @@ template <class T> constexpr int few_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 
 template <int row_bits, int col_bits> struct PieceTile {
     static constexpr int rows = tile_side << row_bits, cols = tile_side << col_bits, lanes = 1 << (row_bits + col_bits);
-    static constexpr int groups = tile_threads / lanes;
+    static constexpr int groups = THREADS / lanes;
     static constexpr int depth = lanes < 32 ? 8 : 16;
     // Padded by one access, so that neighbours along the depth are in different banks.
     static constexpr int row_stride = rows + tile_side, col_stride = cols + tile_side;

@@ -1,16 +1,14 @@
 // Products of tall matrices with small ones: out = left right, for any number of rows.
 //
-// A block computes a tile of `matrix_rows` rows and `cols` columns: wide tiles reuse loaded values more often, narrow
+// A block computes a tile of `MATRIX_ROWS` rows and `cols` columns: wide tiles reuse loaded values more often, narrow
 // ones waste less for few columns. It loops over the depth in steps of `matrix_depth`, with both factors in shared
-// memory; a thread has matrix_rows * cols / matrix_threads sums in registers. The sum of a step is rounded separately,
+// memory; a thread has MATRIX_ROWS * cols / MATRIX_THREADS sums in registers. The sum of a step is rounded separately,
 // to avoid long chains of additions. A row of the result depends bitwise only on that row of `left`, not on the number
 // of rows, as in a library's product.
 #pragma once
 
 #include "products.cuh"
 
-constexpr int matrix_threads = 256;
-constexpr int matrix_rows = 128;
 constexpr int matrix_depth = 16;
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
@@ -19,29 +17,29 @@ template <class T> constexpr int matrix_blocks_per_sm = sizeof(T) == 4 ? 2 : 1;
 // out[m, n] = sum over k < depth of left[m, k] right[k, n], added to `out` if `add`. Rows of `left` have `depth`
 // elements, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
 template <class T, int cols>
-__global__ void __launch_bounds__(256, matrix_blocks_per_sm<T>)
+__global__ void __launch_bounds__(MATRIX_THREADS, matrix_blocks_per_sm<T>)
 multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
          long long k_stride, long long n_stride, int add, T* __restrict__ out) {
     constexpr int lane_n = 4, lanes_n = cols / lane_n;
-    constexpr int lane_m = matrix_rows * lanes_n / matrix_threads;
+    constexpr int lane_m = MATRIX_ROWS * lanes_n / MATRIX_THREADS;
     // Padded by one access, so that neighbours along the depth are in different banks.
-    constexpr int left_stride = matrix_rows + 4, right_stride = cols + 4;
+    constexpr int left_stride = MATRIX_ROWS + 4, right_stride = cols + 4;
     __shared__ __align__(16) T left_tile[matrix_depth * left_stride];
     __shared__ __align__(16) T right_tile[matrix_depth * right_stride];
     const unsigned col_tiles = (width + cols - 1) / cols;
-    const long long m0 = (long long)(blockIdx.x / col_tiles) * matrix_rows;
+    const long long m0 = (long long)(blockIdx.x / col_tiles) * MATRIX_ROWS;
     const int n0 = int(blockIdx.x % col_tiles) * cols;
-    const int rows = num_rows - m0 < matrix_rows ? int(num_rows - m0) : matrix_rows, columns = min(cols, width - n0);
+    const int rows = num_rows - m0 < MATRIX_ROWS ? int(num_rows - m0) : MATRIX_ROWS, columns = min(cols, width - n0);
     const int m = int(threadIdx.x) / lanes_n * lane_m, n = int(threadIdx.x) % lanes_n * lane_n;
     T total[lane_m][lane_n] = {};
     for (int k0 = 0; k0 < depth; k0 += matrix_depth) {
         const int here = min(matrix_depth, depth - k0);
-        for (int i = threadIdx.x; i < matrix_rows * matrix_depth; i += matrix_threads) {
+        for (int i = threadIdx.x; i < MATRIX_ROWS * matrix_depth; i += MATRIX_THREADS) {
             const int k = i % matrix_depth, row = i / matrix_depth;
             const bool there = k < here && row < rows;
             left_tile[k * left_stride + row] = there ? left[(m0 + row) * depth + k0 + k] : T(0);
         }
-        for (int i = threadIdx.x; i < cols * matrix_depth; i += matrix_threads) {
+        for (int i = threadIdx.x; i < cols * matrix_depth; i += MATRIX_THREADS) {
             const int k = k_stride == 1 ? i % matrix_depth : i / cols;
             const int col = k_stride == 1 ? i / matrix_depth : i % cols;
             const bool there = k < here && col < columns;

@@ -170,7 +170,7 @@ private:
 // products[c, y, z] = sum over the rows x of chunk c (`chunk` rows, the last may have fewer) of left[x, left_first + y]
 // right[x, right_first + z]; rows of left and right are `left_stride` and `right_stride` apart. One block per tile.
 template <class T>
-__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, product_blocks_per_sm<T>)
 product_rows(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
              long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z, int row_bits,
              int col_bits, T* __restrict__ products) {

@@ -8,8 +8,6 @@
 
 #include "sums.cuh"
 
-constexpr int row_threads = 128;
-
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 constexpr int row_blocks_per_sm = 8;
 template <class T, class I> constexpr int gather_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? row_blocks_per_sm : 7;
@@ -41,7 +39,7 @@ struct Lanes {
     int position_bits;
 
     __device__ int bits() const { return column_bits + position_bits; }
-    __device__ int groups() const { return row_threads >> bits(); }
+    __device__ int groups() const { return THREADS >> bits(); }
     __device__ int group() const { return threadIdx.x >> bits(); }
     __device__ int columns() const { return 1 << column_bits; }
     __device__ int column() const { return threadIdx.x & (columns() - 1); }

@@ -12,6 +12,8 @@
 // 2.3 eps for 16, and 32 eps for 256. Therefore no chain has more than 16 terms, with few levels of chains.
 #pragma once
 
+#include "constants.cuh"
+
 // A sum of up to 256 terms in runs of 16.
 template <class T> struct Sum {
     T total = T(0);
@@ -56,9 +58,6 @@ template <class T, int levels, int run_bits> struct TreeSum {
 
 // For sums of any number of terms.
 template <class T> using LongSum = TreeSum<T, 6, 3>;
-
-// Positions of a part, as in graphs.py.
-constexpr int PART_SIZE = 128;
 
 // A piece: the consecutive positions of a row that a thread sums.
 template <class I> struct RowChunk {
@@ -163,10 +162,10 @@ finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, lon
 
 // out[row] = sum over its positions of values[order[position]].
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 gather_rows(const T* __restrict__ values, const I* __restrict__ order, const RowPartition<I> partition, int width,
             int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
-    const long long s = (long long)(blockIdx.x) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
+    const long long s = (long long)(blockIdx.x) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
     const RowChunk<I> piece = partition.piece(s);
     if (s < partition.num_pieces) {
         T* const target = partition.target(s, width, out, overflow);
@@ -182,7 +181,7 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Row
 
 // The piece's row of values; zero for an empty piece, so that values that no edge reads have no effect, even NaN.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < partition.num_pieces * width) {
@@ -194,7 +193,7 @@ spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int w
 
 // out[row] = values[row], zero for a row without positions.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(THREADS)
 rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long long num_rows, int width,
                T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -24,7 +24,7 @@ template <class T, class I, int count> struct Weighted {
 
 // out[row] = sum of the weights over its positions, or their number if the weights are null.
 template <class T, class I>
-__global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
+__global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition, const I* __restrict__ edge_ids,
                  int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
     const Lanes lanes{0, position_bits};
@@ -44,7 +44,7 @@ weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition,
 // out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
 // divided by degree[row] for whole rows; finish_rows divides those of long rows.
 template <class T, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
+__global__ void __launch_bounds__(THREADS, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
              const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids, int width,
@@ -126,7 +126,7 @@ __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, 
 
 // The largest or smallest message of a row and its location; those of parts are written to the overflow arrays.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
+__global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const RowPartition<I> partition,
                  const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int largest,
                  const Lanes lanes, T* __restrict__ out, I* __restrict__ location, T* __restrict__ overflow,
@@ -215,7 +215,7 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
 // out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is
 // -1.
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
+__global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
               const T* __restrict__ values_2, const I* __restrict__ location, const I* __restrict__ indices,
               const I* __restrict__ edge_ids, long long num_rows, int width, T* __restrict__ out) {
@@ -249,7 +249,7 @@ template <class T, class I> struct Cotangent {
 // out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) /
 // degree[dst]; with locations, only where the position is the extremum.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I>)
+__global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
                     const RowPartition<I> partition, const I* __restrict__ src_positions,
@@ -303,7 +303,7 @@ template <class T, class I, int n> struct OwnColumns {
 // an in-edge from j, with rho = degree_dot[i] / degree[i] if `second`, else 0; with locations, only over the columns
 // whose extremum is at the position.
 template <class T, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I> - (second ? 2 : 0))
+__global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I> - (second ? 2 : 0))
 weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
               const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
               const T* __restrict__ degree_dot, const I* __restrict__ location, const RowPartition<I> partition,

@@ -9,11 +9,12 @@ import os.path as _path
 from typing import Any as _Any
 
 from trigraph.backends import BACKENDS, FUNCTIONS
-from trigraph.backends.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
-from trigraph.checks.gno import pack_gno_params, unpack_gno_params
+from trigraph.families.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
+from trigraph.families.gno import pack_gno_params, unpack_gno_params
 from trigraph.fortran.levels import get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.graphs import CSC
+from trigraph.graphs.arrays import LIBRARIES as _LIBRARIES
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.table import OPERATORS
@@ -41,6 +42,7 @@ if not _path.exists(__file__):
         f"{__file__.removesuffix('/trigraph/__init__.py')}, or install with pip"
     )
 globals().update(FUNCTIONS)
+_LIBRARIES["torch"] = lambda: _importlib.import_module("trigraph.torch.arrays")
 
 # Imported when they are first asked for, as `trigraph.compat` or by an import statement.
 _MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "torch", "verification")

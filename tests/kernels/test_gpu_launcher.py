@@ -2,7 +2,6 @@
 
 import gc
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from raising import raising
 
 from trigraph import gpu
 from trigraph.backends import unavailable
-from trigraph.gpu import cache, dimenet, gemnet, launcher, sums
+from trigraph.gpu import cache, launcher
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
 
@@ -393,23 +392,6 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
     gc.collect()
     assert kept() is None
     assert (scale(device) == 2).all()
-
-
-# Constants that Python and CUDA sources both state; no case of `trigraph verify` would show a difference.
-SAME = [
-    (dimenet.DEGREES, "dimenet_triplets.cuh", "DEGREES"),
-    (dimenet.PAD, "dimenet_triplets.cuh", "PAD"),
-    (gemnet.MOST_IN_ORDER, "gemnet.cu", "triplets_at_a_time"),
-    (gemnet.INTERM, "gemnet.cu", "interm_at_a_time"),
-    (sums.MATRIX_ROWS, "matrices.cuh", "matrix_rows"),
-]
-
-
-@pytest.mark.parametrize(("number", "file", "expression"), SAME)
-def test_python_and_kernels_agree(number, file, expression):
-    source = (Path(launcher.__file__).parent / "kernels" / file).read_text()
-    numbers = dict(re.findall(r"\b(\w+) = (\d+);", source))
-    assert number == eval(re.sub(r"[A-Za-z_]+", lambda name: numbers[name[0]], expression))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")

@@ -1,5 +1,6 @@
 """Backends: one table, one set of names and signatures, one way to call, one kind of result."""
 
+import ast
 import importlib
 import inspect
 import pickle
@@ -197,6 +198,44 @@ def test_expressions(definition):
     zero = typical(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
     zero |= {f"has_{n}": 0 for n in definition.optional}
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in shape_of(a, zero))
+
+
+# What a package may import of trigraph, at the top of a module or within functions; what is not listed is above these.
+ARROWS = {
+    "table": set(),
+    "graphs": {"table"},
+    "checks": {"graphs", "table"},
+    "backends": {"checks", "gpu", "graphs", "table"},
+    "families": {"backends", "checks", "graphs"},
+    "pyref": {"families", "graphs", "table"},
+    "fortran": {"__version__", "checks", "graphs", "table"},
+    "gpu": {"checks", "graphs", "table"},
+    "torch": {"backends", "checks", "families", "graphs", "plain", "table"},
+    "jax": {"checks", "fortran", "graphs", "plain", "table"},
+    "compat": {"backends", "graphs", "torch"},
+    "distributed": {"backends", "checks", "fortran", "graphs", "table", "torch"},
+}
+
+
+def imported(text):
+    """Return the parts of trigraph that a source imports: the word after `trigraph.` of each module."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names.append(str(getattr(node.args[0], "value", "")))
+    return {name.split(".")[1] for name in names if name.startswith("trigraph.")}
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_packages_import_what_is_below_them(package):
+    sources = list((ROOT / "src" / "trigraph" / package).rglob("*.py"))
+    assert sources
+    for path in sources:
+        assert imported(path.read_text()) <= ARROWS[package] | {package}, path
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():

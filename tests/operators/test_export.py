@@ -178,8 +178,9 @@ def test_declarations_of_the_readme_compile(folder):
         fast, reference = [], []
         for argument, marks, kind, shape, other, other_shape, scalar in arguments:
             declared = kinds[kind] if kind else scalar.split(",")[0]
-            fast.append((argument, declared, shape))
-            if "*" not in marks and argument != "num_threads":
+            if "***" not in marks:
+                fast.append((argument, declared, shape))
+            if ("***" in marks or "*" not in marks) and argument != "num_threads":
                 reference.append((other or argument, declared, other_shape or shape))
         program.append(caller(f"{op.name}_fast", f"trigraph_{op.family}_fast", fast))
         program.append(caller(op.name, f"trigraph_{op.family}", reference))

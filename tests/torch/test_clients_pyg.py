@@ -22,7 +22,7 @@ from torch_geometric.explain import Explainer, GNNExplainer  # noqa: E402
 from torch_geometric.nn.models import dimenet as peer  # noqa: E402
 from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_torch_csr_tensor  # noqa: E402
 
-from trigraph.compat import pyg as both  # noqa: E402
+from trigraph.torch import pyg as both  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about the sparse matrices that PyG uses
 
@@ -45,7 +45,7 @@ def layers(*args, **kwargs):
     for layer in (ours, subclass):
         layer.load_state_dict(theirs.state_dict())
     converted = copy.deepcopy(theirs)
-    assert [r.note for r in convert(converted).replaced] == ["trigraph.compat.pyg.GATConv"]
+    assert [r.note for r in convert(converted).replaced] == ["trigraph.torch.pyg.GATConv"]
     return theirs, (ours, subclass, converted)
 
 

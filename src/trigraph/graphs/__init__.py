@@ -18,7 +18,7 @@ from trigraph.graphs.arrays import (
     shown,
     wait_for,
 )
-from trigraph.graphs.base import PART_SIZE, VIEWS, LongRows, coarsened, entered, to_device
+from trigraph.graphs.base import VIEWS, LongRows, coarsened, entered, to_device
 from trigraph.graphs.csc import CSC, ReverseCSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments

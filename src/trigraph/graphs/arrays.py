@@ -3,9 +3,14 @@
 import operator
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+# By the name of a library of arrays, what returns the module that reads and makes them. `trigraph` enters torch: this
+# package imports neither torch nor what is built on it.
+LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -105,18 +110,7 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
         return value
     if type(value).__name__ == "FakeTensor":  # stands for a tensor during tracing, and has no memory
         return value
-    from trigraph.torch.arrays import array_of, beneath, in_plain_thread
-
-    value = value.resolve_neg()  # a copy if torch has only marked the values as negated
-    try:
-        return array_of(value, what)
-    except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
-        pass
-    try:
-        value = beneath(value)
-    except ValueError:  # a batch of torch.vmap has no memory of this shape
-        return value
-    return in_plain_thread(array_of, value, what)
+    return LIBRARIES["torch"]().as_array(value, what)
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -141,11 +135,7 @@ def called(value: Any) -> str:
 
 def like_given(array: Any, template: Any) -> Any:
     """Return an array as a tensor if the caller's argument is a tensor."""
-    if not is_tensor(template):
-        return array
-    from trigraph.torch.arrays import tensor_from
-
-    return tensor_from(array)
+    return LIBRARIES["torch"]().tensor_from(array) if is_tensor(template) else array
 
 
 def advice(name: str, value: Any) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
+from trigraph.graphs.arrays import LIBRARIES, array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
+from trigraph.table.constants import PART_SIZE
 
 G = TypeVar("G", bound="Immutable")
 P = ParamSpec("P")
@@ -24,9 +25,7 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
         if array_kind(value) == "cupy":
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
-            from trigraph.torch.arrays import on_device
-
-            context = on_device(value)
+            context = LIBRARIES["torch"]().on_device(value)
         elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # which a new one has not yet
             import cupy
 
@@ -46,9 +45,6 @@ def on_device(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return run
-
-
-PART_SIZE = 128  # positions of a row that a GPU kernel takes at a time
 
 
 class LongRows(NamedTuple):

@@ -275,11 +275,6 @@ class Operator:
             if not (f.optional and values[f.name] is None) and (not f.when or evaluate(f.when, sizes))
         )
 
-    def presence(self, given_back: bool) -> tuple[str, ...]:
-        """Names of optional inputs and graph objects and, if `given_back`, of results of fwd passed to bwd."""
-        back = tuple(a.name for a in self.arguments if a.given_back) if given_back else ()
-        return (*self.definition.optional, *back)
-
     @lazy
     def single(self) -> bool:
         """Whether it returns the array itself rather than a NamedTuple."""

@@ -26,13 +26,14 @@ class GraphKind:
 
     type_name: str
     sizes: tuple[str, ...]
-    forward: tuple[tuple[str, str], ...]  # arrays passed to every operator: name and length
+    forward: tuple[tuple[str, str], ...]  # arrays passed to every operator of the direct formula: name and length
     fast: tuple[tuple[str, str], ...]  # further arrays passed to operators of the fast path
     reverse: tuple[tuple[str, str], ...]  # further arrays passed to its derivatives, built by `prepare`
     arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
     # Where to find a size or array: ``argument.attribute``, of which the first with an argument that is not None
     # counts (default: ``graph.<name>``).
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    direct: tuple[str, ...] = ()  # those of `forward` that the fast path does not need
 
     @lazy
     def optional(self) -> tuple[str, ...]:
@@ -112,7 +113,7 @@ GRAPHS: dict[str, GraphKind] = {
     "csc": GraphKind(
         "CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE
     ),
-    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
+    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, (), direct=("src", "dst")),
     "triplets": GraphKind(
         "Segments",
         ("num_edges", "num_triplets"),
@@ -121,6 +122,7 @@ GRAPHS: dict[str, GraphKind] = {
         (),
         (GraphArgument("triplets", TRIPLETS_DOC, rows="rad_basis"),),
         TRIPLETS_PATHS,
+        ("triplet_edge",),
     ),
     "bilinear": GraphKind(
         "Segments",
@@ -150,6 +152,7 @@ GRAPHS: dict[str, GraphKind] = {
             "input_offsets": ("idx_in.offsets",),
             "input_order": ("idx_in.order",),
         },
+        ("triplet_edge", "atom_of_edge"),
     ),
 }
 GRAPH_PARTS: dict[str, GraphParts] = {

@@ -144,6 +144,23 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
         return pool.submit(call).result()
 
 
+def as_array(value: torch.Tensor, what: str) -> Any:
+    """Return an array that views a dense tensor's memory; the tensor itself if torch.vmap batches it.
+
+    ValueError, whose message begins with `what`, if the storage of the tensor was released.
+    """
+    value = value.resolve_neg()  # a copy if torch has only marked the values as negated
+    try:
+        return array_of(value, what)
+    except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
+        pass
+    try:
+        value = beneath(value)
+    except ValueError:  # a batch of torch.vmap has no memory of this shape
+        return value
+    return in_plain_thread(array_of, value, what)
+
+
 def tensor_from(array: Any) -> torch.Tensor:
     """Return a tensor that views an array's memory, as part of the original storage if torch allocated it."""
     if isinstance(array, np.ndarray):

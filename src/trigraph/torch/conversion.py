@@ -143,7 +143,7 @@ def _gat(layer: Any) -> _Changes:
     from torch_geometric.nn import Linear
     from torch_geometric.nn.aggr import SumAggregation
 
-    from trigraph.compat import pyg
+    from trigraph.torch import pyg
 
     if reason := pyg.why_not(layer):
         raise _Unfit(reason)
@@ -387,7 +387,7 @@ def convert(model: Module) -> Conversion:
     >>> model = torch.nn.ModuleList([torch_geometric.nn.GATConv(4, 2)])
     >>> conversion = convert(model)
     >>> conversion.replaced[0].note
-    'trigraph.compat.pyg.GATConv'
+    'trigraph.torch.pyg.GATConv'
     >>> conversion.revert()
     """
     if not isinstance(model, Module):

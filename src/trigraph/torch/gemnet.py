@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trigraph.backends.gemnet import form_of
+from trigraph.families.gemnet import form_of
 from trigraph.torch.functions import FUNCTIONS
 
 

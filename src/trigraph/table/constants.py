@@ -1,0 +1,20 @@
+"""Numbers that Python and the CUDA kernels share.
+
+The build writes those in capital letters to ``gpu/kernels/constants.cuh`` (``tools/make_constants.py``).
+"""
+
+PART_SIZE = 128  # positions of a row that a kernel takes at a time; a longer row is cut into parts
+THREADS = 128  # threads of most blocks
+# Tall matrices times small ones.
+MATRIX_THREADS = 256
+MATRIX_ROWS = 128  # rows of a block's tile
+# DimeNet++.
+DEGREES = 8  # largest number of degrees of spherical harmonics
+PAD = 64  # channels in a tile of what the kernels call up
+PROJECTED = 16  # edges per block of dimenet_project
+# GemNet-OC.
+MOST_IN_ORDER = 256  # triplets of an edge that are added without a tree
+INTERM = 32  # rows of P that a warp computes
+# Steps of the kernels of attention: of gat_forward, and of gat_backward.
+STATISTICS_STEP, OUTPUT_STEP = 1, 2
+FIRST_STEP, SECOND_STEP, LAST_STEP, ALL_STEPS = 1, 2, 4, 7
