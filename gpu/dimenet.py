@@ -140,8 +140,8 @@ class _Triplets:
             "projected_dot": projected_dot,
             "embedding": self.inputs.embedding,
             "embedding_dot": self.dots.embedding,
-            "up": self._second_weights(self.inputs.weights),
-            "up_dot": self._second_weights(self.dots.weights),
+            "up": self._transposed(self._second_weights(self.inputs.weights)),
+            "up_dot": self._transposed(self._second_weights(self.dots.weights)),
             "num_edges": self.edges,
             "n_emb": self.channels,
             "n_mid": self.mid,
@@ -183,15 +183,27 @@ class _Triplets:
         sizes = {"num_edges": self.edges, "n_mid": self.mid, "num_spherical": self.spherical, "num_radial": self.radial}
         return inputs | dots | sizes
 
+    def _first_weights(self, weights: Any) -> Any:
+        """Return W1, a row for each degree and radial function."""
+        return None if weights is None else weights[: self.spherical * self.radial]
+
     def _second_weights(self, weights: Any) -> Any:
-        """Return W2 transposed, padded with zeros to full tiles."""
-        if weights is None:
+        """Return W2, a row for each channel."""
+        return None if weights is None else weights[self.spherical * self.radial :]
+
+    def _transposed(self, down: Any) -> Any:
+        """Return weights transposed, padded with zeros to full tiles."""
+        if down is None:
             return None
-        down, rows = weights[self.spherical * self.radial :], cover(self.mid, DEGREES) * DEGREES
-        up = self._empty(cover(self.channels, PAD), rows, PAD)
-        sizes = {"size": up.size, "rows": rows, "n_emb": self.channels, "n_mid": self.mid}
+        up = self._empty(cover(len(down), PAD), self._rows, PAD)
+        sizes = {"size": up.size, "rows": self._rows, "num_columns": len(down), "n_mid": self.mid}
         self._each("dimenet_transpose", up.size, down=down, up=up, **sizes)
         return up
+
+    @property
+    def _rows(self) -> int:
+        """Rows of a tile of transposed weights."""
+        return cover(self.mid, DEGREES) * DEGREES
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum from in-edges to out-edges."""
@@ -230,12 +242,13 @@ class _Triplets:
         )
         grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
         if fields.any_of("sbf_rad"):
-            arguments = self._radial("weights") | grads | {"out": fields["sbf_rad"]}
+            names = ("weights", self.inputs), ("weights_dot", self.dots)
+            columns = {name: self._transposed(self._first_weights(of.weights)) for name, of in names}
+            arguments = self._radial() | columns | grads | {"rows": self._rows, "out": fields["sbf_rad"]}
             self._each("dimenet_sbf_rad_gradient", fields["sbf_rad"].size, **arguments)
         if weights is not None:
-            first = self.spherical * self.radial
-            self._first_weights(grads, weights[:first])
-            sum_rows(self.kernels, totals, weights[first:], self.mid)
+            self._first_gradient(grads, self._first_weights(weights))
+            sum_rows(self.kernels, totals, self._second_weights(weights), self.mid)
 
     def _nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
@@ -243,7 +256,8 @@ class _Triplets:
         blocks = max(1, min(BLOCKS, sums.WORKSPACE // (8 * 16 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
-    def _first_weights(self, grads: dict[str, Any], out: Any) -> None:
+    def _first_gradient(self, grads: dict[str, Any], out: Any) -> None:
+        """Add the gradient of W1 to `out`."""
         parts = self._empty(cover(self.edges, ROWS), out.size)
         arguments = self._radial("sbf_rad") | grads | {"parts": parts}
         grid = (len(parts), cover(out.size, THREADS))

@@ -168,12 +168,12 @@ __constant__ AngularNorms<double> angular_norms_double;
 __device__ __forceinline__ float angular_norm(float, int l) { return angular_norms_float.degree[l]; }
 __device__ __forceinline__ double angular_norm(double, int l) { return angular_norms_double.degree[l]; }
 
-// Sum of `terms` products of contiguous numbers with numbers that are `stride` apart.
+// Sum of `terms` products of numbers that are PAD apart with numbers that are `stride` apart.
 template <class T>
-__device__ T product_sum(const T* row, const T* column, long long at, long long from, int terms, int stride) {
+__device__ T product_sum(const T* left, const T* right, long long at, long long from, int terms, int stride) {
     T sum = T(0);
     for (int n = 0; n < terms; n++) {
-        sum += row[at + n] * column[from + (long long)(n) * stride];
+        sum += left[at + n * PAD] * right[from + (long long)(n) * stride];
     }
     return sum;
 }
@@ -232,14 +232,16 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     }
 }
 
-// up = down (n_emb, n_mid) transposed, as tiles of `rows` rows and PAD channels, padded by zeros: see dimenet_triplets.cuh.
+// up = down (num_columns, n_mid) transposed, as tiles of `rows` rows and PAD columns, padded by zeros: see
+// dimenet_triplets.cuh.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int n_emb, int n_mid) {
+dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int num_columns,
+                  int n_mid) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < size) {
         const long long row = i / PAD, tile = row / rows, m = row - tile * rows, c = tile * PAD + i % PAD;
-        up[i] = m < n_mid && c < n_emb ? down[c * n_mid + m] : T(0);
+        up[i] = m < n_mid && c < num_columns ? down[c * n_mid + m] : T(0);
     }
 }
 
@@ -281,25 +283,26 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
 }
 
 // sbf_rad[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero if
-// the edge is in no triplet.
+// the edge is in no triplet. The weights come from dimenet_transpose, so that neighbouring lanes read neighbouring numbers.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
                          const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
-                         T* __restrict__ out, long long num_edges, int n_mid, int num_spherical, int num_radial) {
+                         T* __restrict__ out, long long num_edges, long long rows, int n_mid, int num_spherical,
+                         int num_radial) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const int width = num_spherical * num_radial;
     if (i < num_edges * width) {
         const long long e = i / width;
         const int column = int(i - e * width), l = column / num_radial, terms = alone[e] ? 0 : n_mid;
-        const long long at = e * n_mid * num_spherical + l, weight = (long long)(column) * n_mid;
+        const long long at = e * n_mid * num_spherical + l, weight = column / PAD * rows * PAD + column % PAD;
         T sum = T(0);
         for (int m = 0; m < terms; m += CHUNK) {
-            const long long from = at + (long long)(m) * num_spherical;
+            const long long from = at + (long long)(m) * num_spherical, to = weight + (long long)(m) * PAD;
             const int count = min(CHUNK, terms - m);
-            sum += product_sum(weights, grad_projected, weight + m, from, count, num_spherical);
+            sum += product_sum(weights, grad_projected, to, from, count, num_spherical);
             if (weights_dot != nullptr) {
-                sum += product_sum(weights_dot, grad_projected_dot, weight + m, from, count, num_spherical);
+                sum += product_sum(weights_dot, grad_projected_dot, to, from, count, num_spherical);
             }
         }
         out[i] = angular_norm(T(0), l) * sum;

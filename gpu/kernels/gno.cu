@@ -111,6 +111,13 @@ struct Axes {
     int x_stride;
     int y_bits;
     int x_bits;
+
+    // What lanes along x exchange places by in shared memory, where they are consecutive: after it, the sums for
+    // different y lie in different banks.
+    __device__ int swizzle(int y) const {
+        const int y_banks = min(y_bits, 5 - x_bits);  // bits of y that tell banks apart without it
+        return y_stride == 1 ? 0 : (y >> y_banks) & ((1 << x_bits) - 1);
+    }
 };
 
 // out[row, y] = sum over its positions p and over x of kernel[edge_ids[p], y, x] values[others[p], x], plus the same of
@@ -155,18 +162,19 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     }
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-        sums[r][threadIdx.x] = total[r].value();
+        sums[r][threadIdx.x ^ axes.swizzle(y_lane + (r << y_bits))] = total[r].value();
     }
     __syncthreads();
     if (s < partition.num_pieces) {
         T* const target = partition.target(s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
+            const int swizzle = axes.swizzle(y);
             TreeSum<T, 4, 2> sum;
             for (int i = 0; i < 1 << (x_bits + e_bits); i++) {
                 const int x = i & ((1 << x_bits) - 1), e = i >> x_bits;
                 const int place = ((y & ((1 << y_bits) - 1)) << y_shift) + (x << x_shift) + (e << (y_bits + x_bits));
-                sum.add(sums[y >> y_bits][first + place], i);
+                sum.add(sums[y >> y_bits][first + (place ^ swizzle)], i);
             }
             target[y] = sum.value();
         }
