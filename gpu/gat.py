@@ -1,23 +1,28 @@
 """Graph attention, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e, the sum of scores
-that are computed once per node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum
-post x_j, with heads concatenated or averaged. A group of lanes, at most a warp, processes a piece (at most PART_SIZE
-positions of one row, see sums.py); the softmax of a long row combines the largest scores and sums of its pieces.
+For every head and position p (an in-edge of i from j, e its row): score = a_s.x_j + a_d.x_i + a_e.f_e, the sum of terms
+that are computed once per node and row; logit = act(score); alpha = softmax of logit over the in-edges of i; out_i =
+sum alpha x_j, with heads concatenated or averaged. A group of lanes, at most a warp, processes a piece (at most
+PART_SIZE positions of one row, see sums.py); the softmax of a long row combines the largest logits and sums of its
+pieces.
 
-With g the gradient in the output of a head, u = g_i.x_j, and bars for means over the in-edges (ubar = sum post u)::
+With g the gradient in the output of a head, u = g_i.x_j, <u> = sum alpha u the mean over the in-edges, and delta = u -
+<u>, as in docs/maths.md::
 
-    drawdot = act' post (u - ubar)         src_embedding_j = sum_p post g_i + a_s drawdot
-    dst_embedding_i = a_d sum_p drawdot    weights a_s = sum_p drawdot x_j, and so on
+    grad_score = act' alpha delta             src_embedding_j = sum_p alpha g_i + a_s grad_score
+    dst_embedding_i = a_d sum_p grad_score    weights a_s = sum_p grad_score x_j, and so on
 
-The second order, dots being derivatives along the cotangents gg_, is the gradient of sum g outdot::
+The second order, dots being tangents along the cotangents gg_, is the gradient of sum g out_dot::
 
-    postdot = post c, c = predot - predotbar            outdot_i = sum_p postdot x_j + post xdot_j
-    v = c (u - ubar) + g_i.xdot_j                       draw = act' post (v - vbar) + act'' rawdot post (u - ubar)
-    src_embedding_j = sum_p postdot g_i + a_s draw + adot_s drawdot       weights a_s = sum_p draw x_j + drawdot xdot_j
+    gamma = logit_dot - <logit_dot>           alpha_dot = alpha gamma
+    out_dot_i = sum_p alpha_dot x_j + alpha x_dot_j
+    t = gamma delta + g_i.x_dot_j             grad_score_dot = act' alpha delta
+    grad_score = act' alpha (t - <t>) + act'' score_dot alpha delta
+    src_embedding_j = sum_p alpha_dot g_i + a_s grad_score + a_dot_s grad_score_dot
+    weights a_s = sum_p grad_score x_j + grad_score_dot x_dot_j
 
-draw and drawdot are summed for each node and row before they are multiplied by embeddings or weights. The first order
-follows with draw = drawdot, postdot = post and without the last terms.
+grad_score and grad_score_dot are summed for each node and row before they are multiplied by embeddings or weights. The
+first order follows with alpha in the place of alpha_dot, and without grad_score_dot.
 """
 
 from collections.abc import Sequence
@@ -36,7 +41,7 @@ from trigraph.table.lazy import lazy
 
 
 def mha_gat_n2n_fwd(call: Call) -> None:
-    """Write out_i = sum post x_j and, if requested, the scores; see `trigraph.mha_gat_n2n_fwd`."""
+    """Write out_i = sum alpha x_j and, if requested, the scores; see `trigraph.mha_gat_n2n_fwd`."""
     _Attention(call).softmax(call.fields["output_embedding"], call.fields["softmax_scores"])
 
 
@@ -46,7 +51,7 @@ def mha_gat_n2n_bwd(call: Call) -> None:
         call.fields.clear()
         return
     attention, g = _Attention(call), aligned(call.grad)
-    attention.inputs_gradients(g, attention.coefficients(g))
+    attention.inputs_gradients(g, attention.records(g))
 
 
 def mha_gat_n2n_bwd2(call: Call) -> None:
@@ -56,11 +61,11 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
         return
     attention, fields = _Attention(call), call.fields
     wants_inputs, g = fields.any_of(*_Inputs._fields), aligned(call.grad)
-    coefficients = attention.coefficients(g if wants_inputs else None)
+    records = attention.records(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
-        attention.aggregate(coefficients, fields["grad_output_embedding"])
+        attention.aggregate(records, fields["grad_output_embedding"])
     if wants_inputs:
-        attention.inputs_gradients(g, coefficients)
+        attention.inputs_gradients(g, records)
 
 
 class _Inputs(NamedTuple):
@@ -86,7 +91,7 @@ class _ByKind(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """Scores by node and by row of the edge arrays (``Scores`` in kernels/gat.cu); None stands for zero."""
+    """Scores by node and by row of the edge arrays (``Scores`` in kernels/gat_heads.cuh); None stands for zero."""
 
     src: Any
     dst: Any
@@ -104,18 +109,18 @@ class _Activation(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """Saved values of post, or the statistics of every row (``Softmax`` in kernels/gat.cu)."""
+    """Saved values of alpha, or the statistics of every row (``Softmax`` in kernels/gat_backward.cuh)."""
 
-    post: Any
+    alpha: Any
     stats: Any
     num_positions: int
 
 
 class _RowGradient(NamedTuple):
-    """Weights and outputs for the gradient of an embedding's rows (``RowGradient`` in kernels/gat.cu)."""
+    """Weights and outputs for the gradient of an embedding's rows (``RowGradient`` in kernels/gat_backward.cuh)."""
 
     a: Any
-    a_2: Any
+    a_dot: Any
     out: Any
     overflow: Any
     sums: Any
@@ -204,7 +209,7 @@ class _Attention:
     # ---- softmax
 
     @lazy
-    def post(self) -> _Softmax:
+    def softmax_argument(self) -> _Softmax:
         """The kernel argument for `Softmax`."""
         count = self.graph.num_positions
         if self.given_scores is None:
@@ -212,9 +217,9 @@ class _Attention:
         return _Softmax(self.given_scores[1], None, count)
 
     def softmax(self, out: Any = None, scores: Any = None) -> Any:
-        """Write the sums of post x_j, and pre and post of every position, each if given.
+        """Write the sums of alpha x_j, and logit and alpha of every position, each if given.
 
-        Return the largest score and the sum of exponentials of each row; None if `out` is given and no row is long.
+        Return the largest logit and the sum of exponentials of each row; None if `out` is given and no row is long.
         """
         graph, heads, rows = self.graph, self.num_heads, self.rows
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
@@ -224,14 +229,14 @@ class _Attention:
         arguments = {
             "x": self.inputs.src_embedding,
             "dim_head": self.dim_head,
-            "nodes": self.scores_by(self.projections),
+            "scores": self.scores_by(self.projections),
             "act": self.activation,
             "partition": rows.partition,
             "lanes": lanes,
             "num_positions": graph.num_positions,
             "stats": stats,
             "stats_overflow": stats_overflow,
-            "scores": scores,
+            "softmax_scores": scores,
             "out": out,
             "overflow": overflow,
         }
@@ -248,7 +253,7 @@ class _Attention:
             launch(STATISTICS_STEP, rows.num_rows, rows.num_pieces)
             grid, long_rows = rows.long_blocks(heads)
             parts = {"overflow": stats_overflow, "num_heads": heads, "stats": stats}
-            self._launch("gat_join", (), grid, block=(32, 8), **long_rows, **parts)
+            self._launch("combine_softmax_stats", (), grid, block=(32, 8), **long_rows, **parts)
         if rows.long is not None and out is not None:
             launch(OUTPUT_STEP, rows.num_rows, rows.num_pieces)
             self._finish(rows, overflow, out)
@@ -256,8 +261,8 @@ class _Attention:
 
     # ---- derivatives
 
-    def aggregate(self, coefficients: Any, out: Any) -> None:
-        """Write outdot_i = sum postdot x_j + post xdot_j, of the records of `coefficients`."""
+    def aggregate(self, records: Any, out: Any) -> None:
+        """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, of the records of `records`."""
         rows, width = self.rows, out.shape[1]
         lanes, overflow = Lanes.of(width, self.elements), self._overflow(rows, width)
         self._launch(
@@ -265,9 +270,9 @@ class _Attention:
             (self.wide, self.concat_heads),
             lanes.grid(rows.num_pieces, width, self.elements),
             real=self.storage,
-            coefficients=coefficients,
+            records=records,
             x=self.inputs.src_embedding,
-            x_2=self.dots.src_embedding,
+            x_dot=self.dots.src_embedding,
             partition=rows.partition,
             indices=self.graph.indices,
             num_heads=self.num_heads,
@@ -287,15 +292,15 @@ class _Attention:
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(out.shape[1])
             parts = {"overflow": overflow, "width": out.shape[1], "out": out}
-            self._launch("gat_finish", (), grid, block=(32, 8), real=self.storage, **long_rows, **parts)
+            self._launch("reduce_long_rows", (), grid, block=(32, 8), real=self.storage, **long_rows, **parts)
 
-    def coefficients(self, g: Any) -> Any:
+    def records(self, g: Any) -> Any:
         """Return the records of kernel gat_backward, (P, H, 2) or, for second order, (P, H, 4); g may be None.
 
         The sums of each destination's records and the gradient of its embedding are also written if requested.
         """
         graph, heads, rows, orders = self.graph, self.num_heads, self.rows, 2 if self.second else 1
-        coefficients = self.empty(graph.num_positions, heads, 2 * orders)
+        records = self.empty(graph.num_positions, heads, 2 * orders)
         out, totals = (None, None) if g is None else (self.fields["dst_embedding"], self.totals[1])
         means = parts_of_means = None
         if rows.long is not None:
@@ -306,16 +311,16 @@ class _Attention:
         arguments = {
             "g": g,
             "x": self.inputs.src_embedding,
-            "x_2": self.dots.src_embedding,
+            "x_dot": self.dots.src_embedding,
             "dim_head": self.dim_head,
             "concat_heads": self.concat_heads,
-            "softmax": self.post,
-            "nodes": self.scores_by(self.projections),
-            "nodes_dot": self.scores_by(self.projections_dot),
+            "softmax": self.softmax_argument,
+            "scores": self.scores_by(self.projections),
+            "scores_dot": self.scores_by(self.projections_dot),
             "act": self.activation,
             "partition": rows.partition,
             "lanes": lanes,
-            "coefficients": coefficients,
+            "records": records,
             "means": means,
             "parts_of_means": parts_of_means,
             "target": target,
@@ -326,15 +331,13 @@ class _Attention:
             self._launch("gat_backward", (self.wide, self.second), grid, real=self.storage, steps=steps, **arguments)
 
         launch(ALL_STEPS, rows.num_rows)
-        if rows.long is not None:
-            launch(FIRST_STEP, rows.num_parts)
-            sums.finish(self.kernels, rows, parts_of_means, means)
-            if self.second:
-                launch(SECOND_STEP, rows.num_parts)
-                sums.finish(self.kernels, rows, parts_of_means, means)
-            launch(LAST_STEP, rows.num_parts)
+        for step in (FIRST_STEP, SECOND_STEP, LAST_STEP) if rows.long is not None else ():
+            if step != SECOND_STEP or self.second:
+                launch(step, rows.num_parts)
+                if step != LAST_STEP:
+                    sums.finish(self.kernels, rows, parts_of_means, means)
         self._finish_target(rows, target)
-        return coefficients
+        return records
 
     @lazy
     def rows_of(self) -> list[Rows]:
@@ -349,22 +352,22 @@ class _Attention:
 
     @lazy
     def totals(self) -> tuple[Any, Any, Any, Any]:
-        """Sums of the cotangents of raw by source, destination and edge row; None if weights need none."""
+        """Sums of the cotangents of scores by source, destination and edge row; None if weights need none."""
         if "attention_weights" not in self.fields:
             return None, None, None, None
         of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
         return (*self._kinds(of_all, self._counts), of_all)
 
-    def inputs_gradients(self, g: Any, coefficients: Any) -> None:
+    def inputs_gradients(self, g: Any, records: Any) -> None:
         """Compute the requested gradients of embeddings and weights, except that of the destinations."""
         for k in (0, 2):
             name = _Inputs._fields[k]
             if self.inputs[k] is not None and self.fields.any_of(name, "attention_weights"):
-                self._to_rows(k, g if k == 0 else None, coefficients, self.fields[name])
+                self._to_rows(k, g if k == 0 else None, records, self.fields[name])
         if "attention_weights" in self.fields:
             self._to_weights(self.fields["attention_weights"])
 
-    def _to_rows(self, k: int, g: Any, coefficients: Any, out: Any) -> None:
+    def _to_rows(self, k: int, g: Any, records: Any, out: Any) -> None:
         """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
         width, rows, g = self.num_heads * self.dim_head, self.rows_of[k], None if out is None else g
         lanes, target = Lanes.of(width, self.elements), self._target(k, rows, out, self.totals[k])
@@ -373,7 +376,7 @@ class _Attention:
             (self.wide, self.second),
             lanes.grid(rows.num_pieces, width, self.elements),
             real=self.storage,
-            coefficients=coefficients,
+            records=records,
             g=g,
             partition=rows.partition,
             order=rows.order,
@@ -392,8 +395,8 @@ class _Attention:
         """Return the arrays for the gradient of embedding k, sums of records, and parts of long rows."""
         overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
         sums_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
-        a, a_2 = self._parts(k)
-        return _RowGradient(a, a_2, out, overflow, totals, sums_overflow)
+        a, a_dot = self._parts(k)
+        return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
     def _finish_target(self, rows: Rows, target: _RowGradient) -> None:
         """Add up the parts of the long rows."""
@@ -415,7 +418,7 @@ class _Attention:
             sums=self.totals[3],
             per=orders,
             x=_ByKind(*self.inputs[:3]),
-            x_2=_ByKind(*self.dots[:3]),
+            x_dot=_ByKind(*self.dots[:3]),
             offsets=_ByKind(*([of.offsets for of in rows] + [None])[:3]),
             num_rows=_ByKind(*counts),
             num_kinds=len(rows),

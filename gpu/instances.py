@@ -92,9 +92,9 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "gat": (
         *expand("finish_rows", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
-        *expand("gat_finish", STORAGE, INDICES),
+        *expand("reduce_long_rows", STORAGE, INDICES),
         *expand("gat_project", STORAGE, BOOLS),
-        *expand("gat_join", FLOATS, INDICES),
+        *expand("combine_softmax_stats", FLOATS, INDICES),
         *expand("gat_forward", STORAGE, INDICES, BOOLS, BOOLS),
         *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS),
         *expand("gat_backward", STORAGE, INDICES, BOOLS, BOOLS),

@@ -67,6 +67,16 @@ __device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sum
     return total;
 }
 
+// Sums of one lane, divided by `divisor`.
+template <class T, int n> __device__ Pack<T, n> quotients(const Sum<T> (&sums)[n], T divisor) {
+    Pack<T, n> total;
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        total.at[r] = sums[r].value() / divisor;
+    }
+    return total;
+}
+
 // Sums over the lanes of a group that share a position, returned to all of them.
 template <class T, int count> __device__ void sum_over_columns(const Lanes& lanes, T (&sums)[count]) {
 #pragma unroll 1

@@ -98,10 +98,12 @@ GAT = {
         "the mean of t is left out": "h*num_sums, work%sums(1, ⟦mean_t → mean_u⟧, 1), h, work%grad_logit)",
     },
     "gpu/kernels/gat.cu": {
-        "second order without the mean": "act.slope(d.raw, d.share * ⟦(d.grad_post() - mean_post) → d.grad_post()⟧) +",
         "heads after those of the first lanes are left out": "(concat ? block % tiles + 1 : ⟦tiles → 1⟧)",
         "columns after those of the first lanes": "n * (⟦(chunk << lanes.column_bits) → 0⟧ + lanes.of_head().column())",
         "largest score of a lane, not of a row": "⟦largest = lanes.max_over_slots(largest); → ⟧",
+    },
+    "gpu/kernels/gat_backward.cuh": {
+        "second order without the mean": "act.slope(terms.score, terms.alpha * ⟦(terms.t() - means.t) → terms.t()⟧) +",
     },
     "fortran/fast/row_math.fypp": {
         "the last chunk of a sum replaces it": "            total = ⟦total + s → s⟧\n",

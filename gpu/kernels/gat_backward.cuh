@@ -1,0 +1,294 @@
+// Derivatives of graph attention by in-edge, and the gradient of the destinations (gat.cu has the sums over them).
+// Names are those of docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot,
+// u_dot = g.x_dot, with <> for means over the in-edges by alpha.
+#pragma once
+
+#include "gat_heads.cuh"
+
+// The softmax: alpha of every position, (num_heads, num_positions), or if null the statistics to compute it.
+template <class T> struct Softmax {
+    const T* alpha;
+    const T* stats;  // see gat_forward
+    long long num_positions;
+};
+
+// The gradient of an embedding's rows, to which a C_1 + a_dot C_2 contributes with the sums C over a row's positions of
+// grad_score and, in second order, of grad_score_dot; and these sums, (1 or 2, num_heads). Parts have separate rows.
+template <class S> struct RowGradient {
+    const Compute<S>* a;
+    const Compute<S>* a_dot;
+    S* out;
+    Compute<S>* overflow;
+    Compute<S>* sums;
+    Compute<S>* sums_overflow;
+};
+
+// Means over the in-edges of a row, for one head.
+template <class T> struct Means {
+    T u;
+    T logit_dot;
+    T t;
+};
+
+// Quantities of a position and head for the derivatives.
+template <class T> struct EdgeTerms {
+    T alpha;
+    T score;
+    T score_dot;
+    T delta;
+    T gamma;
+    T u_dot;  // g.x_dot
+
+    __device__ T t() const { return delta * gamma + u_dot; }
+};
+
+// The in-edges of a piece for one head, and their records: alpha and grad_score or, in second order, alpha_dot,
+// grad_score, grad_score_dot and alpha. Before the cotangents, their places contain u and u_dot.
+template <class T, class I, bool second> struct InEdges {
+    static constexpr int per_edge = second ? 4 : 2, alpha_at = second ? 3 : 0, u_at = second ? 0 : 1;
+
+    HeadEdges<T, I> head;
+    const Scores<T, I>& scores_dot;
+    T* records;
+    bool has_g;  // without g, u and u_dot are zero
+
+    __device__ T* record(int e) const {
+        return records + (((long long)(head.piece.begin) + e) * head.scores.num_heads + head.h) * per_edge;
+    }
+    __device__ T score_dot(int e) const { return scores_dot.score(head.piece.begin + I(e), head.piece.row, head.h); }
+    __device__ T alpha(const Softmax<T>& softmax, int e) const {
+        if (softmax.alpha != nullptr) {
+            return softmax.alpha[head.h * softmax.num_positions + head.piece.begin + I(e)];
+        }
+        const T* const stats = softmax.stats + (long long)(head.piece.row) * 2 * head.scores.num_heads + head.h;
+        return exp(head.logit(e) - stats[0]) / stats[head.scores.num_heads];
+    }
+    __device__ EdgeTerms<T> terms(int e, const Means<T>& means) const {
+        const T* const from = record(e);
+        EdgeTerms<T> terms{from[alpha_at], head.score(e)};
+        terms.delta = has_g ? from[u_at] - means.u : T(0);
+        if constexpr (second) {
+            terms.score_dot = score_dot(e);
+            terms.gamma = head.act.slope(terms.score, terms.score_dot) - means.logit_dot;
+            terms.u_dot = has_g ? from[u_at + 1] : T(0);
+        }
+        return terms;
+    }
+};
+
+// Writes u and, if `second`, u_dot of the in-edges of a piece to their records; x_dot may be null. `g` belongs to the
+// row of the piece and this head.
+template <int n, class S, class I, bool second>
+__device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadLanes& lanes, const S* g, const S* x,
+                        const S* x_dot, int dim_head, int concat_heads) {
+    using T = Compute<S>;
+    const int num_heads = edges.head.scores.num_heads, width = num_heads * dim_head;
+    const int first = n * lanes.of_head().column();
+    const bool lane_active = edges.head.h < num_heads;
+    Pack<S, n> first_g{};  // loaded once for all positions
+    if (lane_active && edges.head.piece.size > 0 && first < dim_head) {
+        first_g = load_pack<n>(g + first);
+    }
+    each_position<Source<I>>(
+        lanes.all(), edges.head.piece.size, lane_active, [&](int e) { return edges.head.source(e); },
+        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
+#pragma unroll
+            for (int pair = 0; pair < (second ? 2 : 1); pair++) {
+                const S* const values = pair == 0 ? x : x_dot;
+                Sum<T> sums[unroll];
+                int tile = 0;
+#pragma unroll 1
+                for (int c = first; c < dim_head && values != nullptr; c += n << lanes.column_bits, tile++) {
+                    Pack<S, n> rows[unroll], own_g = first_g;
+                    if (c != first && valid[0]) {
+                        own_g = load_pack<n>(g + c);
+                    }
+                    load_rows(values + edges.head.h * dim_head + c, width, items, valid, rows);
+#pragma unroll
+                    for (int u = 0; u < unroll; u++) {
+                        T sum = T(0);
+#pragma unroll
+                        for (int r = 0; r < n; r++) {
+                            sum += Storage<S>::value(own_g.at[r]) * Storage<S>::value(rows[u].at[r]);
+                        }
+                        sums[u].add(sum, tile);
+                    }
+                }
+                T u_of[unroll];
+#pragma unroll
+                for (int u = 0; u < unroll; u++) {
+                    u_of[u] = sums[u].value();
+                }
+                sum_over_columns(lanes.of_head(), u_of);
+#pragma unroll
+                for (int u = 0; u < unroll; u++) {
+                    if (valid[u] && lanes.of_head().column() == 0) {
+                        edges.record(e[u])[edges.u_at + pair] = u_of[u] / (concat_heads ? T(1) : T(num_heads));
+                    }
+                }
+            }
+        });
+}
+
+// Step 1, after write_u: writes alpha of the in-edges to their records, and returns the means of u and of logit_dot.
+template <class T, class I, bool second>
+__device__ Means<T> write_alpha(const InEdges<T, I, second>& edges, const HeadLanes& lanes, const Softmax<T>& softmax) {
+    Sum<T> u, logit_dot;
+    int k = 0;
+    for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
+        const T alpha = edges.alpha(softmax, e);
+        edges.record(e)[edges.alpha_at] = alpha;
+        u.add(edges.has_g ? alpha * edges.record(e)[edges.u_at] : T(0), k);
+        logit_dot.add(second ? alpha * edges.head.act.slope(edges.head.score(e), edges.score_dot(e)) : T(0), k);
+    }
+    const T mean_u = lanes.sum_over_slots(u.value());
+    return {mean_u, second ? lanes.sum_over_slots(logit_dot.value()) : T(0), T(0)};
+}
+
+// Step 2: the mean of t.
+template <class T, class I>
+__device__ T mean_of_t(const InEdges<T, I, true>& edges, const HeadLanes& lanes, const Means<T>& means) {
+    Sum<T> t;
+    int k = 0;
+    for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
+        const EdgeTerms<T> terms = edges.terms(e, means);
+        t.add(terms.alpha * terms.t(), k);
+    }
+    return lanes.sum_over_slots(t.value());
+}
+
+// Sums over the in-edges of a piece, for one head; in first order both are that of grad_score.
+template <class T> struct CotangentSums {
+    T grad_score;
+    T grad_score_dot;
+};
+
+// Step 3: writes the cotangents, and in second order alpha_dot, to the records, and returns their sums.
+template <class T, class I, bool second>
+__device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges, const HeadLanes& lanes,
+                                             const Means<T>& means) {
+    const Activation<T>& act = edges.head.act;
+    Sum<T> of_score, of_score_dot;
+    int k = 0;
+    for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
+        const EdgeTerms<T> terms = edges.terms(e, means);
+        T* const to = edges.record(e);
+        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // grad_score in first order
+        to[edges.u_at + (second ? 2 : 0)] = grad_score_dot;
+        of_score_dot.add(grad_score_dot, k);
+        if constexpr (second) {
+            const T grad_score = act.slope(terms.score, terms.alpha * (terms.t() - means.t)) +
+                                 act.curvature(terms.score, terms.score_dot * (terms.alpha * terms.delta));
+            to[0] = terms.alpha * terms.gamma;
+            to[1] = grad_score;
+            of_score.add(grad_score, k);
+        }
+    }
+    const T sum = lanes.sum_over_slots(of_score_dot.value());
+    return {second ? lanes.sum_over_slots(of_score.value()) : sum, sum};
+}
+
+// Writes the gradient of the destination's embedding for one head of piece number s.
+template <int n, class S, class I>
+__device__ void store_destination(const RowPartition<I>& partition, long long s, const HeadEdges<Compute<S>, I>& head,
+                                  const HeadLanes& lanes, int dim_head, const CotangentSums<Compute<S>>& sums,
+                                  const RowGradient<S>& target) {
+    using T = Compute<S>;
+    const int width = head.scores.num_heads * dim_head;
+    for (int c = n * lanes.of_head().column(); c < dim_head; c += n << lanes.column_bits) {
+        Pack<T, n> total{};
+#pragma unroll
+        for (int r = 0; r < n && head.size > 0; r++) {  // skip weights without edges, which may be NaN
+            const int column = head.h * dim_head + c + r;
+            const T by_dot = target.a_dot != nullptr ? target.a_dot[column] * sums.grad_score_dot : T(0);
+            total.at[r] = target.a[column] * sums.grad_score + by_dot;
+        }
+        if (lanes.all().position() == 0) {
+            store_columns<S, I, n>(partition, s, width, head.h * dim_head + c, total, target.out, target.overflow);
+        }
+    }
+}
+
+// Steps of gat_backward: u, alpha and means; the mean of t (second order); cotangents and their sums. A group of lanes
+// performs all of them for a whole row and some heads. For parts of long rows they are separate launches, between which
+// finish_rows adds the parts' means, because each step needs means over whole rows from the previous one.
+constexpr int first_step = FIRST_STEP, second_step = SECOND_STEP, last_step = LAST_STEP, all_steps = ALL_STEPS;
+
+template <class S, class I, bool second>
+constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
+
+// The records of all in-edges (see InEdges), and the gradient of the destinations.
+//   steps           the steps to perform: all_steps for whole rows, one of them for the parts of long rows
+//   g               gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
+//   x, x_dot        embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
+//   dim_head        columns of a head
+//   concat_heads    whether the output has all heads side by side; otherwise their mean
+//   softmax         alpha, or what it is computed from
+//   scores          scores by node and edge row
+//   scores_dot      their tangents
+//   act             activation of scores
+//   partition       positions by destination
+//   lanes           lanes of a group
+//   records         of every position and head, written
+//   means           of the long rows: (num_heads) of u or, in second order, (3, num_heads) of u, logit_dot and t
+//   parts_of_means  contributions of the parts of long rows to them, written
+//   target          gradient of the destinations, written
+template <class S, class I, bool wide, bool second>
+__global__ void __launch_bounds__(128, backward_blocks_per_sm<S, I, second>)
+gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_dot, int dim_head,
+             int concat_heads, const Softmax<Compute<S>> softmax, const Scores<Compute<S>, I> scores,
+             const Scores<Compute<S>, I> scores_dot, const Activation<Compute<S>> act, const RowPartition<I> partition,
+             const HeadLanes lanes, Compute<S>* records, const Compute<S>* means, Compute<S>* parts_of_means,
+             const RowGradient<S> target) {
+    using T = Compute<S>;
+    constexpr int n = pack_elements<S, wide>, orders = second ? 2 : 1, num_means = second ? 3 : 1;
+    const int num_heads = scores.num_heads;
+    const unsigned tiles = (num_heads + (1 << lanes.head_bits) - 1) >> lanes.head_bits;
+    const int h = int(blockIdx.x % tiles << lanes.head_bits) + lanes.head();
+    const bool whole = steps == all_steps;
+    const long long s = (whole ? 0 : partition.num_rows) + (long long)(blockIdx.x / tiles) * lanes.all().groups() +
+                        lanes.all().group();
+    const bool valid = h < num_heads && s < partition.num_pieces && partition.is_row(s) == whole;
+    const bool writes = valid && lanes.slot() == 0;
+    const RowChunk<I> piece = partition.piece(s);
+    const InEdges<T, I, second> edges{
+        {scores, act, piece, h, valid ? piece.size : 0}, scores_dot, records, g != nullptr};
+    const long long row = piece.row;
+    T* const of_part = whole ? nullptr : parts_of_means + (s - partition.num_rows) * num_means * num_heads;
+    Means<T> mean{};
+    if (steps & first_step) {
+        if (g != nullptr) {
+            const S* const of_head = g + (concat_heads ? row * num_heads + h : row) * dim_head;
+            write_u<n, S, I, second>(edges, lanes, of_head, x, x_dot, dim_head, concat_heads);
+        }
+        __syncwarp();
+        mean = write_alpha(edges, lanes, softmax);
+        if (!whole && writes) {
+            store_of_head<num_means>(of_part, num_heads, h, mean.u, mean.logit_dot);
+        }
+    } else if (edges.head.size > 0) {
+        const T* const of_row = means + row * num_means * num_heads + h;
+        mean.u = of_row[0];
+        mean.logit_dot = second ? of_row[num_heads] : T(0);
+        mean.t = second && steps == last_step ? of_row[2 * num_heads] : T(0);
+    }
+    if constexpr (second) {
+        if (steps & second_step) {
+            mean.t = mean_of_t(edges, lanes, mean);
+            if (!whole && writes) {
+                of_part[2 * num_heads + h] = mean.t;  // the others are still contributions of this part
+            }
+        }
+    }
+    if (!(steps & last_step)) {
+        return;
+    }
+    const CotangentSums<T> sums = write_cotangents(edges, lanes, mean);
+    if (target.sums != nullptr && writes) {
+        T* const to = partition.target(s, orders * num_heads, target.sums, target.sums_overflow);
+        store_of_head<orders>(to, num_heads, h, sums.grad_score, sums.grad_score_dot);
+    }
+    if (target.out != nullptr && valid) {
+        store_destination<n, S, I>(partition, s, edges.head, lanes, dim_head, sums, target);
+    }
+}
