@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -319,7 +319,7 @@ def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     subprocess.run([*command, str(template), str(out)], check=True)
 
 
-def _modules() -> Iterator[str]:
+def _modules() -> Iterable[str]:
     """Return the names of the fast path's modules, each after those that it uses."""
     paths = {path.stem: path for path in sorted((SOURCES / "fast").glob("*.fypp")) if not path.stem.endswith(".c")}
     sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()

@@ -267,7 +267,7 @@ class _Network:
     def load(self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None) -> None:
         """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` apart."""
         grid = (cover(count * (max(self.d, self.hidden) + 1), THREADS),)
-        arguments = {"network": self.argument, "first": first, "count": count, "stride": stride}
+        arguments: dict[str, Any] = {"network": self.argument, "first": first, "count": count, "stride": stride}
         arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
         self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (THREADS,), **arguments)
 
