@@ -37,7 +37,7 @@ template <class V> struct ByKind {
 // out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each with
 // its own weights; one group of lanes per row and head. For a tangent, a pair has one factor's tangent.
 template <class S, bool wide>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
+__global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Compute<S>* __restrict__ a_2,
             const ByKind<const S*> x_2, const ByKind<long long> num_rows, int num_heads, int dim_head, int column_bits,
             Compute<S>* __restrict__ out) {
@@ -174,7 +174,6 @@ __device__ Pack<Compute<S>, n> sum_of_sources(const HeadEdges<Compute<S>, I>& ed
 // largest); then scores and output, which need the statistics of the whole row. A group of lanes performs both for a
 // whole row. For parts of long rows they are separate launches, and combine_softmax_stats combines the statistics in
 // between.
-constexpr int statistics_step = STATISTICS_STEP, output_step = OUTPUT_STEP;
 
 template <class S, class I, bool concat>
 constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>, I> : 4) - int(sizeof(S) == 2);
@@ -191,13 +190,13 @@ constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>
 //   partition       positions by destination
 //   lanes           lanes of a group
 //   num_positions   positions of the graph
-//   stats           statistics of every row, (num_dst, 2, num_heads), read by output_step alone; null: not written
+//   stats           statistics of every row, (num_dst, 2, num_heads), read by OUTPUT_STEP alone; null: not written
 //   stats_overflow  of every part, written
 //   softmax_scores  logit and alpha of every position, (2, num_heads, num_positions), written
 //   out             sum alpha x of every row, written
 //   overflow        of every part, written
 template <class S, class I, bool wide, bool concat>
-__global__ void __launch_bounds__(128, forward_blocks_per_sm<S, I, concat>)
+__global__ void __launch_bounds__(THREADS, forward_blocks_per_sm<S, I, concat>)
 gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, int dim_head,
             const Scores<Compute<S>, I> scores, const Activation<Compute<S>> act, const RowPartition<I> partition,
             const HeadLanes lanes, long long num_positions, Compute<S>* stats, Compute<S>* stats_overflow,
@@ -218,7 +217,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         const int h = int(tile << lanes.head_bits) + lanes.head();
         const HeadEdges<T, I> edges{scores, act, piece, h, h < num_heads ? piece.size : 0};
         SoftmaxStats<T> softmax{};
-        if (steps & statistics_step) {
+        if (steps & STATISTICS_STEP) {
             const bool writes = stats != nullptr && h < num_heads && s < end && chunk == 0 && lanes.slot() == 0;
             T* const target = writes ? partition.target(s, 2 * num_heads, stats, stats_overflow) + h : nullptr;
             softmax = softmax_of_piece(edges, lanes, target, num_heads);
@@ -226,7 +225,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
             const T* const of_row = stats + (long long)(piece.row) * 2 * num_heads + h;
             softmax = {of_row[0], of_row[num_heads]};
         }
-        if (!(steps & output_step)) {
+        if (!(steps & OUTPUT_STEP)) {
             continue;
         }
         // A function of its own for this loop takes 20 registers more.
@@ -248,7 +247,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
             }
         }
     }
-    const bool writes = !concat && (steps & output_step) && s < end && column < dim_head;
+    const bool writes = !concat && (steps & OUTPUT_STEP) && s < end && column < dim_head;
     if (writes && lanes.head() == 0 && lanes.all().position() == 0) {
         store_columns<S, I, n>(partition, s, width, column, quotients(means, T(num_heads)), out, overflow);
     }
@@ -270,7 +269,7 @@ template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S
 //   out         out_dot of every row, written
 //   overflow    of every part, written
 template <class S, class I, bool wide, bool concat>
-__global__ void __launch_bounds__(128, aggregate_blocks_per_sm<S, concat>)
+__global__ void __launch_bounds__(THREADS, aggregate_blocks_per_sm<S, concat>)
 gat_aggregate(const Compute<S>* __restrict__ records, const S* __restrict__ x, const S* __restrict__ x_dot,
               const RowPartition<I> partition, const I* __restrict__ indices, int num_heads, int dim_head,
               const Lanes lanes, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
@@ -353,7 +352,7 @@ constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int
 //   lanes          lanes of a group
 //   target         weights, and gradient of the rows, written
 template <class S, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, to_rows_blocks_per_sm<S, I>)
+__global__ void __launch_bounds__(THREADS, to_rows_blocks_per_sm<S, I>)
 gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, const RowPartition<I> partition,
             const I* __restrict__ order, const I* __restrict__ destinations, int num_heads, int dim_head,
             int concat_heads, const Lanes lanes, const RowGradient<S> target) {

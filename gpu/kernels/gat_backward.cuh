@@ -212,13 +212,12 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
 // Steps of gat_backward: u, alpha and means; the mean of t (second order); cotangents and their sums. A group of lanes
 // performs all of them for a whole row and some heads. For parts of long rows they are separate launches, between which
 // finish_rows adds the parts' means, because each step needs means over whole rows from the previous one.
-constexpr int first_step = FIRST_STEP, second_step = SECOND_STEP, last_step = LAST_STEP, all_steps = ALL_STEPS;
 
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
 
 // The records of all in-edges (see InEdges), and the gradient of the destinations.
-//   steps           the steps to perform: all_steps for whole rows, one of them for the parts of long rows
+//   steps           the steps to perform: ALL_STEPS for whole rows, one of them for the parts of long rows
 //   g               gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   x, x_dot        embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
 //   dim_head        columns of a head
@@ -234,7 +233,7 @@ constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (s
 //   parts_of_means  contributions of the parts of long rows to them, written
 //   target          gradient of the destinations, written
 template <class S, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, backward_blocks_per_sm<S, I, second>)
+__global__ void __launch_bounds__(THREADS, backward_blocks_per_sm<S, I, second>)
 gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_dot, int dim_head,
              int concat_heads, const Softmax<Compute<S>> softmax, const Scores<Compute<S>, I> scores,
              const Scores<Compute<S>, I> scores_dot, const Activation<Compute<S>> act, const RowPartition<I> partition,
@@ -245,7 +244,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
     const int num_heads = scores.num_heads;
     const unsigned tiles = (num_heads + (1 << lanes.head_bits) - 1) >> lanes.head_bits;
     const int h = int(blockIdx.x % tiles << lanes.head_bits) + lanes.head();
-    const bool whole = steps == all_steps;
+    const bool whole = steps == ALL_STEPS;
     const long long s = (whole ? 0 : partition.num_rows) + (long long)(blockIdx.x / tiles) * lanes.all().groups() +
                         lanes.all().group();
     const bool valid = h < num_heads && s < partition.num_pieces && partition.is_row(s) == whole;
@@ -256,7 +255,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
     const long long row = piece.row;
     T* const of_part = whole ? nullptr : parts_of_means + (s - partition.num_rows) * num_means * num_heads;
     Means<T> mean{};
-    if (steps & first_step) {
+    if (steps & FIRST_STEP) {
         if (g != nullptr) {
             const S* const of_head = g + (concat_heads ? row * num_heads + h : row) * dim_head;
             write_u<n, S, I, second>(edges, lanes, of_head, x, x_dot, dim_head, concat_heads);
@@ -270,17 +269,17 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
         const T* const of_row = means + row * num_means * num_heads + h;
         mean.u = of_row[0];
         mean.logit_dot = second ? of_row[num_heads] : T(0);
-        mean.t = second && steps == last_step ? of_row[2 * num_heads] : T(0);
+        mean.t = second && steps == LAST_STEP ? of_row[2 * num_heads] : T(0);
     }
     if constexpr (second) {
-        if (steps & second_step) {
+        if (steps & SECOND_STEP) {
             mean.t = mean_of_t(edges, lanes, mean);
             if (!whole && writes) {
                 of_part[2 * num_heads + h] = mean.t;  // the others are still contributions of this part
             }
         }
     }
-    if (!(steps & last_step)) {
+    if (!(steps & LAST_STEP)) {
         return;
     }
     const CotangentSums<T> sums = write_cotangents(edges, lanes, mean);
