@@ -178,7 +178,7 @@ def test_summary_shows_the_worst():
         replace(check, kind="repeat", error=1.0, tolerance=0.0),
     ]
     (row,) = summarise(checks, Terms())
-    assert (row.error, row.tolerance, row.order, row.others, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
+    assert (row.error, row.tolerance, row.order, row.other_kinds, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
     nan = replace(check, error=math.nan)
     assert worst([check, nan]) is nan
     assert ratio(replace(check, error=0.0, tolerance=0.0)) == 0.0

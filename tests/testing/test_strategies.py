@@ -56,6 +56,6 @@ def test_a_graph_shrinks():
 
 @settings(FIND, max_examples=50)
 @given(graph_arguments("bilinear", np.int32))
-def test_graphs_of_one_operator_fit(found):
-    assert found["atoms"].num_members == found["triplets"].num_segments
-    assert found["idx_in"].num_members == found["triplets"].num_members
+def test_graphs_of_one_operator_fit(graphs):
+    assert graphs["atoms"].num_members == graphs["triplets"].num_segments
+    assert graphs["idx_in"].num_members == graphs["triplets"].num_members

@@ -23,8 +23,8 @@ def taken_apart(text):
 MUTATIONS = {
     f"{family}, {file}: {name}": (family, file, *taken_apart(text))
     for family, files in FAMILIES.items()
-    for file, found in files.items()
-    for name, text in found.items()
+    for file, texts in files.items()
+    for name, text in texts.items()
 }
 
 

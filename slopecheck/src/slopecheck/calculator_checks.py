@@ -32,11 +32,11 @@ class Checks:
 
     subject: Subject
     name: str
-    given: Any
+    original: Any
     rng: np.random.Generator
 
     def __post_init__(self) -> None:
-        self.atoms = self.given.copy()
+        self.atoms = self.original.copy()
         self.atoms.set_constraint()
         self.nearest = nearest(self.atoms)
         self.size = DISPLACED * self.nearest

@@ -192,7 +192,7 @@ class Checks:
 
     def form(self) -> Iterator[Check]:
         """Check dtypes, shapes and devices of derivatives, dtypes of outputs, and that no argument is modified."""
-        p, x = self.p, [self.p.given[i] for i in self.p.wanted]
+        p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
         widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
         w = [
@@ -208,12 +208,12 @@ class Checks:
                     note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
                     yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
             else:
-                like = [(f"input {i}", a.inputs[i], p.given[i]) for i in p.wanted]
+                like = [(f"input {i}", a.inputs[i], p.originals[i]) for i in p.wanted]
                 like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order == 2]
                 for (name, argument, wanted), g in zip(like, results, strict=True):
                     if g is not None and argument is not None:
                         yield self._form(order, name, g, argument, wanted)
-            kept = [(f"input {i}", a.inputs[i], old) for i, old in p.given.items()]
+            kept = [(f"input {i}", a.inputs[i], old) for i, old in p.originals.items()]
             if order > 0:
                 kept += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if g is not None]
             if order == 2:

@@ -34,7 +34,7 @@ def print_summary(console: Console, checks: Sequence[Check], terms: Terms) -> No
     for operator, rows in groupby(summarise(checks, terms), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
         for row in rows:
-            numbers = (number(row.error), number(row.tolerance), row.order, row.others, f"{row.seconds:.2f}")
+            numbers = (number(row.error), number(row.tolerance), row.order, row.other_kinds, f"{row.seconds:.2f}")
             table.add_row(f"{mark(console, row.passed)} {escape(row.backend)}", row.dtype, *numbers)
     console.print(table)
     console.print(terms.legend, style="dim")

@@ -35,19 +35,22 @@ class Problem:
     rng: np.random.Generator
     wanted: list[int] = field(default_factory=list)
     x: Arrays = field(default_factory=list)
-    given: dict[int, np.ndarray] = field(default_factory=dict)  # all array inputs in their original dtype
+    originals: dict[int, np.ndarray] = field(default_factory=dict)  # all array inputs in their original dtype
 
     def __post_init__(self) -> None:
         for i, value in enumerate(self.inputs):
             if self.framework.takes(value):
-                array = self.given[i] = self.framework.to_host(value)
+                array = self.originals[i] = self.framework.to_host(value)
                 if array.dtype.kind == "f":
                     self.wanted.append(i)
                     self.x.append(array.astype(np.float64))
 
     def as_given(self) -> list[Any]:
         """Return the original inputs, with copies of arrays, because a call may modify them."""
-        return [self.framework.from_host(self.given[i], v) if i in self.given else v for i, v in enumerate(self.inputs)]
+        return [
+            self.framework.from_host(self.originals[i], v) if i in self.originals else v
+            for i, v in enumerate(self.inputs)
+        ]
 
     def native(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         """Return the inputs with the floating ones replaced by `arrays`."""

@@ -20,7 +20,7 @@ class Row:
     error: float | None
     tolerance: float | None
     order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash if there are none
-    others: str  # checks of every other kind as passed/all, a dash if there are none, and how many were not offered
+    other_kinds: str  # checks of other kinds as passed/all, or a dash, and how many were not offered
     seconds: float
     passed: bool | None  # whether no check failed; None if none was made
 
@@ -65,7 +65,7 @@ def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
                 error=accuracy.error if accuracy else None,
                 tolerance=accuracy.tolerance if accuracy else None,
                 order=_order([c for c in group if c.kind in terms.curves]),
-                others=f"{made} ({absent} not offered)" if absent else made,
+                other_kinds=f"{made} ({absent} not offered)" if absent else made,
                 seconds=sum(c.seconds for c in group),
                 passed=all(c.passed for c in group) if group else None,
             )
