@@ -20,7 +20,7 @@ from trigraph.ase import Calculator
 from trigraph.torch.nn import ForceField, Potential
 
 plt.style.use("tableau-colorblind10")
-STRUCTURES, EPOCHS = 40, 60
+STRUCTURES, EPOCHS, STEPS = 40, 60, 200
 rng = np.random.default_rng(0)
 torch.manual_seed(0)
 
@@ -114,7 +114,7 @@ model.double().requires_grad_(False)
 atoms = bulk("Cu", cubic=True, a=3.7)
 atoms.rattle(0.05, seed=1)
 atoms.calc = Calculator(model)
-BFGS(atoms, logfile=None).run(fmax=1e-3, steps=200)
+BFGS(atoms, logfile=None).run(fmax=1e-3, steps=STEPS)
 hessian = atoms.calc.get_hessian(atoms).reshape(3 * len(atoms), 3 * len(atoms))
 eigenvalues = np.linalg.eigvalsh(hessian)
 assert np.abs(hessian.reshape(-1, len(atoms), 3).sum(axis=1)).max() < 1e-10 * np.abs(hessian).max()

@@ -20,6 +20,7 @@ SMALL = {
     "clients": {},
     "first_gradient": {},
     "karate": {"STEPS": 40},
+    "own_potential": {"STRUCTURES": 8, "EPOCHS": 2, "STEPS": 3},
     "lammps_copper": {"CELLS": 2, "STEPS": 20, "TIMED": 1},
     "phonons": {"STRUCTURES": 8, "EPOCHS": 1, "REPEATS": 3},
     "several_ranks": {"STEPS": 5},
