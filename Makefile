@@ -31,7 +31,7 @@ verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
 # Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are pytest's.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
 	$(PYTEST) -m "not slow" $(OPTIONS)
 
