@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import spherical_jn
 
 from trigraph.pyref.dimenet import bessel_zeros
+from trigraph.table import DEFINITIONS
 
 Values = Mapping[str, Any]
 SERIES = 24  # terms of the power series of j_l up to x = l + 1, of which the last is below 1e-20 of the first
@@ -211,18 +212,5 @@ def interaction_bilinear(lib: Library, v: Values, s: Values) -> Values:
 
 
 PLAIN: dict[str, Callable[[Library, Values, Values], Values]] = {
-    function.__name__: function
-    for function in (
-        gno_kernel,
-        gno_aggregate,
-        gno_message,
-        radial_basis,
-        agg_edge_to_edge,
-        mha_gat_n2n,
-        agg_weighted_n2n,
-        basis_embedding_radial,
-        basis_embedding_spherical,
-        basis_embedding_triplets,
-        interaction_bilinear,
-    )
+    spec.name: globals()[spec.name] for spec in DEFINITIONS
 }

@@ -65,6 +65,8 @@ def test_tables_name_everything():
     for op in OPERATORS.values():
         assert f"| `{op.name}` | `{op.signature}` |" in text
         assert f"| `{op.name}` | `{op.formula}` | `{op.operations}` |" in text
+        graph = f"`{op.graph.type_name}`" if op.graph else "none"
+        assert re.search(rf"\| {graph} \| .*`{op.definition.name}`", text), f"Graphs: {op.definition.name}"
         for a in op.definition.inputs + op.definition.outputs:
             assert re.search(rf"\| `{a.name}` \| (input|output) \| `{re.escape('(' + ', '.join(a.dims))}", text)
 
