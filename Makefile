@@ -13,13 +13,14 @@ SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stu
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench docs soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
+.PHONY: verify test test-all lint bench docs pages soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three backends against each other, the judge and finite differences; report in verification-report/"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
-	@echo "make docs      the documentation as a site, in docs/_build/html"
+	@echo "make docs      the documentation as a site, in docs/_build/html (FAST=1: without running the tutorials)"
+	@echo "make pages     the generated parts of docs/*.md, which are committed"
 	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     wheels in dist/, self-contained, for glibc 2.28 on        make develop  editable install in $(VENV)"
@@ -43,9 +44,17 @@ test-pythons: $(VENV)/created
 	$(BIN)/python -m pip install --quiet nox
 	$(BIN)/python -m nox $(if $(SESSIONS),--session $(SESSIONS))
 
-# The pages and the reference of the package, with examples that are run: docs/_build/html/index.html, read without a server.
-docs: $(VENV)/installed-tests
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+# docs/_build/html/index.html, read without a server. The site runs every tutorial (ten minutes); FAST=1 runs none.
+docs: $(VENV)/installed-$(if $(FAST),docs,tests)
+	$(BIN)/python -m sphinx -W --keep-going $(if $(FAST),-D plot_gallery=0) -b html docs docs/_build/html
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet 'trigraph[docs,torch]'
+	touch $@
+
+# The parts of docs/*.md that follow from the tables, from records and from what programs print.
+pages: $(VENV)/installed-tests
+	$(BIN)/python docs/tables.py --slow
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """What the page of calculators shows: calculators of ASE and DimeNet++, checked; the table and the picture of curves.
 
-Writes calculators-found.md and calculators.png to the working directory.
+Prints the table and writes calculators.png to the working directory.
 """
 
 from dataclasses import replace
@@ -73,7 +73,7 @@ def write() -> None:
     figure = differences(curves, Terms())
     assert figure is not None
     Path("calculators.png").write_bytes(png(figure))
-    Path("calculators-found.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -2,21 +2,21 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
-from sphinx.ext.autosummary.generate import find_autosummary_in_lines, generate_autosummary_docs
+from sphinx.ext.autosummary.generate import generate_autosummary_docs
 
 import trigraph
 from trigraph.table import OPERATORS
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE), str(HERE.parent / "slopecheck" / "tests")]
-import records  # noqa: E402
-from tables import example, filled  # noqa: E402
+REFERRED = re.compile(r"^\| `((?:trigraph|slopecheck)\.[\w.]+)` \|", re.M)
+EXAMPLES = HERE.parent / "examples"
+sys.path.append(str(HERE))
+from tables import TUTORIALS, example  # noqa: E402
 
 project = "trigraph"
 author = copyright = "The trigraph developers"
@@ -26,7 +26,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -42,7 +41,7 @@ html_theme = "furo"
 html_title = "trigraph"
 html_math_renderer = "mathml"
 html_static_path = ["static"]
-html_css_files = ["formulas.css"]
+html_css_files = ["site.css"]
 html_copy_source = html_show_sourcelink = False
 
 # The gallery runs the examples that have changed. These are programs that other pages and examples use.
@@ -65,33 +64,35 @@ sphinx_gallery_conf = {
 }
 
 
-def run_programs(app):
-    """Run the programs whose output pages include, where it is missing or old; draw the picture of benchmarks."""
-    folder = HERE / "_executed"
-    folder.mkdir(exist_ok=True)
-    examples = HERE.parent / "examples"
-    for source, name in (
-        (HERE / "calculators.py", "calculators-found.md"),
-        (examples / "wrong_derivative.py", "wrong_derivative.txt"),
-    ):
-        output = folder / name
-        if not output.exists() or output.stat().st_mtime < source.stat().st_mtime:
-            command = [sys.executable, source]
-            done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True)
-            if name.endswith(".txt"):
-                output.write_text(f"$ python examples/{source.name}\n{done.stdout}")
-    records.picture(folder / "benchmarks.png")
+# Classes that need packages which the build of the site does without: autosummary could not import them.
+BY_HAND = {
+    "trigraph.torch_sim.Model": "(model, *, compute_forces=True, compute_stress=True, per_atom_energies=False)",
+    "trigraph.torch.pyg.GATConv": "",
+}
 
 
 def list_reference(app):
     """Write a page for each function and class that the reference lists, and remove those of names that are gone."""
-    page, folder = HERE / "_executed" / "api.md", HERE / "reference"
-    page.write_text(filled((HERE / "api.md").read_text()))
-    names = {entry.name for entry in find_autosummary_in_lines(page.read_text().splitlines())}
+    names = REFERRED.findall((HERE / "api.md").read_text())
+    folder, listed = HERE / "reference", HERE / "_executed" / "api.rst"
+    for each in (folder, listed.parent):
+        each.mkdir(exist_ok=True)
     for old in folder.glob("*.rst"):
         if old.stem not in names:
             old.unlink()
-    generate_autosummary_docs([str(page)], output_dir=folder, app=app)
+    found = "\n".join(f"   {name}" for name in names if name not in BY_HAND)
+    listed.write_text(f".. autosummary::\n   :toctree: reference\n\n{found}\n")
+    generate_autosummary_docs([str(listed)], output_dir=folder, app=app)
+    for name, signature in BY_HAND.items():
+        title = f"{name}\n{'=' * len(name)}"
+        (folder / f"{name}.rst").write_text(f"{title}\n\n.. autoclass:: {name}{signature}\n   :members: forward\n")
+
+
+def refer(app, docname, source):
+    """Make the names in the tables of the reference links to their pages."""
+    if docname == "api":
+        source[0] = REFERRED.sub(r"| {py:obj}`\1` |", source[0])
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nreference/*\n```\n"
 
 
 def add_example(app, what, name, obj, options, lines):
@@ -100,6 +101,28 @@ def add_example(app, what, name, obj, options, lines):
     if op:
         lines += ["", "Examples", "--------", "::", "", *(f"    {line}" for line in example(op).splitlines()), ""]
         lines += ["The formulas are in :doc:`/maths`, the arguments of the family in :doc:`/operators`."]
+
+
+# The order of the pages of the site, which the front page would otherwise have to list in directives of Sphinx.
+CONTENTS = {
+    "Getting started": ("getting-started",),
+    "Tutorials": ("tutorials/index",),
+    "How-to guides": (
+        *("verify-your-own", "torch", "jax", "gpu", "distributed", "lammps", "fortran", "clients", "pylibcugraphops"),
+    ),
+    "Reference and background": (
+        *("operators", "api", "maths", "accuracy", "benchmarks", "benchmarking", "design", "constants", "tests"),
+        *("contributing", "releasing", "security", "changelog"),
+    ),
+}
+
+
+def add_contents(app, docname, source):
+    """Append the lists of pages to the front page, and to that of checks."""
+    of_page = {"index": CONTENTS, "verify-your-own": {"": ("implementation", "derivatives", "calculators")}}
+    for caption, pages in of_page.get(docname, {}).items():
+        listed = "\n".join(pages)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
 
 
 # Pages of the site whose text is read from a file outside docs/: the page's name, and the file.
@@ -120,14 +143,11 @@ def read_elsewhere(app, docname, source):
 
     def link(match):
         target = (file.parent / match[1]).resolve()
+        if target == EXAMPLES or (target.parent == EXAMPLES and target.stem in TUTORIALS):
+            return f"](tutorials/{'index' if target == EXAMPLES else target.stem}"
         return f"]({pages.get(target, os.path.relpath(target, HERE))}"
 
     source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
-
-
-def fill(app, docname, source):
-    """Put the generated parts of a page into their places."""
-    source[0] = filled(source[0])
 
 
 def mathml(node, display):
@@ -152,8 +172,8 @@ def displayed_formula(self, node):
 def setup(app):
     """Formulas are MathML, which browsers typeset without a script."""
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
-    app.connect("builder-inited", run_programs)
     app.connect("builder-inited", list_reference)
     app.connect("autodoc-process-docstring", add_example, priority=100)  # before numpydoc
-    app.connect("source-read", fill)
+    app.connect("source-read", refer)
+    app.connect("source-read", add_contents)
     app.connect("source-read", read_elsewhere)

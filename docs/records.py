@@ -5,9 +5,9 @@ frees; see docs/benchmarks.md.
 """
 
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "records"
 OURS = ("fortran", "trigraph")
@@ -51,43 +51,76 @@ def origins() -> list[tuple[str, str, str, str, str]]:
     return lines
 
 
+def ours(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured of trigraph."""
+    (measured,) = (result["contenders"][name] for name in OURS if name in result["contenders"])
+    return measured
+
+
 def ratio(result: dict[str, Any], peer: str) -> float:
     """Return the peer's median over ours."""
-    timed = result["contenders"]
-    (ours,) = (timed[name] for name in OURS if name in timed)
-    return timed[peer]["median_s"] / ours["median_s"]
+    return result["contenders"][peer]["median_s"] / ours(result)["median_s"]
 
 
-def rows() -> list[tuple[str, str, str, float | None, float | None]]:
-    """Return for each workload and peer: its name, what one run is, the peer, and both ratios (kept, default)."""
+def _summary(workload: str) -> str:
+    """Return what one run of a workload is; "the same" refers to the workload of which it is a variant."""
+    text: str = next(iter(newest()[workload].values()))[1]["summary"]
+    original = workload.removesuffix("-power-law")
+    return text if original == workload else text.replace("the same", _summary(original), 1)
+
+
+class Row(NamedTuple):
+    """A workload beside a peer: ratios and seconds with memory kept and by default, None where not measured."""
+
+    workload: str
+    summary: str  # what one run is
+    peer: str
+    ratios: tuple[float | None, float | None]
+    seconds: tuple[float | None, float | None]  # of trigraph
+
+
+def rows() -> list[Row]:
+    """Return the lines of the table, the largest ratio with memory kept first, those without one last."""
     lines = []
     for workload, results in newest().items():
         peers = {name: None for _, result in results.values() for name in result["contenders"] if name in PEERS}
         for peer in peers:
-            ratios = {k: ratio(r, peer) for k, (_, r) in results.items() if peer in r["contenders"]}
-            summary = next(iter(results.values()))[1]["summary"]
-            lines.append((workload, summary, PEERS[peer], ratios.get(True), ratios.get(False)))
-    return lines
+            measured = {kept: r for kept, (_, r) in results.items() if peer in r["contenders"]}
+            ratios, seconds = (
+                tuple(of(measured[kept]) if kept in measured else None for kept in (True, False))
+                for of in (partial(ratio, peer=peer), lambda result: ours(result)["median_s"])
+            )
+            summary = _summary(workload)
+            lines.append(Row(workload, summary, PEERS[peer], ratios, seconds))
+    return sorted(lines, key=lambda row: (row.ratios[0] is None, -(row.ratios[0] or row.ratios[1] or 0.0)))
 
 
 def picture(path: Path) -> None:
-    """Draw all ratios, one line for each workload and peer."""
+    """Draw all ratios, one line for each workload and peer, readable on light and on dark pages."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    lines = rows()[::-1]
-    figure = Figure(figsize=(8, 0.5 + 0.28 * len(lines)), layout="constrained")
-    ax = figure.subplots()
-    for i, (*_, kept, default) in enumerate(lines):
-        if kept and default:
-            ax.plot([kept, default], [i, i], color="0.7", linewidth=1)
-        for value, marker, color in ((kept, "o", "#006BA4"), (default, "|", "black")):
-            if value:
-                ax.plot(value, i, marker, color=color, markersize=8)
-    ax.plot([], [], "o", color="#006BA4", label="memory kept")
-    ax.plot([], [], "|", color="black", label="glibc's default")
-    ax.axvline(1, color="0.5", linestyle=":")
-    ax.set_yticks(range(len(lines)), [f"{workload}, {peer}" for workload, _, peer, *_ in lines], fontsize=8)
-    ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(-1, len(lines)))
-    ax.grid(axis="x", alpha=0.4)
-    ax.legend(loc="lower right")
-    figure.savefig(path, dpi=130)
+    lines, grey, blue = rows()[::-1], "#808080", "#3b8fd0"
+    with matplotlib.rc_context(
+        {"text.color": grey, "axes.labelcolor": grey, "svg.fonttype": "none", "svg.hashsalt": ""}
+    ):
+        figure = Figure(figsize=(8, 0.5 + 0.28 * len(lines)), layout="constrained")
+        ax = figure.subplots()
+        for i, row in enumerate(lines):
+            kept, default = row.ratios
+            if kept and default:
+                ax.plot([kept, default], [i, i], color=grey, alpha=0.5, linewidth=1)
+            for value, marker, color in ((kept, "o", blue), (default, "|", grey)):
+                if value:
+                    ax.plot(value, i, marker, color=color, markersize=8)
+        ax.plot([], [], "o", color=blue, label="memory kept")
+        ax.plot([], [], "|", color=grey, label="glibc's default")
+        ax.axvline(1, color=grey, linestyle=":")
+        ax.set_yticks(range(len(lines)), [f"{row.workload}, {row.peer}" for row in lines], fontsize=8)
+        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(-1, len(lines)), facecolor="none")
+        ax.tick_params(colors=grey, which="both")
+        for spine in ax.spines.values():
+            spine.set_color(grey)
+        ax.grid(axis="x", alpha=0.3)
+        ax.legend(loc="lower right", framealpha=0)
+        figure.savefig(path, transparent=True, metadata={"Date": None})

@@ -1,12 +1,15 @@
-"""What the build of the site writes into its pages, from the operator table and the tables of verification.
+"""Writes the generated parts of the pages, which are committed: ``python docs/tables.py``, or ``make pages``.
 
-A line ``<!-- generated: NAME -->`` of a page is replaced by what the function of that name in `BLOCKS` returns. The
-same stands below a heading that is the name of a definition. A line ``<!-- printed: FOLDER -->`` below commands is
-replaced by what these print there, or in a new folder if none is named.
+What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in a page of docs/ is what the function of that
+name in `BLOCKS` returns for the words. With ``--slow``, so are the parts for which programs run (`SLOW`): tables of
+checks, and ``printed FOLDER``, what the commands above print in that folder of the repository, or in a new one.
 """
 
+import ast
+import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,17 +47,16 @@ TUTORIALS = (
     "first_gradient",
     "train_forces",
     "phonons",
+    "own_potential",
     "karate",
     "airfoil",
     "verify_your_own",
     "several_ranks",
     "clients",
 )
-BLOCK = re.compile(r"<!-- generated: (\w+) -->")
-HEADING = re.compile(rf"^### ({'|'.join(spec.name for spec in DEFINITIONS)})$", re.M)
-COMMANDS = re.compile(
-    r"^```sh\n(?P<commands>.*?)^```\n\n<!-- printed:? ?(?P<folder>\w*)(?P<needs>, needs (\w+))? -->", re.M | re.S
-)
+HERE = Path(__file__).parent
+BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) ?(?P<words>[^>]*?) -->\n).*?(?P<end><!-- end -->)", re.S)
+COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
 def _cell(text: str) -> str:
@@ -163,32 +165,65 @@ def example(op: Operator) -> str:
     return "\n".join([*lines, joined])
 
 
-def _listed(module: str, names: Iterable[str]) -> str:
-    """Return the directive by which Sphinx lists functions and classes; each has a page of its own."""
-    lines = "".join(f"   ~{module}.{name}\n" for name in names)
-    return f"```{{eval-rst}}\n.. autosummary::\n   :toctree: reference\n\n{lines}```\n\n"
+def _summary(name: str) -> str:
+    """Return the first sentence of the docstring of an object, from its source if its module cannot be imported."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        text = inspect.getdoc(getattr(import_module(module), attribute)) or ""
+    except ImportError:
+        path = HERE.parent / "src" / Path(*module.split("."))
+        tree = ast.parse(path.with_suffix(".py").read_text())
+        (node,) = (n for n in tree.body if getattr(n, "name", None) == attribute)
+        text = ast.get_docstring(node) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
-def _api() -> str:
-    families: dict[str, list[str]] = {}
-    for name, op in OPERATORS.items():
-        families.setdefault(op.family, []).append(name)
-    text = ""
-    for family, names in families.items():
-        if family == "gemnet":
-            names += [f"basis_embedding_{order}" for order in ("fwd", "bwd", "bwd2")]
-        text += f"### Family `{family}`\n\n" + _listed("trigraph", names)
-    return text
+def _names(*names: str) -> str:
+    """Return a table of functions and classes; each has a page of the site."""
+    return _table(("name", "what it is"), ((f"`{name}`", _summary(name)) for name in names))
+
+
+def _family(family: str) -> str:
+    names = [name for name, op in OPERATORS.items() if op.family == family]
+    if family == "gemnet":
+        names += [f"basis_embedding_{order}" for order in ("fwd", "bwd", "bwd2")]
+    return _names(*(f"trigraph.{name}" for name in names))
+
+
+def _module(module: str) -> str:
+    """Return a table of what a module exports; of trigraph.torch, of its operators."""
+    names = [spec.name for spec in DEFINITIONS] if module == "trigraph.torch" else import_module(module).__all__
+    return _names(*(f"{module}.{name}" for name in names))
+
+
+def _code(path: str, part: str) -> str:
+    """Return a function of a program, or its lines from a number on."""
+    text = (HERE.parent / path).read_text()
+    if part.isdigit():
+        found = "".join(text.splitlines(keepends=True)[int(part) - 1 :])
+    else:
+        (node,) = (n for n in ast.parse(text).body if getattr(n, "name", None) == part)
+        found = f"{ast.get_source_segment(text, node)}\n"
+    return f"```py\n{found}```\n"
 
 
 def _benchmarks() -> str:
-    """Return the ratios of all records, then the records that they come from."""
+    """Return the ratios of all records, the largest first, then the records that they come from."""
 
     def number(value: float | None) -> str:
-        return f"{float(f'{value:.2g}'):g}" if value else "not measured"
+        return f"{float(f'{value:.2g}'):g}" if value else "–"
 
-    header = ("workload", "what one run is", "peer", "memory kept", "default")
-    lines = [(f"`{w}`", text, peer, number(kept), number(other)) for w, text, peer, kept, other in records.rows()]
+    header = ("workload", "what one run is", "peer", "memory kept", "default", "trigraph, ms")
+    lines = [
+        (
+            f"`{r.workload}`",
+            r.summary,
+            r.peer,
+            *map(number, r.ratios),
+            number(1e3 * (r.seconds[0] or r.seconds[1] or 0)),
+        )
+        for r in records.rows()
+    ]
     origin = ("record", "machine", "date", "commit", "workloads")
     return _table(header, lines) + _table(origin, records.origins())
 
@@ -211,47 +246,58 @@ def _pylibcugraphops() -> str:
 
 def _mistakes(name: str) -> str:
     """Return what the checks of ours and of torch say of functions with mistakes, by running them."""
-    field = import_module("field")  # of the tests of slopecheck, where conf.py looks, too
+    sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
+    field = import_module("field")
     header = ("", "what is wrong", "`check_derivatives` fails in", "`gradcheck`", "`gradgradcheck`")
     return _table(header, field.rows(getattr(field, name)))
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    "api": _api,
-    "api_torch": partial(_listed, "trigraph.torch", [spec.name for spec in DEFINITIONS]),
-    "api_layers": lambda: _listed("trigraph.torch.nn", import_module("trigraph.torch.nn").__all__),
+BLOCKS: dict[str, Callable[..., str]] = {
     "benchmarks": _benchmarks,
     "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_KINDS),
     "cases": _cases,
-    "field": partial(_mistakes, "FIELD"),
+    "code": _code,
+    "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
+    "family": _family,
     "kinds": partial(_pairs, ("kind", "compares"), KINDS),
+    "module": _module,
+    "names": _names,
     "report_columns": partial(_pairs, ("column of `checks`", "what it holds"), COLUMNS),
     "report_keys": partial(_pairs, ("key", "what it holds"), KEYS),
     "pylibcugraphops": _pylibcugraphops,
     "symbols": _symbols,
-    "textbook": partial(_mistakes, "TEXTBOOK"),
     "tolerances": _tolerances,
-    **{spec.name: partial(_definition, spec) for spec in DEFINITIONS},
 }
 
 
-def _printed(match: re.Match[str]) -> str:
-    """Run commands of a page; return them and what they print."""
-    text = match[0].rpartition("\n")[0]
-    if match["needs"] and match[4] not in os.environ:
-        return f"{text}\n(Not run when this page was built, since `{match[4]}` was not set.)"
+def _program(name: str) -> str:
+    """Run a program of the repository; return what it prints, as Markdown, and keep the pictures that it writes."""
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, HERE.parent / name]
+        done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True)
+        for picture in Path(folder).glob("*.png"):
+            shutil.copy(picture, HERE)
+    return f"```text\n$ python {name}\n{done.stdout}```\n" if name.startswith("examples") else done.stdout
+
+
+def _printed(commands: str, folder: str = "", needs: str = "") -> str:
+    """Run commands; return what they print. Where `needs` names a variable, it must be set."""
+    if needs and needs not in os.environ:
+        return f"```text\n(Not run, since `{needs}` was not set.)\n```\n"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with TemporaryDirectory() as own:
-        folder = Path(__file__).parents[1] / match["folder"] if match["folder"] else own
         done = subprocess.run(
-            ["bash", "-ec", match["commands"]],
-            cwd=folder,
+            ["bash", "-ec", commands],
+            cwd=own if folder in ("", "new") else HERE.parent / folder,
             env={**os.environ, "PATH": path, "COLUMNS": "110"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-    return f"{text}\n```\n{done.stdout.strip()}\n```"
+    return f"```text\n{done.stdout.strip()}\n```\n"
+
+
+SLOW: dict[str, Callable[..., str]] = {"mistakes": _mistakes, "printed": _printed, "program": _program}
 
 
 def tutorial_order(name: str) -> int:
@@ -259,8 +305,30 @@ def tutorial_order(name: str) -> int:
     return TUTORIALS.index(Path(name).stem)
 
 
-def filled(page: str) -> str:
-    """Return the text of a page with its generated parts."""
-    page = COMMANDS.sub(_printed, page)
-    page = HEADING.sub(r"\g<0>\n\n<!-- generated: \1 -->", page)
-    return BLOCK.sub(lambda match: BLOCKS[match[1]](), page)
+def filled(page: str, slow: bool = False) -> str:
+    """Return the text of a page with its generated parts as they should be; those of `SLOW` only if `slow`."""
+
+    def block(match: re.Match[str]) -> str:
+        name, words = match["name"], match["words"].split()
+        if name in SLOW and not slow:
+            return match[0]
+        if name == "printed":
+            words = [COMMANDS.findall(page[: match.start()])[-1], *words]
+        return f"{match['begin']}\n{(BLOCKS | SLOW)[name](*words).strip()}\n\n{match['end']}"
+
+    return BLOCK.sub(block, page)
+
+
+def main(*arguments: str) -> None:
+    """Write the generated parts of all pages, and the picture of benchmarks."""
+    records.picture(HERE / "benchmarks.svg")
+    for path in sorted(HERE.glob("*.md")):
+        text = path.read_text()
+        new = filled(text, "--slow" in arguments)
+        if new != text:
+            print(f"{path.name} has changed")
+            path.write_text(new)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
