@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.ext.autodoc.mock import mock
 from sphinx.ext.autosummary.generate import generate_autosummary_docs
 
 import trigraph
@@ -82,7 +83,8 @@ def list_reference(app):
             old.unlink()
     found = "\n".join(f"   {name}" for name in names if name not in BY_HAND)
     listed.write_text(f".. autosummary::\n   :toctree: reference\n\n{found}\n")
-    generate_autosummary_docs([str(listed)], output_dir=folder, app=app)
+    with mock(autodoc_mock_imports):
+        generate_autosummary_docs([str(listed)], output_dir=folder, app=app)
     for name, signature in BY_HAND.items():
         title = f"{name}\n{'=' * len(name)}"
         (folder / f"{name}.rst").write_text(f"{title}\n\n.. autoclass:: {name}{signature}\n   :members: forward\n")
@@ -122,7 +124,8 @@ def add_contents(app, docname, source):
     of_page = {"index": CONTENTS, "verify-your-own": {"": ("implementation", "derivatives", "calculators")}}
     for caption, pages in of_page.get(docname, {}).items():
         listed = "\n".join(pages)
-        source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+        title = f":caption: {caption}\n" * bool(caption)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n{title}\n{listed}\n```\n"
 
 
 # Pages of the site whose text is read from a file outside docs/: the page's name, and the file.
@@ -145,7 +148,9 @@ def read_elsewhere(app, docname, source):
         target = (file.parent / match[1]).resolve()
         if target == EXAMPLES or (target.parent == EXAMPLES and target.stem in TUTORIALS):
             return f"](tutorials/{'index' if target == EXAMPLES else target.stem}"
-        return f"]({pages.get(target, os.path.relpath(target, HERE))}"
+        # A Markdown file that is no page is offered as a file.
+        scheme = "path:" * (target.suffix == ".md" and target.parent != HERE)
+        return f"]({pages.get(target, scheme + os.path.relpath(target, HERE))}"
 
     source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
 
