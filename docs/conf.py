@@ -148,7 +148,7 @@ def read_elsewhere(app, docname, source):
         target = (file.parent / match[1]).resolve()
         if target == EXAMPLES or (target.parent == EXAMPLES and target.stem in TUTORIALS):
             return f"](tutorials/{'index' if target == EXAMPLES else target.stem}"
-        # A Markdown file that is no page is offered as a file.
+        # A link to a Markdown file that has no page on the site becomes a download of that file.
         scheme = "path:" * (target.suffix == ".md" and target.parent != HERE)
         return f"]({pages.get(target, scheme + os.path.relpath(target, HERE))}"
 
