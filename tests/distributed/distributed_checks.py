@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: runs the checks in its arguments, such as ``pieces.triplets``, one after another.
+"""A rank of test_distributed.py: runs the checks in its arguments, such as ``operators.in_pieces``, one after another.
 
 Rank 0 prints the name and seconds of each check that passed on all ranks; an error ends all ranks.
 """

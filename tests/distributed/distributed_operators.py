@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import tempfile
+from dataclasses import replace
 
 import cupy_stand_in
 import numpy as np
@@ -41,9 +42,38 @@ def owners(number, how, comm):
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
 
+def pieces(comm, *columns):
+    """Yield this rank's edges in three pieces, the last of which is empty; later ranks have more."""
+    ends = [len(columns[0]) * rank**2 // comm.size**2 for rank in (comm.rank, comm.rank + 1)]
+    for begin, end in ((ends[0], sum(ends) // 2), (sum(ends) // 2, ends[1]), (ends[1], ends[1])):
+        yield tuple(column[begin:end] for column in columns)
+
+
+def from_pieces(values, comm, columns):
+    """Return the partition of the same graph, of which each rank has some edges (2 or 3 columns) or triplets."""
+    if "graph" not in values:
+        triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
+        number = (triplets if atoms is None else atoms).num_segments
+        ends = (triplets.index,) if idx_in is None else (triplets.index, idx_in.index)
+        counted = number if idx_in is None else (idx_in.num_segments, number)
+        of_edges = None if atoms is None else (piece for (piece,) in pieces(comm, atoms.index))
+        owner = owners(number, "scattered", comm)
+        return distributed.partition_pieces(Segments, pieces(comm, *ends), comm, counted, owner, atoms=of_edges)
+    graph = values["graph"]
+    if isinstance(graph, CSC):
+        order, counted = np.argsort(graph.edge_ids), (graph.num_src_nodes, graph.num_dst_nodes)
+        ends = graph.indices[order], graph.prepare().destinations[order]
+    else:
+        ends, counted = (graph.src, graph.dst, graph.reverse_edge)[:columns], graph.num_nodes
+    owner = [owners(n, "scattered", comm) for n in np.ravel(counted)[::-1]]
+    return distributed.partition_pieces(type(graph), pieces(comm, *ends), comm, counted, *owner)
+
+
 def divided(case, how, comm=COMM):
     """Return the partition of a case, and the names of the graph arguments that it replaces."""
     values = case.values
+    if how in (2, 3):
+        return from_pieces(values, comm, how), [n for n in ("graph", "triplets", "atoms", "idx_in") if n in values]
     if "graph" in values:
         graph = values["graph"]
         ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
@@ -143,6 +173,40 @@ def in_chunks():
     """With scattered owners and several chunks, all bits are those of one rank."""
     with chunks(2):
         assert list(digests("float64", "scattered", COMM)) == list(digests("float64", "scattered", MPI.COMM_SELF))
+
+
+def in_pieces():
+    """With graphs of which each rank has a piece, all bits are those of one process; edges of a CSC are shuffled."""
+    rng = np.random.default_rng(1)
+    with chunks(ONE_CHUNK):
+        for definition in DEFINITIONS:
+            for variant in variants(definition, ()):
+                case = build(definition, variant, "float64", 0)
+                if not definition.graph or variant.name not in ("regular", "second sizes", "periodic", "no nodes"):
+                    continue
+                if definition.graph == "csc":
+                    graph = case.values["graph"]
+                    order, numbers = rng.permutation(graph.num_positions), (graph.num_src_nodes, graph.num_dst_nodes)
+                    ends = graph.indices[order], graph.prepare().destinations[order]
+                    case = replace(case, values=case.values | {"graph": CSC.from_coo(*ends, *numbers)})
+                for columns in (2, 3) if definition.graph == "edges" and variant.name == "regular" else (3,):
+                    comparison = Comparison(case, columns)
+                    for op in every_operator_of(definition):
+                        comparison.check(op)
+
+
+def shares():
+    """Bisection gives each rank its part of the nodes; a rank receives what its edges read of others, no more."""
+    positions, rank = np.random.default_rng(0).uniform(0, 5, (40, 3)), COMM.rank
+    number = np.bincount(distributed.owners.bisection(positions, COMM.size), minlength=COMM.size)
+    assert 0 < number.min() <= number.max() <= 1.2 * 40 / COMM.size + 1
+    src, dst = np.random.default_rng(1).integers(0, (40, 20), (300, 2)).T
+    part = distributed.partition_pieces(CSC, pieces(COMM, src, dst), COMM, (40, 20))
+    read = np.unique(src[distributed.owners.blocks(20, COMM.size)[dst] == rank])
+    foreign = distributed.owners.blocks(40, COMM.size)[read] != rank
+    assert part.outputs.halos["num_src_nodes"].received == foreign.sum()
+    rows, mine = np.arange(300.0), np.concatenate([ids for (ids,) in pieces(COMM, np.arange(300))])
+    assert part.distribute(rows[mine], mine, "num_edges").tobytes() == part.take(rows, "num_edges").tobytes()
 
 
 ON_DEVICE = [
