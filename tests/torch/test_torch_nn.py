@@ -304,13 +304,22 @@ def test_any_linear_layer_serves(make, wrap):
     assert torch.equal(layer(x, edges()), expected)
 
 
+def converted(layer):
+    assert convert(layer).left == []
+    return layer
+
+
+PYGS = {"heads": 2, "edge_dim": 2, "add_self_loops": False}
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno"])
+@pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno", "converted"])
 @pytest.mark.parametrize("training", [False, True])
 def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
     """With 16-bit inputs on a CPU, sums are made in float32 and rounded once; linear layers and activations round."""
-    make, attr = LAYERS[name]
+    make, attr = LAYERS.get(name, (lambda: pyg.GATConv(3, 4, **PYGS), rows(EDGES, 2, 2)))
     layer = make().to(dtype).train(training)
+    layer = converted(layer) if name == "converted" else layer
     single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (rows(NODES, 3), attr))
     expected = single(x.float(), edges(), attr.float())
     got = layer(x, edges(), attr)
@@ -346,25 +355,28 @@ def test_layers_travel(name):
 
 
 @compiled_whole
+@pytest.mark.parametrize("prepared", [True, False])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_compile(name):
+def test_layers_compile(name, prepared):
     make, attr = LAYERS[name]
     layer, x = make().double(), rows(NODES, 3)
-    graph = trigraph.CSC.from_edge_index(edges(), NODES)
-    graph.prepare()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    expected, got = layer(x, graph, attr), compiled(x, graph, attr)
-    close(got, expected)
-    close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
+    for graph in (trigraph.CSC.from_edge_index(e, NODES) for e in (edges(), edges().flip(0))):
+        if prepared:
+            graph.prepare()
+        got = compiled(x, graph, attr)
+        assert ("reverse_tensors" in graph._built) == prepared  # otherwise the program sorts the edges
+        expected = layer(x, graph, attr)
+        close(got, expected)
+        close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
 
 
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
     """torch.export: one program takes GraphTensors of any size, with eager bits; a list of edges raises."""
-    make, attr = LAYERS.get(name, (None, rows(EDGES, 2)))
-    layer = converted(3, 4, heads=2, edge_dim=2, add_self_loops=False) if name == "converted" else make()
-    layer = layer.double()
+    make, attr = LAYERS.get(name, (lambda: converted(pyg.GATConv(3, 4, **PYGS)), rows(EDGES, 2)))
+    layer = make().double()
     rng = np.random.default_rng(0)
 
     def arguments(nodes, number):
@@ -375,7 +387,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     example, auto = arguments(NODES, EDGES), torch.export.Dim.AUTO
     dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
     program = torch.export.export(layer, example, dynamic_shapes=dynamic).module()
-    for sizes in ((NODES, EDGES), (5, 17), (30, 300)):
+    for sizes in ((NODES, EDGES), (5, 17), (30, 300), (5, 3), (2, 2)):
         inputs = arguments(*sizes)
         assert torch.equal(program(*inputs), layer(*inputs))
         assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
@@ -591,17 +603,11 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     assert graph() is None
 
 
-def converted(*args, **kwargs):
-    layer = pyg.GATConv(*args, **kwargs)
-    assert convert(layer).left == []
-    return layer
-
-
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "converted"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_edges_that_were_written_to_are_used(name, write, tmp_path):
     """After any kind of write to the tensor of edges, layers use its current values and check their range."""
-    of_name = {"gat-loops": nn.GATConv, "converted": converted}
+    of_name = {"gat-loops": nn.GATConv, "converted": lambda *a, **k: converted(pyg.GATConv(*a, **k))}
     make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
     layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
     file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)

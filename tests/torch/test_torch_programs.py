@@ -68,24 +68,6 @@ def assert_near(got, expected):
 
 
 @compiled_whole
-@pytest.mark.parametrize("prepared", [True, False])
-def test_a_compiled_model_gives_equal_results_and_gradients(prepared):
-    x, weights = attention_inputs()
-    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
-    for graph in (attention_graph(), CSC(np.array([0, 1, 4, 5, 7]), np.array([3, 0, 1, 2, 2, 1, 0]))):
-        if prepared:
-            graph.prepare()
-        got = compiled(x, weights, graph)
-        assert ("reverse_tensors" in graph._built) == prepared  # otherwise the program sorts the edges
-        expected = attention(x, weights, graph)
-        assert got.item() == expected.item()
-        for a, b in zip(
-            torch.autograd.grad(got, (x, weights)), torch.autograd.grad(expected, (x, weights)), strict=True
-        ):
-            assert_near(a, b)
-
-
-@compiled_whole
 def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     graph = attention_graph()
     graph._built.clear()
@@ -139,15 +121,6 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
         assert_near(forces, expected[1])
         (gradient,) = torch.autograd.grad(forces.square().sum(), arguments[1])
         np.testing.assert_allclose(gradient.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-9 * wanted.abs().max().item())
-
-
-def test_hessians_in_every_way_are_one():
-    positions, *rest = molecule()
-    positions = positions.detach()
-    function = lambda p: energy(p, *(r.detach() if isinstance(r, torch.Tensor) else r for r in rest))  # noqa: E731
-    expected = torch.autograd.functional.hessian(function, positions)
-    for hessian in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
-        assert_near(hessian(function)(positions) / expected.abs().max(), expected / expected.abs().max())
 
 
 def forwards_and_backwards(positions, rest, graph):
@@ -273,25 +246,6 @@ def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
     torch.export.save(program, tmp_path / "program.pt2")
     again = torch.export.load(tmp_path / "program.pt2")
     assert again.module()(*arguments).item() == function(*arguments).item()
-
-
-@compiled_whole
-def test_an_exported_program_takes_graphs_of_any_size():
-    """An exported program gives the eager bits for graphs of any size."""
-
-    def arguments(nodes, edges):
-        rng = np.random.default_rng(edges)
-        graph = CSC.from_coo(rng.integers(nodes, size=edges), rng.integers(nodes, size=edges), nodes, nodes)
-        x, weights = (torch.tensor(rng.standard_normal(shape)) for shape in ((nodes, 6), 12))
-        return x, weights, tt.GraphTensors.of(graph)
-
-    example = arguments(13, 57)
-    dynamic = {"args": ({0: torch.export.Dim.AUTO}, None, example[-1].dynamic_shapes)}
-    program = torch.export.export(_Model(attention), example, dynamic_shapes=dynamic)
-    run = program.module()
-    for sizes in ((7, 20), (30, 300), (5, 3), (2, 2)):
-        inputs = arguments(*sizes)
-        assert run(*inputs).item() == attention(*inputs).item()
 
 
 def test_a_graph_of_tensors_is_refused_beside_arrays():
