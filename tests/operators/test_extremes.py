@@ -194,24 +194,6 @@ def test_ties_and_nan_far_apart(backend, op, first):
 
 
 @EACH_BACKEND
-@pytest.mark.parametrize("op", PICK)
-def test_losers_get_zero_whatever_they_are(backend, op):
-    """The gradient of a message that is not the extremum is 0 even if its weight is infinite (not 0 * inf = NaN)."""
-    lost = INF if op == "min" else -INF
-    embedding, weights = np.array([[2.0], [3.0]]), np.array([lost, 1.0])
-    graph = CSC(np.array([0, 2]), np.array([0, 1]), 2)
-    g = np.array([[5.0]])
-    grads = run("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op=op)
-    np.testing.assert_array_equal(grads.embedding, [[0], [5]])
-    np.testing.assert_array_equal(grads.edge_weight, [0, 15])
-    ggs = np.array([[7.0], [11]]), np.array([13.0, 17])
-    second = run("agg_weighted_n2n_bwd2", backend, *ggs, g, embedding, weights, graph, op=op)
-    np.testing.assert_array_equal(second.grad_output_embedding, [[11 + 17 * 3]])
-    np.testing.assert_array_equal(second.embedding, [[0], [17 * 5]])
-    np.testing.assert_array_equal(second.edge_weight, [0, 11 * 5])
-
-
-@EACH_BACKEND
 def test_weights_that_sum_to_zero(backend):
     """A mean whose weights sum to 0 is 0/0 = NaN or x/0 = inf; other destinations are unaffected."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)

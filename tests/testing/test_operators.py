@@ -1,6 +1,5 @@
 """Users' operators: `trigraph.verify`, forwards in torch and JAX, and fixtures for pytest."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -51,20 +50,14 @@ def test_a_forward_that_autograd_does_not_follow(forwards):
 
 
 def test_kinds_are_left_out_with_a_reason(forwards):
-    """Kinds left out appear, with the reason, in table and report; the message says what they are."""
-    where = {
-        **SUM,
-        "operator": "mha_gat_n2n",
-        "where": ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"],
-    }
-    with pytest.raises(OperatorError, match=r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)"):
-        trigraph.verify(forwards.gatconv, **where)
-    result = trigraph.verify(forwards.gatconv, **where, skip={"nan": "index_add spreads NaN"})
+    """Kinds left out appear, with the reason, in the table."""
+    where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
+    arguments = {"function": forwards.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
+    assert {c.kind for c in trigraph.verify(**arguments, raises=False).failures} == {"nan"}
+    result = trigraph.verify(**arguments, skip={"nan": "index_add spreads NaN"})
     assert result.passed
     assert "nan" not in {c.kind for c in result.checks}
     assert "skipped: index_add spreads NaN" in str(result)
-    with pytest.raises(ValueError, match="verify: skip names speed"):
-        trigraph.verify(forwards.gatconv, **where, skip={"speed": "why"})
 
 
 def test_functions_of_numpy():
@@ -72,18 +65,6 @@ def test_functions_of_numpy():
 
     with pytest.raises(OperatorError, match="gno_kernel_bwd: "):
         trigraph.verify(my_gno.forgets_the_mask, "gno_kernel_bwd", dtypes=["float64"])
-
-
-def test_a_function_that_ends_the_process():
-    """A function that ends its process fails one check of each case; the others run."""
-
-    def ending(rad_basis, weight):
-        return rad_basis @ weight.T if len(rad_basis) else os._exit(0)
-
-    result = trigraph.verify(ending, "basis_embedding_radial", framework="torch", timeout=100, raises=False)
-    assert {c.note for c in result.failures} == {"the process that runs it ended with status 0"}
-    assert all(c.kind == "complete" and "no edges" in c.case for c in result.failures), str(result)
-    assert sum(c.passed for c in result.checks) > 100
 
 
 def test_jax():

@@ -66,17 +66,6 @@ def test_every_block_is_used():
     assert used == {*TABLES["BLOCKS"], *TABLES["SLOW"]}
 
 
-def test_tables_name_everything():
-    text = (ROOT / "docs" / "operators.md").read_text()
-    for op in OPERATORS.values():
-        assert f"| `{op.name}` | `{op.signature}` |" in text
-        assert f"| `{op.name}` | `{op.formula}` | `{op.operations}` |" in text
-        graph = f"`{op.graph.type_name}`" if op.graph else "none"
-        assert re.search(rf"\| {graph} \| .*`{op.definition.name}`", text), f"Graphs: {op.definition.name}"
-        for a in op.definition.inputs + op.definition.outputs:
-            assert re.search(rf"\| `{a.name}` \| (input|output) \| `{re.escape('(' + ', '.join(a.dims))}", text)
-
-
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_of_the_pages_runs(page, monkeypatch):
     monkeypatch.chdir(ROOT)

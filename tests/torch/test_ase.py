@@ -70,20 +70,6 @@ def test_energies_of_atoms(calculator):
     np.testing.assert_allclose(repeated, np.tile(energies, 2), rtol=0, atol=rounding)
 
 
-@pytest.mark.parametrize("pbc", [(True, True, True), (True, False, False)])
-def test_atoms_many_cells_away(pbc, calculator):
-    """Moving an atom by whole cells changes nothing but the rounding of its position."""
-    atoms = crystal()
-    atoms.pbc, atoms.calc = pbc, calculator
-    energy, forces = atoms.get_potential_energy(), atoms.get_forces()
-    atoms.positions[2, 0] += 2**18 * atoms.cell[0, 0]
-    assert atoms.get_potential_energy() == pytest.approx(energy, rel=1e-8)
-    np.testing.assert_allclose(atoms.get_forces(), forces, rtol=0, atol=1e-8 * np.abs(forces).max())
-    atoms.positions[2, 0] += 2**20 * atoms.cell[0, 0]
-    with pytest.raises(ValueError, match=r"positions\[2\] is .* cells from the origin along cell\[0\]; expected"):
-        atoms.get_potential_energy()
-
-
 def test_zeros_have_no_sign(calculator):
     """Forces without neighbours are +0.0, not -0.0."""
     alone = Atoms("Cu", [[0, 0, 0]], cell=[20, 20, 20], pbc=True, calculator=calculator)

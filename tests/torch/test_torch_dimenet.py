@@ -498,24 +498,11 @@ def test_blocks_that_are_computed_again_in_the_backward():
     assert all(map(torch.equal, gradients_of(field, (0, 1)), expected))
 
 
-def test_optimizers_and_averages_of_weights():
-    """L-BFGS decreases a loss of forces; AveragedModel and functional_call work."""
+def test_parameters_of_a_call():
+    """torch.func.functional_call computes with the parameters that it is given."""
     model, (z, pos) = model_of(**SMALL), cluster(5)
-    field = ForceField(model)
-    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
-
-    def closure():
-        optimizer.zero_grad()
-        value = loss_of(field, (0, 1))
-        value.backward()
-        return value
-
-    before = optimizer.step(closure).item()
-    assert loss_of(field, (0, 1)).item() < before
-    average.update_parameters(model)  # the first update copies
-    expected = model(z, pos)
-    assert torch.equal(average.module(z, pos), expected)
-    assert torch.equal(torch.func.functional_call(model_of(**SMALL), model.state_dict(), (z, pos)), expected)
-    assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()
+    before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}
+    called = torch.func.functional_call(model, doubled, (z, pos))
+    assert not torch.equal(called, before)
+    model.load_state_dict(doubled)
+    assert torch.equal(called, model(z, pos))
