@@ -519,3 +519,27 @@ def test_optimizers_and_averages_of_weights():
     assert torch.equal(average.module(z, pos), expected)
     assert torch.equal(torch.func.functional_call(model_of(**SMALL), model.state_dict(), (z, pos)), expected)
     assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_mixed_precision(half):
+    """Under autocast linear layers are in half precision; bases, sums over edges, results and gradients in float32."""
+    model, seen = model_of(**SMALL).float(), {}
+    for module in model.modules():
+        module.register_forward_hook(
+            lambda module, _, y: seen.setdefault(type(module).__name__, set()).update(
+                t.dtype for t in (y if isinstance(y, tuple) else (y,))
+            )
+        )
+    z, pos = cluster(9)
+    with torch.autocast("cpu", half):
+        found = model.energy_forces_stress(z, pos.float(), create_graph=True)
+    wide, narrow = ("RadialBasis", "Embedding", "EmbeddingBlock", "InteractionBlock"), ("Linear", "OutputBlock")
+    assert [seen[name] for name in (*wide, *narrow)] == [{torch.float32}] * 4 + [{half}] * 2
+    assert [t.dtype for t in (found.energy, found.forces, found.energies)] == [torch.float32, torch.float32, half]
+    found.forces.square().mean().backward()
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+    expected = model.energy_forces_stress(z, pos.float()).forces
+    error = (found.forces - expected).abs().max() / expected.abs().max()
+    # Some thirty roundings follow one another from the basis to an energy, most of which partly cancel.
+    assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
