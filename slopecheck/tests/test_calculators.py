@@ -301,7 +301,7 @@ def spoilt(values, atoms):
         ("forces", lambda f, a: 1.1 * f, "every component is 1.1 times what differences give"),
         ("forces", spoilt, ""),
         ("forces", lambda f, a: f * (1 + (np.arange(len(a)) < 2))[:, None], ""),
-        ("forces", lambda f, a: f[[1, 0, 2, 3]] + 1e-3, ""),
+        ("forces", lambda f, a: f[[1, 0, 2, 3]] * [[1], [1], [1], [1.1]], ""),
         ("stress", spoilt, ""),
         ("stress", lambda s, a: s + 1e-3 * np.repeat([1, 0], 3), ""),
         ("stress", lambda s, a: s * [1, 1, 1, 1.5, 1.5, 1.5], ""),
