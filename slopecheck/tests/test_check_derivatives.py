@@ -414,6 +414,25 @@ def test_what_is_of_torch_itself_is_told():
         assert all("those of torch.nn.functional.batch_norm alone" in note for note in notes if told)
 
 
+@torch_only
+@pytest.mark.parametrize(("share", "told"), [(1e-15, True), (0.5, False)])
+def test_sums_in_the_order_of_their_arrival_are_of_torch_itself(share, told, monkeypatch):
+    """Last bits that differ in a function of torch alone are told, as of atomic additions; a random function is not."""
+    import torch
+
+    from slopecheck.frameworks import Torch
+
+    def noisy(x):
+        return x.square() * (1 + share * torch.rand((), dtype=x.dtype))
+
+    monkeypatch.setattr(Torch, "parts", lambda self, inputs: [("torch.Tensor.index_add", Torch(noisy), inputs)])
+    skip = {kind: "another test" for kind in KINDS if kind != "repeat"}
+    x = torch.linspace(1, 2, 50, dtype=torch.float64)
+    result = check_derivatives(noisy, (x,), order=1, skip=skip, raises=False)
+    assert result.failures
+    assert all(("torch.Tensor.index_add alone" in check.note) == told for check in result.failures)
+
+
 def test_the_callers_arrays_stay_as_they_are():
     degrees, x = np.array([2, 0, 1]), X.copy()
 

@@ -254,9 +254,7 @@ class Checks:
     def repeat(self) -> Iterator[Check]:
         """Check that repeated calls are bitwise equal, and that later calls do not modify earlier results."""
         p = self.p
-        yield from self._bits(
-            "repeat", "from one call to the next", [self._results(self._arguments()) for _ in range(REPEATS)]
-        )
+        yield from self._or_of_framework(Checks._repeated)
         a = self._arguments()
         kept = [p.raw(order, a) for order in (0, *self.orders)]
 
@@ -322,20 +320,27 @@ class Checks:
         allowed = ROUNDING + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
+    def _repeated(self) -> Iterator[Check]:
+        calls = [self._results(self._arguments()) for _ in range(REPEATS)]
+        yield from self._bits("repeat", "from one call to the next", calls)
+
     def threads(self) -> Iterator[Check]:
         """Check that one, two and three threads give bitwise equal results."""
-        rows = list(self._threads())
-        wrong = any(row.failed for row in rows)
-        own = self._of_framework(self.p.inputs, lambda part, given: part._threads()) if wrong else ""
-        for row in rows:
-            yield replace(row, note=row.note + own) if row.failed else row
+        yield from self._or_of_framework(Checks._threaded)
 
-    def _threads(self) -> Iterator[Check]:
+    def _threaded(self) -> Iterator[Check]:
         calls = []
         for number in THREADS:
             with self.p.framework.threads(number):
                 calls.append(self._results(self._arguments()))
         yield from self._bits("threads", f"with {THREADS} threads", calls)
+
+    def _or_of_framework(self, check: Callable[["Checks"], Iterable[Check]]) -> Iterator[Check]:
+        """Make a check; where it fails, say whether a function of the framework fails it by itself."""
+        rows = list(check(self))
+        wrong = any(row.failed for row in rows)
+        own = self._of_framework(self.p.inputs, lambda part, given: check(part)) if wrong else ""
+        yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
 
     def _of_framework(self, inputs: Sequence[Any], check: Callable[["Checks", list[Any]], Iterable[Check]]) -> str:
         """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
