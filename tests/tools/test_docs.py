@@ -16,6 +16,7 @@ import pytest
 from programs import run
 
 import trigraph
+from trigraph.gpu.budgets import ARCHITECTURES
 from trigraph.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -161,6 +162,11 @@ def test_speeds_of_the_device_are_those_of_its_record():
     for words, line in SPEEDS_OF_DEVICE.items():
         assert words in text
         assert f"{device[line]:.2g}" == words.split()[0], device
+
+
+def test_the_gpu_page_names_what_kernels_are_compiled_for():
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    assert all(f"{int(name[3:]) / 10}" in page for name in ARCHITECTURES)
 
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
