@@ -16,11 +16,11 @@ import pytest
 from programs import run
 
 import trigraph
-from trigraph.gpu.budgets import ARCHITECTURES
 from trigraph.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "docs"))  # for its module `records`
+sys.path.append(str(ROOT / "docs"))
+import records  # noqa: E402
 
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 README = (ROOT / "README.md").read_text()
@@ -153,6 +153,10 @@ SPEEDS_OF_DEVICE = {
 }
 
 
+def test_the_table_of_speeds_has_every_workload():
+    assert sorted(name for of in records.WORK.values() for name in of) == sorted(records.newest())
+
+
 def test_speeds_of_the_device_are_those_of_its_record():
     """Those of CPUs are generated from their records."""
     text = " ".join(README.split())
@@ -165,6 +169,8 @@ def test_speeds_of_the_device_are_those_of_its_record():
 
 
 def test_the_gpu_page_names_what_kernels_are_compiled_for():
+    from trigraph.gpu.budgets import ARCHITECTURES
+
     page = (ROOT / "docs" / "gpu.md").read_text()
     assert all(f"{int(name[3:]) / 10}" in page for name in ARCHITECTURES)
 

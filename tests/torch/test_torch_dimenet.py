@@ -490,35 +490,11 @@ def test_ranks_share_a_batch(tmp_path):
             assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
 
 
-def test_blocks_that_are_computed_again_in_the_backward():
-    field = ForceField(model_of(**SMALL))
-    expected = gradients_of(copy.deepcopy(field), (0, 1))
-    for block in field.potential.interaction_blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    assert all(map(torch.equal, gradients_of(field, (0, 1)), expected))
-
-
-def test_optimizers_and_averages_of_weights():
-    """L-BFGS decreases a loss of forces; AveragedModel and functional_call work."""
+def test_averaged_weights():
     model, (z, pos) = model_of(**SMALL), cluster(5)
-    field = ForceField(model)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
-
-    def closure():
-        optimizer.zero_grad()
-        value = loss_of(field, (0, 1))
-        value.backward()
-        return value
-
-    before = optimizer.step(closure).item()
-    assert loss_of(field, (0, 1)).item() < before
+    average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
     average.update_parameters(model)  # the first update copies
-    expected = model(z, pos)
-    assert torch.equal(average.module(z, pos), expected)
-    assert torch.equal(torch.func.functional_call(model_of(**SMALL), model.state_dict(), (z, pos)), expected)
-    halfway = copy.deepcopy(model)
     with torch.no_grad():
         for parameter, between in zip(model.parameters(), halfway.parameters(), strict=True):
             parameter += 0.25
@@ -550,3 +526,34 @@ def test_mixed_precision(half):
     error = (found.forces - expected).abs().max() / expected.abs().max()
     # Some thirty roundings follow one another from the basis to an energy, most of which partly cancel.
     assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
+
+
+def test_blocks_that_are_computed_again_in_the_backward():
+    field = ForceField(model_of(**SMALL))
+    expected = gradients_of(copy.deepcopy(field), (0, 1))
+    for block in field.potential.interaction_blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    assert all(map(torch.equal, gradients_of(field, (0, 1)), expected))
+
+
+def test_optimizers_and_averages_of_weights():
+    """L-BFGS decreases a loss of forces; AveragedModel and functional_call work."""
+    model, (z, pos) = model_of(**SMALL), cluster(5)
+    field = ForceField(model)
+    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss_of(field, (0, 1))
+        value.backward()
+        return value
+
+    before = optimizer.step(closure).item()
+    assert loss_of(field, (0, 1)).item() < before
+    average.update_parameters(model)  # the first update copies
+    expected = model(z, pos)
+    assert torch.equal(average.module(z, pos), expected)
+    assert torch.equal(torch.func.functional_call(model_of(**SMALL), model.state_dict(), (z, pos)), expected)
+    assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()
