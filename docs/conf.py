@@ -48,7 +48,7 @@ html_copy_source = html_show_sourcelink = False
 # The gallery runs the examples that have changed. These are programs that other pages and examples use.
 PROGRAMS = (
     *("dimenet_forces", "divided_forces", "jax_potential", "lammps_copper"),
-    *("my_gno", "torch_forwards", "wrong_derivative"),
+    *("my_gno", "torch_forwards", "training_run", "wrong_derivative"),
 )
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

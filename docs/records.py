@@ -124,3 +124,40 @@ def picture(path: Path) -> None:
         ax.grid(axis="x", alpha=0.3)
         ax.legend(loc="lower right", framealpha=0)
         figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
+# The lines of README's table, each with its workloads.
+WORK = {
+    "a whole DimeNet++, slab of 96 atoms: energy and forces, training step": (
+        *("dimenet-energy-forces", "dimenet-energy-forces-training"),
+    ),
+    "a whole DimeNet++, 32 small molecules: the same": ("dimenet-molecules", "dimenet-molecules-training"),
+    "its sum over triplets: forward, with gradients, training on forces": (
+        *("dimenet-aggregate", "dimenet-aggregate-backward", "dimenet-force-training"),
+    ),
+    "its radial basis with gradients": ("dimenet-radial",),
+    "graph neural operator's message: with gradients, training on forces": ("gno-message", "gno-force-training"),
+    "gradient of its kernel in coordinates": ("gno-coords-16", "gno-coords-32"),
+    "graph attention with gradients": ("gat", "gat-power-law"),
+    "weighted sum: forward, with gradients": ("weighted-sum", "weighted-sum-power-law", "weighted-sum-backward"),
+    "GemNet-OC's spherical basis and bilinear layer with gradients": (
+        *("gemnet", "gemnet-quadruplets", "gemnet-power-law"),
+    ),
+}
+
+
+def speeds() -> list[tuple[str, list[float], list[float], set[str]]]:
+    """Return for each line of `WORK` our seconds, the ratios of the fastest peer, and the names of these peers.
+
+    With memory kept, where that was measured.
+    """
+    best: dict[str, tuple[float, float, str]] = {}
+    for row in rows():
+        at = 0 if row.ratios[0] else 1
+        new = (row.ratios[at] or 0.0, row.seconds[at] or 0.0, row.peer)
+        best[row.workload] = min(best.get(row.workload, new), new)
+    lines = []
+    for work, workloads in WORK.items():
+        ratios, seconds, peers = zip(*(best[name] for name in workloads), strict=True)
+        lines.append((work, sorted(seconds), sorted(ratios), set(peers)))
+    return lines

@@ -1,8 +1,9 @@
 """Writes the generated parts of the pages, which are committed: ``python docs/tables.py``, or ``make pages``.
 
-What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in a page of docs/ is what the function of that
-name in `BLOCKS` returns for the words. With ``--slow``, so are the parts for which programs run (`SLOW`): tables of
-checks, and ``printed FOLDER``, what the commands above print in that folder of the repository, or in a new one.
+What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in README or a page of docs/ is what the
+function of that name in `BLOCKS` returns for the words. With ``--slow``, so are the parts for which programs run
+(`SLOW`): tables of checks, and ``printed FOLDER``, what the commands above print in that folder of the repository, or
+in a new one.
 """
 
 import ast
@@ -244,6 +245,19 @@ def _pylibcugraphops() -> str:
     return _table(("module", "covered"), covered) + _table(("not covered", "use instead"), refused)
 
 
+def _speeds() -> str:
+    """Return how much longer the fastest other library takes, from all records."""
+
+    def numbers(values: Sequence[float]) -> str:
+        return " to ".join(dict.fromkeys(f"{float(f'{value:.2g}'):g}" for value in (values[0], values[-1])))
+
+    lines = [
+        (work, numbers([1e3 * s for s in seconds]), numbers(ratios), ", ".join(sorted(peers)))
+        for work, seconds, ratios, peers in records.speeds()
+    ]
+    return _table(("work", "trigraph, ms", "times as fast", "as the fastest of others"), lines)
+
+
 def _mistakes(name: str) -> str:
     """Return what the checks of ours and of torch say of functions with mistakes, by running them."""
     sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
@@ -265,6 +279,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     "report_columns": partial(_pairs, ("column of `checks`", "what it holds"), COLUMNS),
     "report_keys": partial(_pairs, ("key", "what it holds"), KEYS),
     "pylibcugraphops": _pylibcugraphops,
+    "speeds": _speeds,
     "symbols": _symbols,
     "tolerances": _tolerances,
 }
@@ -322,7 +337,7 @@ def filled(page: str, slow: bool = False) -> str:
 def main(*arguments: str) -> None:
     """Write the generated parts of all pages, and the picture of benchmarks."""
     records.picture(HERE / "benchmarks.svg")
-    for path in sorted(HERE.glob("*.md")):
+    for path in (HERE.parent / "README.md", *sorted(HERE.glob("*.md"))):
         text = path.read_text()
         new = filled(text, "--slow" in arguments)
         if new != text:

@@ -8,7 +8,7 @@ from slopecheck.terminal import Finite, say
 from trigraph.backends import unavailable
 from trigraph.benchmarks.qualify.driver import qualify as run_stages
 from trigraph.benchmarks.qualify.place import place
-from trigraph.benchmarks.qualify.summary import write
+from trigraph.benchmarks.qualify.summary import VERDICTS, write
 
 
 @click.command
@@ -35,13 +35,14 @@ def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> N
     compute-sanitizer, and times next to cuSPARSE, torch and PyTorch Geometric. Each stage has its own processes and
     share of the time, so that one that crashes or hangs does not affect the others.
 
-    Exit status: 0 if all checks ran and passed; 1 if one failed; 3 if none failed, but some did not run, because time
-    or a tool was missing.
+    Exit status: 0 if all checks ran and passed; 1 if one failed; 2 without a device; 3 if none failed and `trigraph
+    verify` ran whole, but something else did not, because time or a tool was missing; 4 if that did not run whole.
     """
     where = place("gpu-host" if rehearse else "gpu")
     if not rehearse and unavailable("gpu"):
-        raise click.ClickException(unavailable("gpu"))
+        say(f"Error: {unavailable('gpu')}", err=True)
+        ctx.exit(2)
     record = run_stages(where, out, deadline, progress=lambda text: say(text, err=True))
     summary = write(out, record)
     say((out / "summary.md").read_text(encoding="utf-8"))
-    ctx.exit({"passed": 0, "failed": 1}.get(summary["verdict"], 3))
+    ctx.exit(VERDICTS[summary["verdict"]])

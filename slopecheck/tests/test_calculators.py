@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from ase import Atoms
+from ase import Atoms, units
 from ase.build import bulk
 from ase.calculators.calculator import Calculator, all_changes
 from ase.calculators.emt import EMT
@@ -258,7 +258,71 @@ def test_mistakes(mistake, kind, atoms, words):
     result = run(lambda: Wrong(mistake), atoms, kinds=(kind,))
     assert failed(result) == {kind}
     assert any(words in c.note for c in result.failures), str(result)
+    guessed = {sign_of_a_shear: "this component alone has the other sign?", per_atom: "one copy: an energy per atom?"}
+    assert any(c.note.endswith(guessed.get(mistake, "")) for c in result.failures), str(result)
+    assert mistake in guessed or "?" not in str(result)
     assert not failures_without_a_mistake(kind, atoms is CRYSTAL)
+
+
+def changed(what, change, inner=EMT):
+    """Return a calculator of which one result is wrong."""
+
+    def mistake(self, atoms, results):
+        results[what] = change(results[what], atoms)
+
+    return lambda: Wrong(mistake, inner)
+
+
+def spoilt(values, atoms):
+    return values * (1 + 0.01 * np.sin(np.arange(values.size).reshape(values.shape)))
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "guess"),
+    [
+        ("forces", lambda f, a: -f, "-1 times what differences give: the sign?"),
+        ("forces", lambda f, a: 2 * f, "each pair of atoms counted twice?"),
+        ("forces", lambda f, a: f / 2, "each pair of atoms counted once of twice?"),
+        ("forces", lambda f, a: f * units.Bohr / units.Hartree, "units: Hartree/Bohr for eV/Å?"),
+        ("forces", lambda f, a: f / (units.kcal / units.mol), "units: kcal/mol for eV?"),
+        ("forces", lambda f, a: f[::-1], "the force on atom 0 stands in the row of atom 3: another order of atoms?"),
+        ("energy", lambda e, a: e / len(a), "the number of atoms: an energy per atom?"),
+        ("energy", lambda e, a: -e * units.mol / units.kJ, "the sign, and units: kJ/mol for eV?"),
+        ("stress", lambda s, a: -s, "-1 times what differences give: the sign?"),
+        ("stress", lambda s, a: s * a.cell.volume, "not divided by the volume?"),
+        ("stress", lambda s, a: s / units.GPa, "units: GPa for eV/Å^3?"),
+        ("stress", lambda s, a: -10 * s / units.GPa, "the sign, and units: kbar for eV/Å^3?"),
+        ("stress", lambda s, a: s * [1, 1, 1, 2, 2, 2], "the shear is twice what differences give: Voigt factor?"),
+        ("stress", lambda s, a: s / [1, 1, 1, 2, 2, 2], "the shear is half what differences give: Voigt factor?"),
+        ("stress", lambda s, a: s * [1, 1, 1, -1, -1, -1], "the shear is that of differences with the other sign?"),
+        ("stress", lambda s, a: s * [1, 1, -1, 1, 1, 1], "this component alone has the other sign?"),
+        ("stress", lambda s, a: s[[0, 1, 2, 5, 4, 3]], "the shear is in the order xy, xz, yz; expected yz, xz, xy?"),
+        # A factor alone, or nothing that is simple.
+        ("forces", lambda f, a: 1.1 * f, "every component is 1.1 times what differences give"),
+        ("forces", spoilt, ""),
+        ("forces", lambda f, a: f * (1 + (np.arange(len(a)) < 2))[:, None], ""),
+        ("forces", lambda f, a: f[[1, 0, 2, 3]] * [[1], [1], [1], [1.1]], ""),
+        ("stress", spoilt, ""),
+        ("stress", lambda s, a: s + 1e-3 * np.repeat([1, 0], 3), ""),
+        ("stress", lambda s, a: s * [1, 1, 1, 1.5, 1.5, 1.5], ""),
+        ("stress", lambda s, a: s * [1, 1, 1, 2, 2, 1], ""),
+    ],
+)
+def test_guesses(what, change, guess):
+    """The cause of wrong forces or stress is guessed where all components show it, and not where they do not."""
+    kinds = ("stress",) if what == "stress" else ("forces",)
+    (row,) = [c for c in run(changed(what, change), kinds=kinds).failures if "components" in c.field]
+    told = row.note.partition("+- ")[2].partition("; ")[2]
+    assert told.endswith(guess) if guess else not told, row.note
+    assert ("?" in row.note) == ("?" in guess)
+
+
+def test_no_guess_between_two():
+    """The forces on two atoms in the other order are those with the other sign: their factor is told, not a cause."""
+    two = Atoms("Cu2", [[0, 0, 0], [0.3, 0.4, 2.4]])
+    result = run(changed("forces", lambda f, a: f[::-1]), two, kinds=("forces",))
+    assert "every component is -1 times what differences give" in str(result).replace("\n", " ")
+    assert "?" not in str(result)
 
 
 # Attributes of atoms, beside elements, positions and cell, that a calculator may wrongly depend on.

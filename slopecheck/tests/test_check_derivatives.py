@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from slopecheck import check_derivatives, running
+from slopecheck.checks import KINDS
 from slopecheck.report import checks_of, read
 
 
@@ -386,6 +387,52 @@ def test_second_derivatives_that_are_right_in_company_alone():
     assert {(c.kind, c.case) for c in result.failures} == {("alone", "2")}, str(result)
 
 
+@torch_only
+def test_what_is_of_torch_itself_is_told():
+    """A failure that a function of torch shows alone names it; one of the user's own beside it does not."""
+    import torch
+
+    x, w = torch.randn(6, 4, dtype=torch.float64), torch.rand(4, dtype=torch.float64) + 0.5
+
+    def normed(x, w):
+        return torch.tanh(torch.nn.functional.batch_norm(x, None, None, w, training=True))
+
+    def gradient(w):
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad(normed(leaf, w).square().sum(), leaf)[0]
+
+    def reads_by_pointer(x, w):
+        return torch.nn.functional.batch_norm(x, None, None, None, training=True) * torch.as_strided(w, (4,), (1,))
+
+    own = not torch.allclose(gradient(torch.stack([w, w * torch.nan], 1)[:, 0]), gradient(w))  # in torch 2.13
+    skip = {kind: "another test" for kind in KINDS if kind != "layout"}
+    for function, wrong, told in ((normed, own, own), (reads_by_pointer, True, False)):
+        result = check_derivatives(function, (x, w), order=1, skip=skip, raises=False)
+        notes = [c.note for c in result.failures if c.field == "input 1, strided"]
+        assert bool(notes) == wrong
+        assert any("alone: it is torch's own" in note for note in notes) == told, notes
+        assert all("those of torch.nn.functional.batch_norm alone" in note for note in notes if told)
+
+
+@torch_only
+@pytest.mark.parametrize(("share", "told"), [(1e-15, True), (0.5, False)])
+def test_sums_in_the_order_of_their_arrival_are_of_torch_itself(share, told, monkeypatch):
+    """Last bits that differ in a function of torch alone are told, as of atomic additions; a random function is not."""
+    import torch
+
+    from slopecheck.frameworks import Torch
+
+    def noisy(x):
+        return x.square() * (1 + share * torch.rand((), dtype=x.dtype))
+
+    monkeypatch.setattr(Torch, "parts", lambda self, inputs: [("torch.Tensor.index_add", Torch(noisy), inputs)])
+    skip = {kind: "another test" for kind in KINDS if kind != "repeat"}
+    x = torch.linspace(1, 2, 50, dtype=torch.float64)
+    result = check_derivatives(noisy, (x,), order=1, skip=skip, raises=False)
+    assert result.failures
+    assert all(("torch.Tensor.index_add alone" in check.note) == told for check in result.failures)
+
+
 def test_the_callers_arrays_stay_as_they_are():
     degrees, x = np.array([2, 0, 1]), X.copy()
 
@@ -634,6 +681,8 @@ def test_table_picture_and_page(tmp_path):
         strange, (X,), order=1, vjp=one_wrong_element, raises=False, skip={"nan": "[/] it may <be> anything"}
     )
     table = str(result)
+    marks = ["failed: " in line for line in table.splitlines() if re.match(r"│ \w", line)]
+    assert marks == sorted(marks, reverse=True), "failures are first"
     assert "<b>[red]strange[/]" in table
     assert "skipped: [/] it may <be> anything" in table
     assert re.search(r"│ differences +│ 1 +│ input 0 +│ inf +│ 1.0e-07 +│ .*failed: element \[2, 1\]", table)

@@ -146,7 +146,8 @@ def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str,
 
     skips = [] if asked else [(f"backend {p}", unavailable(p)) for p in BACKENDS if unavailable(p)]
     if not alone and not golden.check_missing():  # else they are failures
-        reason = "not found; set TRIGRAPH_GOLDEN to their directory"
+        place = golden.directory() or "the package, nor in a folder shared/golden beside a checkout"
+        reason = f"not in {place}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
         families = dict.fromkeys(OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS)
         absent = {family: len(golden.missing([family])) for family in families}
         if any(absent.values()):

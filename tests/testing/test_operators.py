@@ -128,9 +128,10 @@ def test_wrong_derivative(verify_derivatives):
 
 def test_fixtures(pytester):
     """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
-    pytester.makepyfile(PROJECT)
+    page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
+    pytester.makepyfile(PROJECT, test_page=page.partition("```python\n")[2].partition("```")[0])
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
-    run.assert_outcomes(passed=1, failed=2)
+    run.assert_outcomes(passed=3, failed=2)
     run.stdout.fnmatch_lines(
         ["twice: * checks failed; values and derivatives: *", "  basis_embedding_radial_fwd: accuracy of rad_W1*"]
     )
@@ -144,8 +145,11 @@ def test_fixtures(pytester):
     assert "slopecheck/" not in text
     pages = sorted(p.name for p in (pytester.path / "pages").iterdir())
     assert pages == [
-        f"test_fixtures.py-test_{n}.{kind}"
-        for n in ("right-2", "right", "wrong_derivative", "wrong_operator")
+        f"test_{n}.{kind}"
+        for n in (
+            *(f"fixtures.py-test_{name}" for name in ("right-2", "right", "wrong_derivative", "wrong_operator")),
+            *(f"page.py-test_my_{name}" for name in ("activation", "potential")),
+        )
         for kind in ("html", "json")
     ]
-    assert np.char.find((pytester.path / "pages" / pages[-2]).read_text(), "<pre>") > 0
+    assert np.char.find((pytester.path / "pages" / pages[-6]).read_text(), "<pre>") > 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from programs import run
 
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -52,13 +53,39 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def test_every_example_is_run():
     # tests/distributed runs divided_forces on two ranks.
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *PROGRAMS, "divided_forces"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *PROGRAMS, "divided_forces", "training_run"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
     pytest.importorskip(NEEDED.get(name, "trigraph"))
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
+def test_a_training_run_goes_on(monkeypatch):
+    """A run of two epochs, and one that goes on after the first, give equal bits; two processes go on from there."""
+    pytest.importorskip("ase")
+    import torch
+
+    def trained(*arguments):
+        monkeypatch.setattr(sys, "argv", ["training_run.py", *arguments])
+        runpy.run_path(str(EXAMPLES / "training_run.py"), run_name="__main__")
+        return tensors(torch.load(arguments[0], weights_only=True))
+
+    def tensors(saved):
+        parts = saved.values() if isinstance(saved, dict) else saved if isinstance(saved, list) else ()
+        return [saved] if isinstance(saved, torch.Tensor) else [t for part in parts for t in tensors(part)]
+
+    whole = trained("whole.pt", "2")
+    assert len(whole) > 100
+    trained("parts.pt", "1")
+    assert all(map(torch.equal, trained("parts.pt", "2"), whole))
+    mixed = trained("mixed.pt", "2", "bfloat16")
+    assert {t.dtype for t in mixed} == {t.dtype for t in whole} == {torch.float32, torch.int64}
+    assert not all(map(torch.equal, mixed, whole))
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", EXAMPLES / "training_run.py"]
+    assert "epoch 3: averaged weights" in run(sys.executable, "-m", *command, "whole.pt", "3").stdout
+    assert torch.load("whole.pt", weights_only=True)["epochs"] == 3
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")

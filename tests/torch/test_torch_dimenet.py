@@ -490,6 +490,44 @@ def test_ranks_share_a_batch(tmp_path):
             assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
 
 
+def test_averaged_weights():
+    model, (z, pos) = model_of(**SMALL), cluster(5)
+    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
+    average.update_parameters(model)  # the first update copies
+    with torch.no_grad():
+        for parameter, between in zip(model.parameters(), halfway.parameters(), strict=True):
+            parameter += 0.25
+            between += 0.125
+    average.update_parameters(model)
+    got, expected = (m.energy_forces_stress(z, pos).forces for m in (average.module, halfway))
+    assert (got - expected).abs().max() <= 1000 * 2**-52 * expected.abs().max()
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_mixed_precision(half):
+    """Under autocast linear layers are in half precision; bases, sums over edges, results and gradients in float32."""
+    model, seen = model_of(**SMALL).float(), {}
+    for module in model.modules():
+        module.register_forward_hook(
+            lambda module, _, y: seen.setdefault(type(module).__name__, set()).update(
+                t.dtype for t in (y if isinstance(y, tuple) else (y,))
+            )
+        )
+    z, pos = cluster(9)
+    with torch.autocast("cpu", half):
+        found = model.energy_forces_stress(z, pos.float(), create_graph=True)
+    wide, narrow = ("RadialBasis", "Embedding", "EmbeddingBlock", "InteractionBlock"), ("Linear", "OutputBlock")
+    assert [seen[name] for name in (*wide, *narrow)] == [{torch.float32}] * 4 + [{half}] * 2
+    assert [t.dtype for t in (found.energy, found.forces, found.energies)] == [torch.float32, torch.float32, half]
+    found.forces.square().mean().backward()
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+    expected = model.energy_forces_stress(z, pos.float()).forces
+    error = (found.forces - expected).abs().max() / expected.abs().max()
+    # Some thirty roundings follow one another from the basis to an energy, most of which partly cancel.
+    assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
+
+
 def test_blocks_that_are_computed_again_in_the_backward():
     field = ForceField(model_of(**SMALL))
     expected = gradients_of(copy.deepcopy(field), (0, 1))

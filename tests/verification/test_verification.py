@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from slopecheck import isolated
+from slopecheck.record import Check
+from trigraph import cli
 from trigraph.backends import BACKENDS
 from trigraph.cli import main
 from trigraph.fortran.threads import get_num_threads
@@ -170,6 +172,9 @@ def test_packaged_vectors_suffice(elsewhere):
     assert sorted(golden.files()) == sorted(HERE)
     assert golden.missing() == ELSEWHERE
     assert golden.check_missing() == []
+    ((what, why),) = cli._skips([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
+    assert what == "2 files of golden vectors (2 of gno)"
+    assert why.startswith(f"not in {elsewhere}; TRIGRAPH_GOLDEN=DIR names another")
     labels = {u.label.split(":")[0] for u in plan(backends=["pyref"]) if "golden" in u.label}
     assert labels == {f"golden {name}" for name in HERE}
 

@@ -1,5 +1,7 @@
 """The checks of `check_derivatives`, each for one property of the derivatives of any function."""
 
+import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,7 @@ STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numb
 # errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
 SCALED = "rescaled inputs would decide"
+OWN = 50  # of the framework's functions that a call uses, the first that are checked by themselves
 COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # steps that show the rounding of a function in float32
 
 
@@ -251,9 +254,7 @@ class Checks:
     def repeat(self) -> Iterator[Check]:
         """Check that repeated calls are bitwise equal, and that later calls do not modify earlier results."""
         p = self.p
-        yield from self._bits(
-            "repeat", "from one call to the next", [self._results(self._arguments()) for _ in range(REPEATS)]
-        )
+        yield from self._or_of_framework(Checks._repeated)
         a = self._arguments()
         kept = [p.raw(order, a) for order in (0, *self.orders)]
 
@@ -319,13 +320,46 @@ class Checks:
         allowed = ROUNDING + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
+    def _repeated(self) -> Iterator[Check]:
+        calls = [self._results(self._arguments()) for _ in range(REPEATS)]
+        yield from self._bits("repeat", "from one call to the next", calls)
+
     def threads(self) -> Iterator[Check]:
         """Check that one, two and three threads give bitwise equal results."""
+        yield from self._or_of_framework(Checks._threaded)
+
+    def _threaded(self) -> Iterator[Check]:
         calls = []
         for number in THREADS:
             with self.p.framework.threads(number):
                 calls.append(self._results(self._arguments()))
         yield from self._bits("threads", f"with {THREADS} threads", calls)
+
+    def _or_of_framework(self, check: Callable[["Checks"], Iterable[Check]]) -> Iterator[Check]:
+        """Make a check; where it fails, say whether a function of the framework fails it by itself."""
+        rows = list(check(self))
+        wrong = any(row.failed for row in rows)
+        own = self._of_framework(self.p.inputs, lambda part, given: check(part)) if wrong else ""
+        yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
+
+    def _of_framework(self, inputs: Sequence[Any], check: Callable[["Checks", list[Any]], Iterable[Check]]) -> str:
+        """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
+
+        `check` makes it, of the function and the arrays that it gets in the call.
+        """
+        for name, framework, given in itertools.islice(self.p.framework.parts(inputs), OWN):
+            with contextlib.suppress(Exception):  # it cannot be differentiated, or not by itself
+                part = Checks(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
+                again = part.beside(part._arguments().inputs)  # of what is random, results differ here
+                if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
+                    return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
+        return ""
+
+    def beside(self, inputs: list[Any]) -> Iterable[Check]:
+        """Compare results for contiguous inputs with those for the same numbers in these arrays."""
+        other, usual = self._arguments(), [[_size(a) for a in part] for part in self._results(self._arguments())]
+        other.inputs = inputs
+        return self._agree("", self._arguments(), other, 0, usual)
 
     def layout(self) -> Iterator[Check]:
         """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
@@ -343,7 +377,9 @@ class Checks:
                 plain, other = self._arguments(), self._arguments()
                 getattr(plain, kind)[at] = p.framework.from_host(_same(name, array), of)
                 getattr(other, kind)[at] = value
-                yield from self._agree(f"{label}, {name}", plain, other, lowest, usual[lowest:])
+                for row in self._agree(f"{label}, {name}", plain, other, lowest, usual[lowest:]):
+                    own = row.failed and kind == "inputs" and not math.isinf(row.error)
+                    yield replace(row, note=row.note + self._of_framework(other.inputs, Checks.beside)) if own else row
 
     def _layouts(self, array: np.ndarray, like: Any) -> Iterable[tuple[str, Any]]:
         return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()

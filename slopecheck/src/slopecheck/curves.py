@@ -236,6 +236,13 @@ def _along(
     return replace(best, decided=sure[1] > sure[0])
 
 
+def slope_of(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> tuple[float, float]:
+    """Return the derivative along `v` from differences, and its tolerance."""
+    nothing = Rounded(np.zeros_like(x), np.zeros_like(x))
+    part = _along(phi, nothing, x, v, noise, NEAR)
+    return part.difference, part.allowed
+
+
 def worst_part(
     phi: Scalar,
     gradient: Rounded,

@@ -6,7 +6,7 @@ Values are exchanged as NumPy arrays of float64, or of the tested dtype.
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import parent_process
 from typing import Any
 
@@ -66,6 +66,10 @@ class Framework(ABC):
     def threads(self, number: int) -> Iterator[None]:
         """Set the number of threads of the framework; by default, this does nothing."""
         yield
+
+    def parts(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
+        """Return the framework's own functions that a call uses, by name, each with the arrays that it gets."""
+        return ()
 
     has_threads = False
     selects = True  # whether gradients for a subset of inputs and outputs are supported
@@ -172,6 +176,35 @@ class Torch(Framework):
             yield
         finally:
             self.torch.set_num_threads(before)
+
+    def parts(self, inputs: Sequence[Any]) -> Iterable[tuple[str, Framework, list[Any]]]:
+        from torch.overrides import TorchFunctionMode, resolve_name
+
+        found: list[tuple[str, Framework, list[Any]]] = []
+        takes = self.takes
+
+        class Recorder(TorchFunctionMode):
+            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                names, values = list(kwargs or {}), [*args, *(kwargs or {}).values()]
+                at = [i for i, v in enumerate(values) if takes(v)]
+
+                def alone(*arrays: Any) -> Any:
+                    given = list(values)
+                    for i, array in zip(at, arrays, strict=True):
+                        given[i] = array
+                    return function(*given[: len(args)], **dict(zip(names, given[len(args) :], strict=True)))
+
+                name = resolve_name(function) or ""
+                if name.startswith("torch.") and "as_strided" not in name:  # which is about layouts
+                    found.append((name, Torch(alone), [values[i].detach() for i in at]))
+                return function(*args, **(kwargs or {}))
+
+        def recorded(*inputs: Any) -> Any:
+            with Recorder():
+                return self.function(*inputs)
+
+        Torch(recorded).outputs(inputs)
+        return found
 
     def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
         """Return views of the inputs that require gradients."""

@@ -60,7 +60,7 @@ class Result:
         from rich.table import Table
 
         table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=escape(self.name))
-        for c in self.checks:
+        for c in sorted(self.checks, key=lambda c: (not c.failed, not c.inconclusive)):
             mark = "failed: " if c.failed else "inconclusive: " if c.inconclusive else ""
             slope = "" if c.order is None else f"{c.order:.2f}".replace("-0.00", "0.00")
             numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")

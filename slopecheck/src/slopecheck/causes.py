@@ -1,0 +1,140 @@
+"""Guesses at the cause of wrong forces or a wrong stress.
+
+A guess is made only where one simple mistake turns what differences of the energy give into what the calculator gives,
+in all components that were compared. Without one, the text says what factor they have in common, or nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+KNOWN = 1e-3  # the largest relative uncertainty of a factor that is told
+CONSTANTS = 1e-4  # programs differ in the constants of nature by less
+CLEAR = 10.0  # a component counts if it is this multiple of its tolerance
+SHEARS = ("yz", "xz", "xy")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Components of a calculator, those from differences, and the tolerances of both."""
+
+    given: np.ndarray
+    differences: np.ndarray
+    rounding: float
+    allowed: np.ndarray
+
+    def fits(self, given: np.ndarray, differences: np.ndarray, more: np.ndarray | float = 0.0) -> bool:
+        """Return whether two arrays of components agree."""
+        return bool((abs(given - differences) <= self.rounding + self.allowed + more).all())
+
+    def part(self, which: slice | np.ndarray) -> "Compared":
+        """Return some of the components."""
+        return Compared(self.given[which], self.differences[which], self.rounding, self.allowed[which])
+
+    def factor(self, least: int) -> tuple[float, float] | None:
+        """Return the factor that all components have in common, and its uncertainty.
+
+        None if there is none, if it is not known well, or if fewer than `least` components show it.
+        """
+        clear = abs(self.differences) > CLEAR * self.allowed
+        if not np.count_nonzero(clear) >= least:
+            return None
+        best = int(np.argmax(np.where(clear, abs(self.differences) / self.allowed, 0.0)))
+        size = abs(self.differences[best])
+        factor = float(self.given[best] / self.differences[best])
+        unsure = float((abs(factor) * self.allowed[best] + self.rounding) / size)
+        bounds = abs(factor) * self.allowed + unsure * abs(self.differences)
+        if not (unsure <= KNOWN * max(abs(factor), KNOWN) and self.fits(self.given, factor * self.differences, bounds)):
+            return None
+        return factor, unsure
+
+
+def _units(length: int) -> dict[str, float]:
+    """Return factors of units that may be mistaken for an energy in eV over a length in Å to this power."""
+    from ase import units
+
+    energies = {"Hartree": units.Hartree, "Rydberg": units.Rydberg}
+    molar = {"kcal/mol for eV": units.kcal / units.mol, "kJ/mol for eV": units.kJ / units.mol}
+    power = f"^{length}" * (length > 1)
+    named = {f"{name} for eV": value for name, value in energies.items()} | molar
+    named[f"1/Bohr{power} for 1/Å{power}"] = units.Bohr**-length
+    for name, value in energies.items():
+        named[f"{name}/Bohr{power} for eV/Å{power}"] = value / units.Bohr**length
+    if length == 3:
+        named |= {"GPa for eV/Å^3": units.GPa, "kbar for eV/Å^3": units.GPa / 10, "bar for eV/Å^3": units.bar}
+    return {f"units: {text}?": value for text, value in named.items()}
+
+
+def _named(factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float]) -> list[str]:
+    """Return the explanations of a factor without its sign; units count in both directions."""
+    size = abs(factor)
+    found = [text for text, value in exact.items() if abs(size - value) <= unsure]
+    found += [
+        text
+        for text, value in units.items()
+        if any(abs(size - f) <= unsure + CONSTANTS * f for f in (value, 1 / value))
+    ]
+    return found
+
+
+def _told(factor: float, unsure: float, found: Sequence[str]) -> str:
+    """Return the text of a common factor, with its explanation if there is exactly one."""
+    if abs(factor - 1) <= unsure:
+        return ""
+    text = f"every component is {factor:.6g} times what differences give"
+    if abs(factor + 1) <= unsure:
+        found = [*found, "the sign?"]
+    elif factor < 0:
+        found = [f"the sign, and {f}" for f in found]
+    return f"{text}: {found[0]}" if len(found) == 1 else text
+
+
+def _exact(number: int) -> dict[str, float]:
+    counts = {"each pair of atoms counted twice?": 2.0, "each pair of atoms counted once of twice?": 0.5}
+    if number > 1:
+        counts |= {
+            "the number of atoms: an energy per atom?": float(number),
+            "divided by the number of atoms?": 1 / number,
+        }
+    return counts
+
+
+def of_forces(compared: Compared, forces: np.ndarray) -> str:
+    """Return a guess, "" if there is none, from the forces on the first atoms, and those of the calculator on all."""
+    rows = compared.differences.reshape(-1, 3)
+    bounds = compared.rounding + compared.allowed.reshape(-1, 3)
+    places = [np.flatnonzero((abs(forces - row) <= bound).all(axis=1)) for row, bound in zip(rows, bounds, strict=True)]
+    moved = [(a, int(p[0])) for a, p in enumerate(places) if len(p) == 1 and p[0] != a]
+    order = len(moved) > 1 and all(len(p) == 1 for p in places)
+    known = compared.factor(min(3, compared.given.size))
+    if known is not None:
+        return _told(*known, ["another order of atoms?"] * order + _named(*known, _exact(len(forces)), _units(1)))
+    if order:
+        return f"the force on atom {moved[0][0]} stands in the row of atom {moved[0][1]}: another order of atoms?"
+    return ""
+
+
+def of_stress(compared: Compared, number: int, volume: float) -> str:
+    """Return a guess, "" if there is none, from the components in Voigt's order; `number` is that of the atoms."""
+    exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
+    known = compared.factor(3)
+    if known is not None:
+        return _told(*known, _named(*known, exact | _exact(number), _units(3)))
+    normal, shear = compared.part(slice(3)), compared.part(slice(3, 6))
+    wrong = np.flatnonzero(~(abs(compared.given - compared.differences) <= compared.rounding + compared.allowed))
+    found, alone = [], compared.part(wrong).factor(1) if len(wrong) == 1 else None
+    if normal.fits(normal.given, normal.differences):
+        factor, unsure = shear.factor(2) or (1.0, 0.0)
+        texts = {2.0: "twice what differences give: Voigt factor?", 0.5: "half what differences give: Voigt factor?"}
+        texts[-1.0] = "that of differences with the other sign?"
+        found += [f"the shear is {text}" for value, text in texts.items() if abs(factor - value) <= unsure]
+        found += [
+            f"the shear is in the order {', '.join(SHEARS[i] for i in order)}; expected {', '.join(SHEARS)}?"
+            for order in list(permutations(range(3)))[1:]
+            if shear.fits(shear.given, shear.differences[[*order]], shear.allowed[[*order]])
+        ]
+    if alone and abs(alone[0] + 1) <= alone[1]:
+        found.append("this component alone has the other sign?")
+    return found[0] if len(found) == 1 else ""
