@@ -7,7 +7,8 @@
 #include "trigraph.h"
 
 enum { NODES = 6, EDGES = 15, HEADS = 2, DIM = 4, WIDTH = HEADS * DIM };
-enum { NO_EDGE_FEATURES = 0, NO_SCORES = 0, CONCAT = 1, LEAKY_RELU = 2 };  /* choices: src/choices.f90 */
+enum { NO_EDGE_FEATURES = 0, NO_SCORES = 0 };
+enum { CONCAT = TRIGRAPH_MHA_GAT_N2N_CONCAT_HEADS_TRUE, LEAKY_RELU = TRIGRAPH_MHA_GAT_N2N_ACTIVATION_LEAKYRELU };
 static int32_t offsets[NODES + 1], indices[EDGES], edge_ids[EDGES], destinations[EDGES];
 static int32_t src_offsets[NODES + 1], src_positions[EDGES], row_offsets[EDGES + 1], row_positions[EDGES];
 static double x[NODES * WIDTH], weights[2 * WIDTH], y[NODES * WIDTH], none[1];

@@ -122,8 +122,8 @@ compiled in this order, and then its own:
 `trigraph_FAMILY_calls` has the fast path with graphs as objects and optional arguments, `trigraph_FAMILY_fast` the same
 with sizes and all arrays as arguments (OpenMP, real(sp), real(dp)), `trigraph_FAMILY` the reference (real(qp), too).
 All are generic over int32 and int64 indices. `trigraph_choices` names the values of choices, `trigraph_graphs` makes
-graphs and checks them. `include/trigraph.h` declares the fast path, what makes graphs and the checks for C: one
-function for each operator, kind of real numbers and of indices.{athena}
+graphs and checks them. `include/trigraph.h` has the choices, the fast path, what makes graphs and the checks for C:
+one function for each operator, kind of real numbers and of indices.{athena}
 
 `{manifest}` has the digests of the files written here. `trigraph fortran` writes over these files, unless they
 were changed since, and over no others.
@@ -178,17 +178,20 @@ ATHENA_README = """
 `trigraph_athena` has the operations of athena's graph neural operator with athena's arguments, as pure procedures."""
 
 
+def _choices(families: Sequence[str]) -> list[tuple[str, int]]:
+    """Return names for the values of choices, and these: ``mha_gat_n2n_activation_relu``, 1."""
+    attributes = [(d.name, a) for d in DEFINITIONS if d.family in families for a in d.attributes]
+    return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
+
+
 def _constants(families: Sequence[str]) -> str:
-    """Source of a module that names the values of choices: ``mha_gat_n2n_activation_relu = 1``."""
+    """Source of a module that names the values of choices."""
     lines = [
         "!> Values of the choices that operators take, numbered as in the operator table.",
         "module trigraph_choices",
     ]
     lines += ["    implicit none", "    public"]
-    for spec in (d for d in DEFINITIONS if d.family in families):
-        for a in (a for a in spec.attributes if a.choices):
-            for number, choice in enumerate(a.choices):
-                lines.append(f"    integer, parameter :: {spec.name}_{a.name}_{str(choice).lower()} = {number}")
+    lines += [f"    integer, parameter :: {name} = {number}" for name, number in _choices(families)]
     return "\n".join([*lines, "end module trigraph_choices", ""])
 
 
@@ -249,6 +252,8 @@ def _header(graphs: str, families: Sequence[str]) -> str:
     for op in (op for op in OPERATORS.values() if op.family in families):
         prototypes = "".join(_c_prototype(op, *instance) for instance in _instances(op))
         text += f"/* {op.definition.summary} */\n{prototypes}\n"
+    if named := "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _choices(families)):
+        text += f"/* Values of the choices that operators take. */\nenum {{\n{named}}};\n\n"
     text += "/* What makes or checks the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
     for name, (number, meaning) in _statuses(graphs).items():
         text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
