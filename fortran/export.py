@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -449,7 +450,8 @@ def commands(families: Sequence[str] = FAMILIES, flags: str = "") -> str:
         for title, (last, way) in programs.items():
             files = " ".join(f"src/{name}" for name in _order(texts, last))
             own = "-Iinclude {} program.c" if way == "C" else "{} program.f90"
-            lines += [f"# {title}", f"gfortran -O3{flags} -fopenmp {own.format(files)} -o program"]
+            command = f"gfortran -O3{flags} -fopenmp {own.format(files)} -o program"
+            lines += [f"# {title}", " \\\n    ".join(textwrap.wrap(command, 82, break_on_hyphens=False))]
     return "\n".join(lines)
 
 

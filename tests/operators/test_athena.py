@@ -27,7 +27,8 @@ def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("athena")
     done = CliRunner().invoke(cli.main, ["fortran", str(folder), "--family", "gno"])
     assert done.exit_code == 0, done.output
-    (command,) = re.findall("# gno: trigraph_athena\n(.*)\n", (folder / "README.md").read_text())
+    readme = (folder / "README.md").read_text().replace(" \\\n   ", "")
+    (command,) = re.findall("# gno: trigraph_athena\n(.*)\n", readme)
     (folder / "program.f90").symlink_to(PROGRAM)
     programs.run(*command.replace("-O3", "-O0 -fcheck=all -w").split(), cwd=folder)
     return folder / "program"
