@@ -154,7 +154,7 @@ so on return the status. `status` is 0, or the first thing that is wrong:
 Arrays have the shapes of Python's in reverse. Arguments below `status` are optional, and best given by keyword. A
 derivative that is absent is not computed, and an absent cotangent `gg_...` is zero. `status` is 0; -k where argument k
 has a wrong shape or value, or is a graph that was not made; or positive where memory was refused. Outputs are then
-unchanged.
+unchanged. Where the lists say "None", they mean that an argument is absent.
 
 {called}
 ## Arguments of the fast path and of the reference
