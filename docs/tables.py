@@ -26,6 +26,7 @@ from slopecheck.record import COLUMNS
 from slopecheck.report import KEYS
 from slopecheck.tolerances import TABLE as OF_FUNCTIONS
 from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
+from trigraph.fortran.export import commands
 from trigraph.table import (
     DEFINITIONS,
     OPERATORS,
@@ -273,6 +274,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     "code": _code,
     "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
     "family": _family,
+    "fortran_commands": lambda: f"```bash\n{commands()}\n```\n",
     "kinds": partial(_pairs, ("kind", "compares"), KINDS),
     "module": _module,
     "names": _names,

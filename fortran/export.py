@@ -1,8 +1,9 @@
 """Write the Fortran sources for programs without Python: ``trigraph fortran DIR``.
 
 The templates are expanded for one width of vectors. From the operator table come what a template does not hold: named
-constants of the choices, a C interface of the fast path with its header, and what arguments mean. Kinds and shapes of
-arguments are read from the declarations of the procedures.
+constants of the choices, procedures with graphs and optional arguments (`calls.py`), a C interface of the fast path
+with its header, and what arguments mean. Kinds and shapes of arguments are read from the declarations of the
+procedures. Which sources a family needs, and in which order, follows from what the sources use.
 """
 
 import graphlib
@@ -12,25 +13,35 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from trigraph import __version__
+from trigraph.fortran import calls
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
-from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, SYMBOLS, Operator
+from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, SYMBOLS, Attribute, Operator
 
 SOURCES = Path(__file__).parent
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
 C_INT = "integer(c_int), value"
 MANIFEST = ".trigraph-fortran"
 SHOWN = 20  # files that an error names
-CHECKS = ("check_csc", "check_edge_graph", "check_segments")
-# What a program with athena's arguments is compiled from; the last two lie in the folder athena.
-ATHENA = (
-    *("kinds.f90", "products.f90", "gno_aggregate.f90", "gno_fast.f90", "gno_c.f90"),
-    *("trigraph_athena_calls.c", "trigraph_athena.f90"),
+COMMENT = re.compile(r"^ *![^\n]*|/\*.*?\*/", re.MULTILINE | re.DOTALL)  # of lines in Fortran, or in C
+# Procedures of trigraph_graphs: those with arrays, which C has too, and those with objects.
+FLAT = (
+    *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
+    *("check_csc", "check_edge_graph", "check_segments"),
 )
+MADE = ("make_csc", "make_edge_graph", "make_segments")
+# What a program compiles for a family, in Fortran with the fast path or the reference, or in C: its last sources.
+WAYS = {
+    "calls": ("choices.f90", "{}_calls.f90"),
+    "reference": ("choices.f90", "graphs.f90", "{}.f90"),
+    "C": ("graphs_c.f90", "{}_c.f90"),
+}
+ATHENA = ("trigraph_athena_calls.c", "trigraph_athena.f90")
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 FPM = """name = "trigraph"
@@ -42,6 +53,9 @@ auto-executables = false
 auto-tests = false
 auto-examples = false
 
+[install]
+library = true
+
 [fortran]
 implicit-typing = false
 source-form = "free"
@@ -50,53 +64,72 @@ source-form = "free"
 openmp = "*"
 """
 
-MESON = """project(
-    'trigraph', 'c', 'fortran', version: '{version}', default_options: ['buildtype=release', 'fortran_std=none'],
-)
-openmp = dependency('openmp', language: 'fortran', required: false)
-trigraph = library(
-    'trigraph',
-    {sources},
-    c_args: [{flags}],
-    fortran_args: [{flags}],
-    link_language: 'fortran',
-    dependencies: openmp,
-    install: true,
-)
-trigraph_dep = declare_dependency(
-    link_with: trigraph, include_directories: include_directories('include'), dependencies: openmp,
-)
-install_headers('include/trigraph.h')
+CMAKE = """cmake_minimum_required(VERSION 3.18)
+project(trigraph VERSION {version} LANGUAGES C Fortran)
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release)
+endif()
+find_package(OpenMP COMPONENTS Fortran)
+
+set(modules ${{CMAKE_CURRENT_BINARY_DIR}}/modules)
+add_library(trigraph SHARED
+    {sources})
+add_library(trigraph::trigraph ALIAS trigraph)
+set_target_properties(trigraph PROPERTIES Fortran_MODULE_DIRECTORY ${{modules}} LINKER_LANGUAGE Fortran)
+target_compile_options(trigraph PRIVATE {march})
+target_include_directories(trigraph PUBLIC
+    $<BUILD_INTERFACE:${{CMAKE_CURRENT_SOURCE_DIR}}/include> $<BUILD_INTERFACE:${{modules}}>
+    $<INSTALL_INTERFACE:${{CMAKE_INSTALL_INCLUDEDIR}}> $<INSTALL_INTERFACE:${{CMAKE_INSTALL_INCLUDEDIR}}/trigraph>)
+if(OpenMP_Fortran_FOUND)
+    target_link_libraries(trigraph PRIVATE OpenMP::OpenMP_Fortran)
+endif()
+
+set(package ${{CMAKE_INSTALL_LIBDIR}}/cmake/trigraph)
+install(TARGETS trigraph EXPORT trigraph DESTINATION ${{CMAKE_INSTALL_LIBDIR}})
+install(FILES include/trigraph.h DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
+install(DIRECTORY ${{modules}}/ DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}}/trigraph)
+install(EXPORT trigraph NAMESPACE trigraph:: FILE trigraph-config.cmake DESTINATION ${{package}})
+write_basic_package_version_file(trigraph-config-version.cmake COMPATIBILITY SameMinorVersion)
+file(CONFIGURE OUTPUT trigraph.pc @ONLY CONTENT [[
+Name: trigraph
+Description: graph and geometric message-passing operators
+Version: @PROJECT_VERSION@
+Libs: -L@CMAKE_INSTALL_FULL_LIBDIR@ -ltrigraph
+Cflags: -I@CMAKE_INSTALL_FULL_INCLUDEDIR@ -I@CMAKE_INSTALL_FULL_INCLUDEDIR@/trigraph
+]])
+install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph-config-version.cmake DESTINATION ${{package}})
+install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
 """
 
 README = """# trigraph {version}, its Fortran sources
 
-Written by `trigraph fortran` for vectors of {vector_bytes} bytes. Nothing of Python is needed to build or run them:
-`fpm build{fpm_flags}`, `meson setup build && meson compile -C build`, or any compiler, in this order:
+Written by `trigraph fortran` for vectors of {vector_bytes} bytes; families: {families}. Nothing of Python is needed to
+build or run them. With CMake, which installs a library, modules, header, a CMake package and `trigraph.pc`, for
+pkg-config:
 
 ```sh
-gfortran -O3{flags} -fopenmp -c {files}
+cmake -B build -DCMAKE_INSTALL_PREFIX=$HOME/trigraph && cmake --build build -j && cmake --install build
 ```
 
-`trigraph_FAMILY` is a reference module (real(sp), real(dp), real(qp)), `trigraph_FAMILY_fast` the fast path (OpenMP,
-real(sp), real(dp)), both generic over int32 and int64 indices. `trigraph_choices` names the values of choices,
-`trigraph_graphs` checks the arrays of graphs. `include/trigraph.h` declares the fast path and these checks for C: one
-function for each operator, kind of real numbers and of indices.
-`trigraph_athena` has the operations of athena's graph neural operator with athena's arguments, as pure procedures. A
-program that uses it alone needs no more than these files:
+With fpm, `fpm build{fpm_flags}`, or a dependency on this folder. With any compiler, the files that a program needs are
+compiled in this order, and then its own:
 
 ```sh
-gfortran -O3{flags} -fopenmp -c {athena_files}
+{commands}
 ```
 
-Arrays have the entity last, as `embedding(dim, num_src_nodes)`; in C that is a row of `dim` numbers for each node.
-`status` is 0, or not 0 where memory for work space was refused; the C functions return it, or {refused} where a size is
-negative or num_threads is not positive. Other sizes, and indices, are trusted: 1-based offsets or indices, for
-instance, give wrong numbers with status 0. Check a graph once, where it is made, as "Checks of graphs" says below.
+`trigraph_FAMILY_calls` has the fast path with graphs as objects and optional arguments, `trigraph_FAMILY_fast` the same
+with sizes and all arrays as arguments (OpenMP, real(sp), real(dp)), `trigraph_FAMILY` the reference (real(qp), too).
+All are generic over int32 and int64 indices. `trigraph_choices` names the values of choices, `trigraph_graphs` makes
+graphs and checks them. `include/trigraph.h` has the choices, the fast path, what makes graphs and the checks for C:
+one function for each operator, kind of real numbers and of indices.{athena}
 
 `{manifest}` has the digests of the files written here. `trigraph fortran` writes over these files, unless they
 were changed since, and over no others.
 
+Arrays have the entity last, as `embedding(dim, num_src_nodes)`; in C that is a row of `dim` numbers for each node.
 Values of indices are 0-based, sorts are stable. Of a CSC, `offsets`, `indices` and `edge_ids` are the in-edges of the
 destinations, position by position; `destinations` has the destination of each position, `src_offsets` and
 `src_positions` the positions sorted by source, `row_offsets` and `row_positions` those sorted by row of the edge
@@ -104,43 +137,62 @@ arrays. Of an EdgeGraph, `src` and `dst` are sorted by source, `dst_offsets` and
 by destination, `reverse_edge` is the edge that goes back (-1: none), `reverse_start` and `reverse_stop` are the range
 of `dst_edge_index` that an edge leaves out with exclude = 1.
 
-An input that may be absent comes with a flag `has_...`: with 0, its array and its cotangent `gg_...` are not read and
-may have one element. Where the lists say "None", they mean that flag; a cotangent without a flag is zeros. An output
-whose `want_...` is false is not touched and may have one element. In C, `want_...` is an int, and an array is never
-NULL.
+## Graphs
 
-## Checks of graphs
-
-`check_csc`, `check_edge_graph` and `check_segments` of the module `trigraph_graphs` read the arrays of a graph once; in
-C, `trigraph_check_csc_i32` and so on return the status. `status` is 0, or the first thing that is wrong:
+The module `trigraph_graphs` has objects, `type(csc_i32)`, `type(csc_i64)` and so on, that `make_csc`, `make_edge_graph`
+and `make_segments` build from lists of edges or members, with all arrays that operators need. `build_...` write the
+same arrays to the caller's, `check_...` read arrays that were made elsewhere once; in C, `trigraph_build_csc_i32` and
+so on return the status. `status` is 0, or the first thing that is wrong:
 
 {statuses}
 
 1-based offsets are always found, 1-based indices only where the last node is among them.
 
-{checks}
-## Arguments of the operators
+{graphs}
+## Arguments of `trigraph_FAMILY_calls`
+
+Arrays have the shapes of Python's in reverse. Arguments below `status` are optional, and best given by keyword. A
+derivative that is absent is not computed, and an absent cotangent `gg_...` is zero. `status` is 0; -k where argument k
+has a wrong shape or value, or is a graph that was not made; or positive where memory was refused. Outputs are then
+unchanged. Where the lists say "None", they mean that an argument is absent.
+
+{called}
+## Arguments of the fast path and of the reference
 
 These are the procedures of the fast path. The reference takes the same without `num_threads`, the arrays of the graph
 that are marked with a star, and what fwd returned and a derivative may be given back (marked with two); arrays of the
 graph marked with three stars are taken by the reference alone. Marks are no part of the names. Where a name or a shape
 is another in the reference, it follows. `i64` is that of `trigraph_kinds`.
 
+Sizes and indices are trusted: 1-based offsets, for instance, give wrong numbers with status 0. `status` is 0, or not 0
+where memory for work space was refused; the C functions return it, or {refused} where a size is negative or num_threads
+is not positive.
+
+An input that may be absent comes with a flag `has_...`: with 0, its array and its cotangent `gg_...` are not read and
+may have one element. Where the lists say "None", they mean that flag; a cotangent without a flag is zeros. An output
+whose `want_...` is false is not touched and may have one element. In C, `want_...` is an int, and an array is never
+NULL.
+
 {lists}
 """
+ATHENA_README = """
+`trigraph_athena` has the operations of athena's graph neural operator with athena's arguments, as pure procedures."""
 
 
-def _constants() -> str:
-    """Source of a module that names the values of choices: ``mha_gat_n2n_activation_relu = 1``."""
+def _choices(families: Sequence[str]) -> list[tuple[str, int]]:
+    """Return names for the values of choices, and these: ``mha_gat_n2n_activation_relu``, 1."""
+    attributes = [(d.name, a) for d in DEFINITIONS if d.family in families for a in d.attributes]
+    return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
+
+
+def _constants(families: Sequence[str]) -> str:
+    """Source of a module that names the values of choices."""
     lines = [
         "!> Values of the choices that operators take, numbered as in the operator table.",
         "module trigraph_choices",
     ]
     lines += ["    implicit none", "    public"]
-    for spec in DEFINITIONS:
-        for a in (a for a in spec.attributes if a.choices):
-            for number, choice in enumerate(a.choices):
-                lines.append(f"    integer, parameter :: {spec.name}_{a.name}_{str(choice).lower()} = {number}")
+    lines += [f"    integer, parameter :: {name} = {number}" for name, number in _choices(families)]
     return "\n".join([*lines, "end module trigraph_choices", ""])
 
 
@@ -193,18 +245,20 @@ def _prototype(name: str, arguments: list[str]) -> str:
     return wrapped(f"int {name}", arguments, "").replace("&\n    & ", "\n    ").rstrip("\n") + ";\n"
 
 
-def _header(graphs: str) -> str:
-    """Return the C header; `graphs` is the source of the checks of graphs."""
+def _header(graphs: str, families: Sequence[str]) -> str:
+    """Return the C header; `graphs` is the source of trigraph_graphs."""
     text = "/* The fast path of trigraph for C. README.md says what the arguments are. */\n"
     text += "#ifndef TRIGRAPH_H\n#define TRIGRAPH_H\n"
     text += '#include <stdint.h>\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
-    for op in OPERATORS.values():
+    for op in (op for op in OPERATORS.values() if op.family in families):
         prototypes = "".join(_c_prototype(op, *instance) for instance in _instances(op))
         text += f"/* {op.definition.summary} */\n{prototypes}\n"
-    text += "/* What a check of the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
+    if named := "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _choices(families)):
+        text += f"/* Values of the choices that operators take. */\nenum {{\n{named}}};\n\n"
+    text += "/* What makes or checks the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
     for name, (number, meaning) in _statuses(graphs).items():
         text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
-    text += f"}};\n{_c_checks(graphs)[1]}\n"
+    text += f"}};\n{_c_graphs(graphs)[1]}\n"
     return text + "#ifdef __cplusplus\n}\n#endif\n#endif\n"
 
 
@@ -213,6 +267,8 @@ class Declared(NamedTuple):
 
     kind: str
     shape: str
+    written: bool = False
+    optional: bool = False
 
 
 def _split(names: str) -> list[str]:
@@ -221,7 +277,7 @@ def _split(names: str) -> list[str]:
 
 
 def declarations(source: str, procedure: str) -> dict[str, Declared]:
-    """Return the arguments of a procedure by name, in order, but for the status.
+    """Return the arguments of a procedure by name, in order.
 
     A last dimension that is open is completed by the comment before the declaration.
     """
@@ -232,12 +288,12 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
     for line in match[2].splitlines():
         if noted_shape := re.fullmatch(r" *! (\(.*\))", line):
             noted = noted_shape[1]
-        elif argument := re.fullmatch(r" *(\S.*), intent\(\w+\).* :: (.*)", line):
-            for each in _split(argument[2]):
+        elif argument := re.fullmatch(r" *(\S.*), intent\((\w+)\)(.*) :: (.*)", line):
+            for each in _split(argument[4]):
                 name, _, shape = each.partition("(")
-                open_ended = shape.endswith("*)")
-                declared[name] = Declared(argument[1].strip(), noted if open_ended else f"({shape}" if shape else "")
-    return {name: declared[name] for name in _split(match[1]) if name != "status"}
+                shape = noted if shape.endswith("*)") else f"({shape}" if shape else ""
+                declared[name] = Declared(argument[1].strip(), shape, argument[2] != "in", "optional" in argument[3])
+    return {name: declared[name] for name in _split(match[1])}
 
 
 def _procedure(op: Operator, ending: str = "") -> str:
@@ -248,15 +304,16 @@ def _list(op: Operator, fast: str, reference: str) -> str:
     """Return the arguments of an operator, one a line, from the sources of its modules."""
     order, other_order = order_of(op, SHIM_SETS["fast"]), order_of(op, SHIM_SETS["reference"])
     # Both declare their arguments in this order; Fortran's names have no case.
-    declared = dict(zip(order.names, declarations(fast, _procedure(op, "_fast")).values(), strict=True))
-    in_reference = dict(zip(other_order.names, declarations(reference, _procedure(op)).items(), strict=True))
+    names, others = [*order.names, "status"], [*other_order.names, "status"]
+    declared = dict(zip(names, declarations(fast, _procedure(op, "_fast")).values(), strict=True))
+    in_reference = dict(zip(others, declarations(reference, _procedure(op)).items(), strict=True))
     of = {a.name: a for a in op.arguments} | {f"out_{f.name}": f for f in op.fields}
     back = {n for a in op.arguments if a.given_back for n in (a.name, f"has_{a.name}")}
     choices = {a.name: a.choices for a in op.attributes if a.choices}
     direct = [n for n in other_order.graph if n not in order.graph]
     lines = [f"### `{op.name}_fast`", "", op.definition.summary, ""]
     for n in order._replace(graph=direct + order.graph).names:
-        kind, shape = declared.get(n) or in_reference[n][1]
+        kind, shape, *_ = declared.get(n) or in_reference[n][1]
         marks = " ***" * (n in direct) + " **" * (n in back) + " *" * (n in order.graph and n not in other_order.graph)
         if not shape:
             text = f"`{kind}`"
@@ -268,7 +325,7 @@ def _list(op: Operator, fast: str, reference: str) -> str:
                 text += f", {SYMBOLS[n].doc}"
         else:
             text = f"{kind.partition('(')[0]} array `{shape}`"
-            other, (_, other_shape) = in_reference.get(n, (n, Declared(kind, shape)))
+            other, (_, other_shape, *_) = in_reference.get(n, (n, Declared(kind, shape)))
             if (other.lower(), other_shape) != (n.lower(), shape):
                 text += f", in the reference `{other}{other_shape if other_shape != shape else ''}`"
             text += f"; {of[n].doc}" if n in of else ""
@@ -276,37 +333,55 @@ def _list(op: Operator, fast: str, reference: str) -> str:
     return "\n".join([*lines, "- `status`: `integer, intent(out)`", ""])
 
 
-def _check_list(name: str, source: str) -> str:
-    """Return what the source says of a check of graphs, and its arguments."""
+def _graph_list(name: str, source: str) -> str:
+    """Return what the source says of a procedure of trigraph_graphs, and its arguments."""
     comment = re.findall(rf"((?: *!.*\n)+) *pure subroutine {name}_i64\(", source)[0]
     lines = [f"### `{name}`", "", re.sub(r"\n? *!. ?", " ", comment).strip(), ""]
-    arguments = declarations(source, f"{name}_i64").items()
-    lines += [f"- `{n}`: " + (f"integer array `{shape}`" if shape else f"`{kind}`") for n, (kind, shape) in arguments]
-    return "\n".join([*lines, "- `status`: `integer, intent(out)`", ""])
+    for n, d in declarations(source, f"{name}_i64").items():
+        kind = f"integer array `{d.shape}`" if d.shape else f"`{d.kind}`"
+        lines.append(f"- `{n}`: {kind}{', written' * d.written}{', optional' * d.optional}")
+    return "\n".join([*lines, ""])
+
+
+def _call_list(op: Operator) -> str:
+    """Return the arguments of an operator with graphs and optional arguments, one a line."""
+    lines = [f"### `{op.name}`", "", op.definition.summary, ""]
+    for d in calls.dummies(op, "f64", "i64"):
+        text = f"{d.kind.partition('(')[0]} array `({', '.join(d.shape)})`" if d.shape else f"`{d.kind}`"
+        if isinstance(d.about, Attribute):
+            named = ", ".join(f"{k} {c}" for k, c in enumerate(d.about.choices))
+            text += f", {named or d.about.doc}" + ("" if d.about.required else f" [{d.about.default}]")
+        elif d.about:
+            text += f"; {d.about.doc}"
+        lines.append(f"- `{d.name}`: {text}")
+    return "\n".join([*lines, ""])
 
 
 def _statuses(source: str) -> dict[str, tuple[int, str]]:
-    """Return what the checks of graphs find: number and meaning by name."""
+    """Return what may be wrong with graphs: number and meaning by name."""
     statuses = re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", source)
     return {name: (int(number), meaning) for name, number, meaning in statuses}
 
 
-def _c_checks(source: str) -> tuple[str, str]:
-    """Return C functions of the checks of graphs, in Fortran, and their prototypes."""
+def _c_graphs(source: str) -> tuple[str, str]:
+    """Return C functions that make and check graphs, in Fortran, and their prototypes."""
     functions = prototypes = ""
-    for check in CHECKS:
+    for check in FLAT:
         for index in INDICES:
             declared = declarations(source, f"{check}_{index}")
+            del declared["status"]
             name = f"trigraph_{check}_{index}"
             functions += wrapped(f"function {name}", list(declared), "").rstrip("\n")
             functions += f" &\n    & result(status) bind(C, name='{name}')\n"
             functions += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t\n"
             functions += f"    use trigraph_graphs, only: {check}_{index}\n    implicit none\n"
-            for a, (_, shape) in declared.items():
-                functions += f"    {INDICES[index]}, intent(in) :: {a}(*)\n" if shape else f"    {C_INT} :: {a}\n"
+            for a, d in declared.items():
+                intent = "intent(inout)" if d.written else "intent(in)"
+                functions += f"    {INDICES[index]}, {intent} :: {a}(*)\n" if d.shape else f"    {C_INT} :: {a}\n"
             functions += "    integer(c_int) :: status\n\n"
             functions += wrapped(f"call {check}_{index}", [*declared, "status"]) + f"end function {name}\n\n"
-            arguments = [f"const {C_TYPES[index]} *{a}" if d.shape else f"int {a}" for a, d in declared.items()]
+            const = {a: "" if d.written else "const " for a, d in declared.items()}
+            arguments = [f"{const[a]}{C_TYPES[index]} *{a}" if d.shape else f"int {a}" for a, d in declared.items()]
             prototypes += _prototype(name, arguments)
     return functions, prototypes
 
@@ -319,55 +394,105 @@ def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     subprocess.run([*command, str(template), str(out)], check=True)
 
 
-def _modules() -> Iterable[str]:
-    """Return the names of the fast path's modules, each after those that it uses."""
-    paths = {path.stem: path for path in sorted((SOURCES / "fast").glob("*.fypp")) if not path.stem.endswith(".c")}
+def _paths() -> dict[str, Path]:
+    """Return where the sources are that do not follow from the operator table alone, by the names that they get."""
+    paths = {f"{f}.f90": SOURCES / "reference" / f"{f}.fypp" for f in FAMILIES}
+    for path in sorted((SOURCES / "fast").glob("*.fypp")):
+        stem = f"{path.stem}_fast" if path.stem in FAMILIES else path.stem
+        paths[stem if stem.endswith(".c") else f"{stem}.f90"] = path
+    paths |= {name: SOURCES / "athena" / name for name in ATHENA}
+    others = (
+        SOURCES / "common" / "kinds.f90",
+        SOURCES / "common" / "graphs.fypp",
+        SOURCES / "reference" / "scaled.f90",
+    )
+    return paths | {f"{path.stem}.f90": path for path in others}
+
+
+def _texts() -> dict[str, str]:
+    """Return the text of all sources by name, templates as they are."""
+    texts = {name: path.read_text("utf-8") for name, path in _paths().items()}
+    texts |= {f"{f}_calls.f90": calls.module(f) for f in FAMILIES} | {f"{f}_c.f90": _c_functions(f) for f in FAMILIES}
+    return texts | {"choices.f90": _constants(FAMILIES), "graphs_c.f90": "use trigraph_graphs"}
+
+
+def _order(texts: Mapping[str, str], last: Iterable[str]) -> list[str]:
+    """Return these sources and all that they need, in an order to compile them in.
+
+    A source uses modules, and calls functions of C or of ``bind(C)`` by names of which a template has the beginning.
+    """
+    makers = {m[1]: name for name, text in texts.items() for m in re.finditer(r"^module (\w+)", text, re.MULTILINE)}
+    defined = r"^(?:\w+ )*(trigraph_[a-z]\w*)[\w${}]*\("
+    for name, text in texts.items():
+        if name.endswith((".c", "_c.f90")):
+            makers |= dict.fromkeys(re.findall(defined, text, re.MULTILINE), name)
     sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
-    for name, path in paths.items():
-        used = re.findall(r"^ *use trigraph_(\w+)", path.read_text("utf-8"), re.MULTILINE)
-        sorter.add(name, *(other for other in used if other in paths))
-    return sorter.static_order()
+    todo, seen = [*last], set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            words = set(re.findall(r"\btrigraph_[a-z]\w*", re.sub(COMMENT, "", texts[name])))
+            needed = sorted({makers[w] for w in words if w in makers} - {name})
+            sorter.add(name, *needed)
+            todo += needed
+    return list(sorter.static_order())
 
 
-def _contents(vector_bytes: int) -> tuple[dict[str, str], list[str]]:
+def commands(families: Sequence[str] = FAMILIES, flags: str = "") -> str:
+    """Return shell commands: for each family, those that compile a program with what it needs."""
+    texts, lines = _texts(), []
+    for family in families:
+        modules = {"calls": f"trigraph_{family}_calls", "reference": f"trigraph_{family}, the reference", "C": "for C"}
+        programs = {f"{family}: {modules[way]}": ([n.format(family) for n in last], way) for way, last in WAYS.items()}
+        if family == "gno":
+            programs["gno: trigraph_athena"] = ([*ATHENA], "")
+        for title, (last, way) in programs.items():
+            files = " ".join(f"src/{name}" for name in _order(texts, last))
+            own = "-Iinclude {} program.c" if way == "C" else "{} program.f90"
+            command = f"gfortran -O3{flags} -fopenmp {own.format(files)} -o program"
+            lines += [f"# {title}", " \\\n    ".join(textwrap.wrap(command, 82, break_on_hyphens=False))]
+    return "\n".join(lines)
+
+
+def _contents(vector_bytes: int, families: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return all files, by their paths in the folder, and the sources in an order to compile them in."""
-    templates = [("common/graphs", "graphs.f90"), *((f"reference/{f}", f"{f}.f90") for f in FAMILIES)]
-    in_c = sorted((SOURCES / "fast").glob("*.c.fypp"))
-    templates += [(f"fast/{path.stem}", path.stem) for path in in_c]
-    templates += [(f"fast/{f}", f"{f}_fast.f90" if f in FAMILIES else f"{f}.f90") for f in _modules()]
-    copied = ("common/kinds.f90", "reference/scaled.f90")
-    files = {f"src/{Path(name).name}": (SOURCES / name).read_text("utf-8") for name in copied}
+    texts, last = _texts(), [*ATHENA] if "gno" in families else []
+    last += [name.format(f) for f in families for way in WAYS.values() for name in way]
+    sources, paths = _order(texts, last), _paths()
+    texts["choices.f90"] = _constants(families)
     with tempfile.TemporaryDirectory() as place:
-        for template, name in templates:
-            _expand(SOURCES / f"{template}.fypp", Path(place, name), vector_bytes)
-            files[f"src/{name}"] = Path(place, name).read_text("utf-8")
-    graphs = files["src/graphs.f90"]
-    files["src/choices.f90"], files["src/graphs_c.f90"] = _constants(), _c_checks(graphs)[0]
-    files |= {f"src/{f}_c.f90": _c_functions(f) for f in FAMILIES}
-    files |= {f"src/{name}": (SOURCES / "athena" / name).read_text("utf-8") for name in ATHENA[-2:]}
-    sources = list(files)
+        for name in (n for n in sources if n in paths and paths[n].suffix == ".fypp"):
+            _expand(paths[name], Path(place, name), vector_bytes)
+            texts[name] = Path(place, name).read_text("utf-8")
+    graphs = texts["graphs.f90"]
+    texts["graphs_c.f90"] = _c_graphs(graphs)[0]
+    files = {f"src/{name}": texts[name] for name in sources}
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
+    flags = f" {march}" if march else ""
     # An operator may lie in the module of its family, or in another that begins with the family's name.
-    fast = {f: "".join(text for name, text in files.items() if name.startswith(f"src/{f}_")) for f in FAMILIES}
-    modules = ((op, fast[op.family], files[f"src/{op.family}.f90"]) for op in OPERATORS.values())
+    fast = {f: "".join(text for name, text in files.items() if name.startswith(f"src/{f}_")) for f in families}
+    ops = [op for op in OPERATORS.values() if op.family in families]
     values: dict[str, Any] = {
         "version": __version__,
         "vector_bytes": vector_bytes,
+        "families": ", ".join(families),
         "refused": REFUSED,
         "manifest": MANIFEST,
-        "files": " ".join(sources),
-        "athena_files": " ".join(f"src/{name}" for name in ATHENA),
+        "march": march,
+        "sources": "\n    ".join(files),
+        "commands": commands(families, flags),
+        "athena": ATHENA_README if "gno" in families else "",
         "statuses": "\n".join(f"- {number} (`{n}`): {text}" for n, (number, text) in _statuses(graphs).items()),
-        "checks": "\n".join(_check_list(name, graphs) for name in CHECKS),
-        "lists": "\n".join(_list(*each) for each in modules),
+        "graphs": "\n".join(_graph_list(name, graphs) for name in (*MADE, *FLAT)),
+        "called": "\n".join(map(_call_list, ops)),
+        "lists": "\n".join(_list(op, fast[op.family], files[f"src/{op.family}.f90"]) for op in ops),
+        "fpm_flags": f" --flag '{march}' --c-flag '{march}'" if march else "",
     }
-    files["include/trigraph.h"] = _header(graphs)
-    files["fpm.toml"] = FPM.format(**values)
-    flags, listed = f"'{march}'" if march else "", ",\n    ".join(f"'{name}'" for name in sources)
-    files["meson.build"] = MESON.format(**values, flags=flags, sources=listed)
-    fpm_flags = f" --flag '{march}' --c-flag '{march}'" if march else ""
-    files["README.md"] = README.format(**values, flags=f" {march}" if march else "", fpm_flags=fpm_flags)
-    return files, sources
+    files["include/trigraph.h"] = _header(graphs, families)
+    files["fpm.toml"], files["CMakeLists.txt"] = FPM.format(**values), CMAKE.format(**values)
+    files["README.md"] = README.format(**values)
+    return files, [f"src/{name}" for name in sources]
 
 
 def _digest(data: bytes) -> str:
@@ -436,11 +561,11 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def write(folder: Path, vector_bytes: int) -> list[Path]:
+def write(folder: Path, vector_bytes: int, families: Sequence[str] = FAMILIES) -> list[Path]:
     """Write sources, C header, build files and README into a folder; return the sources in an order to compile them in.
 
     A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, 16
-    with any.
+    with any. Sources are those that these families need.
 
     Raises
     ------
@@ -451,7 +576,7 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     """
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
 
-    files, sources = _contents(vector_bytes)
+    files, sources = _contents(vector_bytes, families)
     listed, obstacles = _obstacles(folder, files)
     if obstacles:
         shown = ", ".join(obstacles[:SHOWN]) + (f" and {len(obstacles) - SHOWN} more" if len(obstacles) > SHOWN else "")

@@ -464,22 +464,24 @@ def info() -> None:
     show_default=True,
     help="Width of the SIMD registers: 64 for -march=x86-64-v4, 32 for -march=x86-64-v3, 16 for any processor.",
 )
-def fortran(folder: Path, vector_bytes: str) -> None:
+@click.option("--family", type=click.Choice(FAMILIES), multiple=True, help="Only what this family needs; repeatable.")
+def fortran(folder: Path, vector_bytes: str, family: tuple[str, ...]) -> None:
     """Write the Fortran sources to FOLDER, for programs without Python.
 
     FOLDER is new or empty, or one that this command wrote to: it writes over its own files, unless they were changed
-    since, and over no others. It receives the reference and the fast path of all families, named constants, checks of
-    graphs, a C header, a README.md with the arguments of every operator, and build files for fpm and meson.
+    since, and over no others. It receives the reference and the fast path of all families, or of those named, what
+    makes and checks graphs, named constants, a C header, a README.md with the arguments of every operator and the
+    commands that compile a family, and build files for CMake and fpm.
     """
     from trigraph.fortran.export import write
 
     try:
-        written = write(folder, int(vector_bytes))
+        written = write(folder, int(vector_bytes), family or FAMILIES)
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'trigraph[fortran]' installs it") from error
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
-    say(f"{len(written)} sources, include/trigraph.h, fpm.toml, meson.build and README.md in {folder}")
+    say(f"{len(written)} sources, include/trigraph.h, CMakeLists.txt, fpm.toml and README.md in {folder}")
 
 
 # ---- lammps ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from programs import run
 import trigraph
 from trigraph.table import OPERATORS
 
-ROOT = Path(__file__).parents[2]
+ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
 sys.path.append(str(ROOT / "docs"))
 import records  # noqa: E402
 
@@ -44,7 +44,7 @@ def blocks(page, language):
 
 def shell(commands, cwd):
     """Run shell commands with this environment's programs on the PATH; return their output."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
     own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
     return run("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
@@ -118,17 +118,17 @@ def test_verifying_a_calculator(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (shutil.which("gfortran") and shutil.which("fypp", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"))
+    any(shutil.which(name, path=f"{BIN}:{os.environ['PATH']}") is None for name in ("gfortran", "fypp", "cmake"))
     and "CI" not in os.environ,
-    reason="needs gfortran and fypp",
+    reason="needs gfortran, fypp and CMake",
 )
-def test_the_fortran_program(tmp_path):
+def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (commands,) = blocks(ROOT / "docs" / "fortran.md", "sh")
-    printed = shell(commands, tmp_path)
-    fast, gradient = (float(line.rsplit(":")[1]) for line in printed.splitlines()[-2:])
+    in_fortran, in_c = (shell(commands, tmp_path) for commands in blocks(ROOT / "docs" / "fortran.md", "sh"))
+    fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
     assert gradient < 1e-14
+    assert float(in_c.rsplit(":")[1]) < 1e-8
 
 
 # README's ratios of a device: text, stage of the qualification, workload, peer (None if there is only one).

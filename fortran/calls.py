@@ -1,0 +1,274 @@
+"""Write the modules `trigraph_FAMILY_calls`: the fast path with graphs as objects and with optional arguments.
+
+A procedure has the name of its operator and the arguments of Python's: graphs, arrays whose shapes are those of the
+operator table in reverse, and attributes. What may be absent is optional. It finds sizes in the arrays, checks shapes
+and numbers, and passes the caller's memory on to the procedure of the fast path.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from trigraph.fortran.operators import fortran_of
+from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_of, wrapped
+from trigraph.table import OPERATORS, Attribute, Operator
+
+TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # of trigraph_graphs
+HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
+!!
+!! Arrays have the shapes of Python's in reverse. A derivative that is absent is not computed; an absent cotangent is
+!! zero. status is 0; -k where argument k has a wrong shape or value, or is a graph that was not made; or positive where
+!! memory was refused. Outputs are then unchanged.
+module trigraph_{family}_calls
+    use trigraph_kinds, only: sp, dp, i32, i64
+    use trigraph_graphs, only: has_length{types}
+    use trigraph_{family}_fast
+    !$ use omp_lib, only: omp_get_max_threads
+    implicit none
+    private
+"""
+
+
+class Dummy(NamedTuple):
+    """An argument of a procedure; `about` is the graph, array, output or attribute of the table."""
+
+    name: str
+    kind: str
+    intent: str
+    optional: bool
+    about: Any = None
+    shape: tuple[str, ...] = ()  # of an array, the fastest dimension first
+
+    @property
+    def declaration(self) -> str:
+        """Its line in the source."""
+        array = f"({', '.join(':' * len(self.shape))})" if self.shape else ""
+        contiguous, optional = ", contiguous" * bool(array), ", optional" * self.optional
+        target = ", target" * (self.optional and bool(array or self.kind.startswith("type")))
+        return f"{self.kind}, intent({self.intent}){contiguous}{target}{optional} :: {self.name}{array}"
+
+
+def _formula(dim: str) -> str:
+    """Return an expression of the table in Fortran."""
+    return fortran_of(ast.parse(dim, mode="eval").body)
+
+
+def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
+    """Return the arguments of a procedure: those that must be there in Python's order, the status, and the others."""
+    kinds = {False: f"real({REALS[real][0]})", True: f"integer({index})"}
+    found = []
+    if op.graph:
+        kind = f"type({TYPES[op.graph.type_name]}_{index})"
+        found += [Dummy(g.name, kind, "in", g.optional, g) for g in op.graph.arguments]
+    for a in SHIM_SETS["fast"].arguments(op):
+        shape = tuple(map(_formula, reversed(a.dims)))
+        found.append(Dummy(a.name.lower(), kinds[a.index], "in", a.nullable, a, shape))
+    for a in (a for a in op.attributes if not a.requests):
+        found.append(Dummy(a.name, "real(dp)" if a.real else "integer", "in", not a.required, a))
+    for f in op.fields:
+        shape = tuple(map(_formula, reversed(f.dims)))
+        optional = op.selective or f in op.definition.auxiliary
+        found.append(Dummy(f"out_{f.name.lower()}", kinds[f.index], "inout", optional, f, shape))
+    required, others = ([d for d in found if d.optional == optional] for optional in (False, True))
+    threads = Dummy("num_threads", "integer", "in", True)
+    return [*required, Dummy("status", "integer", "out", False), *others, threads]
+
+
+class _Procedure:
+    """The source of one procedure."""
+
+    def __init__(self, op: Operator, real: str, index: str | None) -> None:
+        self.op, self.index, self.real = op, index, REALS[real][0]
+        self.dummies = dummies(op, real, index)
+        self.ending = f"_{self.real}" + (f"_{index}" if index else "")
+        self.order = order_of(op, SHIM_SETS["fast"])
+        # Attributes that may be absent have a local copy; arrays and graphs that may be, a pointer.
+        self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
+        self.pointers = [d for d in self.dummies if d.optional and d.shape]
+        self.places = {d.name: place for place, d in enumerate(self.dummies, 1)}
+        self.bound: dict[str, str] = {}  # by the name of a size found in an array, that array
+
+    def value(self, expression: str) -> str:
+        """Return an expression with the local copies of attributes in the place of what may be absent."""
+        return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
+
+    def found_in(self, name: str) -> list[tuple[str, str]]:
+        """Return where to find a size or an array of graphs: argument and component, the first that is there."""
+        assert self.op.graph is not None
+        paths = self.op.graph.paths.get(name, (f"graph.{name}",))
+        return [(path.split(".")[0], path.split(".")[1]) for path in paths]
+
+    def refuse(self, name: str, condition: str, given: str = "") -> Iterator[str]:
+        """Return lines that blame an argument under a condition, `given` another."""
+        yield f"status = -{self.places[name]}"
+        if given:
+            yield from (f"if ({given}) then", f"    if ({condition}) return", "end if")
+        else:
+            yield f"if ({condition}) return"
+
+    def scalars(self) -> Iterator[str]:
+        """Find flags, attributes and sizes."""
+        yield from ("num_threads_ = 1", "!$ num_threads_ = omp_get_max_threads()")
+        for a in (a for a in self.op.attributes if a.name in self.local):
+            default = a.choices.index(a.default) if a.choices else a.default
+            yield f"{a.name}_ = {default}" + "_dp" * a.real
+        yield from (f"if (present({name})) {name}_ = {name}" for name in sorted(self.local))
+        for name in SHIM_SETS["fast"].presence(self.op):
+            yield f"has_{name} = merge(1, 0, present({name}))"
+        for name in self.op.graph.sizes if self.op.graph else ():
+            *others, (last, component) = self.found_in(name)
+            yield f"{name} = {last}%{component}"
+            yield from (f"if (present({first})) {name} = {first}%{other}" for first, other in others)
+        yield from self.sizes()
+
+    def sizes(self) -> Iterator[str]:
+        """Find the sizes that no graph and no attribute fixes in arrays whose dimensions have no other unknown."""
+        symbols = set(self.op.definition.symbols)
+        known = {a.name for a in self.op.attributes} | set(self.op.graph.sizes if self.op.graph else ())
+        given = [d for a in self.op.binding_order for d in self.dummies if d.about is a and not d.optional]
+        while unknown := symbols - known:
+            axes = ((d, axis, dim) for d in given for axis, dim in enumerate(d.shape, 1))
+            d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
+            (name,) = unknown & set(re.findall(r"\w+", dim))
+            length, at = f"size({d.name}, {axis})", [re.sub(rf"\b{name}\b", str(n), dim) for n in (0, 1)]
+            if dim != name:  # linear in what is unknown
+                zero, one = map(self.value, at)
+                length = f"({length} - ({zero}))/max(1, {one} - ({zero}))"
+            yield f"{name} = {length}"
+            known.add(name)
+            self.bound[name] = d.name
+
+    def checks(self) -> Iterator[str]:
+        """Refuse graphs, attributes, sizes and shapes that the fast path must not get."""
+        op = self.op
+        if op.graph:
+            lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
+            for graph in op.graph.arguments:
+                parts = ((*self.found_in(name)[0], lengths[name]) for name in self.order.graph)
+                whole = [f"has_length({g}%{part}, {length})" for g, part, length in parts if g == graph.name]
+                given = f"present({graph.name})" * graph.optional
+                yield from self.refuse(graph.name, f".not. ({' .and. '.join(whole)})", given)
+        for a in (a for a in op.attributes if not a.requests):
+            name = self.value(a.name)
+            if a.real:
+                yield from self.refuse(a.name, f".not. ({name} >= 0 .and. {name} <= huge({name}))")
+            elif a.choices:
+                yield from self.refuse(a.name, f"{name} < 0 .or. {name} > {len(a.choices) - 1}")
+        for name in op.definition.symbols:
+            symbol, attribute = op.definition.symbol(name), name in {a.name for a in op.attributes}
+            blamed = name if attribute else self.bound.get(name)
+            if blamed and (symbol.minimum > 0 or symbol.maximum is not None):
+                own = self.value(name)
+                above = "" if symbol.maximum is None else f" .or. {own} > {symbol.maximum}"
+                yield from self.refuse(blamed, f"{own} < {symbol.minimum}{above}")
+        for d in (d for d in self.dummies if d.shape):
+            base = d.name.removeprefix("gg_").removeprefix("out_")
+            absent = (
+                f"has_{base} == 0 .or. " if d.optional and base != d.name and base in op.definition.optional else ""
+            )
+            wrong = f"{absent}any(shape({d.name}) /= [{', '.join(map(self.value, d.shape))}])"
+            yield from self.refuse(d.name, wrong, f"present({d.name})" if d.optional else "")
+        yield from self.refuse("num_threads", "num_threads_ < 1")
+
+    def absent(self) -> Iterator[str]:
+        """Point to an array of zeros for what is absent, and to memory of its own for what is written in any case."""
+        if not self.pointers and not (self.op.graph and self.op.graph.optional):
+            return
+        yield "spare_size = 1"
+        for d in self.pointers:
+            if d.name.startswith("gg_"):
+                size = "*".join(f"int({self.value(s)}, i64)" for s in d.shape)
+                base = d.name.removeprefix("gg_")
+                size += f"*has_{base}" if base in self.op.definition.optional else ""
+                yield f"if (.not. present({d.name})) spare_size = max(spare_size, {size})"
+        yield from (
+            "allocate (spare(spare_size), source=0.0_" + self.real + ", stat=status)",
+            "if (status /= 0) return",
+        )
+        for d in self.pointers:
+            integers = d.kind.startswith("integer")
+            if self.written(d):
+                size = "*".join(f"int({self.value(s)}, i64)" for s in d.shape)
+                yield f"spare_size = merge(1_i64, {size}, present({d.name}) .or. .not. ({self.value(d.about.when)}))"
+                yield from (f"allocate (own_{d.name}(spare_size), stat=status)", "if (status /= 0) return")
+                yield f"to_{d.name} => own_{d.name}"
+            else:
+                yield f"to_{d.name} => {'no_index' if integers else 'spare'}"
+            yield f"if (present({d.name})) to_{d.name}(1:size({d.name}, kind=i64)) => {d.name}"
+        for name, graph, component in self.optional_parts():
+            yield f"to_{name} => no_index"
+            yield f"if (present({graph})) to_{name} => {graph}%{component}"
+
+    def written(self, d: Dummy) -> bool:
+        """Whether an output that may be absent is written in any case, depending on a choice."""
+        return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
+
+    def optional_parts(self) -> list[tuple[str, str, str]]:
+        """Return the arrays of graphs that may be absent: name, graph and component."""
+        if not self.op.graph:
+            return []
+        parts = [(name, *self.found_in(name)[0]) for name in self.order.graph]
+        return [part for part in parts if part[1] in self.op.graph.optional]
+
+    def passed(self) -> list[str]:
+        """Return what the procedure of the fast path is called with."""
+        order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.optional_parts()}
+        requests = {f.when: f.name for f in self.op.fields}
+        words = {n: f"merge(1, 0, present(out_{requests[n]}))" for n in self.op.definition.requests if n in requests}
+        words |= {w: f"present({w.replace('want_', 'out_', 1).lower()})" for w in order.wants}
+        words |= {n: "%".join(self.found_in(n)[0]) for n in order.graph}
+        words |= {n: f"to_{n}" for n in pointers}
+        lower = [n if n in words else n.lower() for n in order.names]
+        return [words.get(n, self.value(n)) for n in lower] + ["status"]
+
+    def locals(self) -> Iterator[str]:
+        """Declare what is local."""
+        attributes = {a.name for a in self.op.attributes}
+        whole = [n for n in self.op.definition.symbols if n not in attributes]
+        whole += [f"has_{n}" for n in SHIM_SETS["fast"].presence(self.op)]
+        whole += [f"{n}_" for n in sorted(self.local - set(self.op.numbers))]
+        yield f"integer :: {', '.join(whole)}"
+        yield from (f"real(dp) :: {n}_" for n in self.op.numbers if n in self.local)
+        parts = self.optional_parts()
+        if self.pointers or parts:
+            yield "integer(i64) :: spare_size"
+            yield f"real({self.real}), allocatable, target :: spare(:)"
+        if parts or any(d.kind.startswith("integer") and not self.written(d) for d in self.pointers):
+            yield f"integer({self.index}), target :: no_index(1)"
+        for d in self.pointers:
+            yield f"{d.kind}, pointer, contiguous :: to_{d.name}(:)"
+            if self.written(d):
+                yield f"{d.kind}, allocatable, target :: own_{d.name}(:)"
+        yield from (f"integer({self.index}), pointer, contiguous :: to_{name}(:)" for name, *_ in parts)
+
+    def source(self) -> str:
+        """Return the procedure."""
+        name = f"{self.op.name}{self.ending}"
+        scalars = list(self.scalars())
+        lines = [*(d.declaration for d in self.dummies), *self.locals(), "", *scalars, *self.checks(), *self.absent()]
+        body = "".join(_folded(f"        {line}".rstrip()) + "\n" for line in lines)
+        head = wrapped(f"subroutine {name}", [d.name for d in self.dummies])
+        call = wrapped(f"call {self.op.name}_fast{self.ending}", self.passed(), "        ")
+        return f"\n    !> {self.op.definition.summary}\n{head}{body}{call}    end subroutine {name}\n"
+
+
+def _folded(line: str) -> str:
+    """Return a line continued where it is too long."""
+    if len(line) <= 130:
+        return line
+    at = line.rfind(" ", 0, 128) + 1
+    return f"{line[:at]}&\n{_folded('            & ' + line[at:])}"
+
+
+def module(family: str) -> str:
+    """Return the source of a family's module."""
+    ops = [op for op in OPERATORS.values() if op.family == family]
+    types = {f", {TYPES[op.graph.type_name]}_{index}": None for op in ops if op.graph for index in INDICES}
+    text, body = HEAD.format(family=family, types="".join(types)), ""
+    for op in ops:
+        procedures = [_Procedure(op, real, i) for real in REALS for i in (INDICES if op.graph else (None,))]
+        text += f"    public :: {op.name}\n    interface {op.name}\n"
+        text += "".join(f"        module procedure {op.name}{p.ending}\n" for p in procedures) + "    end interface\n"
+        body += "".join(p.source() for p in procedures)
+    return f"{text}\ncontains\n{body}end module trigraph_{family}_calls\n"
