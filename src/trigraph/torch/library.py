@@ -8,6 +8,7 @@ same three.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class TorchOperator:
         arrays = _autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
             return self.composite(*self.flattened(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
+        batched = any(a is not None and is_batched(a) for a in arrays)
+        duals = [None if a is None or batched else forward_ad.unpack_dual(a) for a in arrays]
+        if any(d is not None and d.tangent is not None for d in duals):
+            return self.derivative.dual(duals, keywords)
         forwards = has_tangents(arrays)
         recorded = forwards or requires_grad(arrays)
         args = self.flattened(arrays, keywords, recorded or self.op.order > 0)
@@ -88,7 +93,7 @@ class TorchOperator:
 
         Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
-        derivative, rule = _Derivative(self), _vmap(self)
+        derivative, rule = self.derivative, _vmap(self)
 
         class Recorded(torch.autograd.Function):
             @staticmethod
@@ -105,7 +110,9 @@ class TorchOperator:
 
             @staticmethod
             def jvp(ctx: Any, *tangents: Any) -> Any:
-                return derivative.tangents(ctx, tangents[1:])
+                along = {n: t for n, t in zip(self.array_names, tangents[1:], strict=False) if t is not None}
+                results = derivative.tangents(*derivative.arguments(ctx), ctx.shapes, along)
+                return results if len(results) > 1 else results[0]
 
             @staticmethod
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
@@ -115,6 +122,11 @@ class TorchOperator:
         Recorded.forward.__signature__ = inspect.signature(Recorded.forward)  # type: ignore[attr-defined]
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
+
+    @lazy
+    def derivative(self) -> "_Derivative":
+        """Its derivatives."""
+        return _Derivative(self)
 
     @lazy
     def overload(self) -> Any:
@@ -332,7 +344,9 @@ class _Derivative:
             values |= zip(self.spec.given_back, saved[count:], strict=True)
         return values, keywords
 
-    def call(self, op: TorchOperator, values: dict[str, Any], keywords: dict[str, Any], fields: Sequence[str]) -> Any:
+    def call(
+        self, op: TorchOperator, values: Mapping[str, Any], keywords: Mapping[str, Any], fields: Sequence[str]
+    ) -> Any:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
@@ -340,9 +354,9 @@ class _Derivative:
         named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in named if n in fields}
 
-    def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
+    def zeros(self, shapes: Sequence[Any], like: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return zero gradients of all outputs by name."""
-        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
+        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, shapes, strict=True)}
 
     def is_multilinear(self, keywords: Mapping[str, Any]) -> bool:
         """Whether the operator is linear in each of its inputs."""
@@ -360,24 +374,14 @@ class _Derivative:
         names = [n for n in self.inputs if values[n] is not None]
         grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
         if not self.is_multilinear(keywords):
-            from trigraph.torch.plain import PLAIN, second  # loads SciPy's special functions
-
-            inputs, function = second(names, self.outputs, values, keywords, PLAIN[self.spec.name])
-            results, pull = torch.func.vjp(function, *inputs.values())[:2]
-            fields = [*(f"grad_{n}" for n in self.outputs), *names]
-            seeds = tuple(
-                cotangents[n].to(t.dtype) if n in cotangents else torch.zeros_like(t)
-                for n, t in zip(fields, results, strict=True)
-            )
-            by_input = dict(zip(inputs, pull(seeds), strict=True))
-            return lambda wanted: {n: by_input[n] for n in wanted}
+            return partial(self.of_curvature, *self.curvature(values, keywords, cotangents, {}))
         bwd, bwd2 = self.later
 
         def gradients(wanted: Sequence[str]) -> dict[str, torch.Tensor]:
             by_input: dict[str, torch.Tensor] = {}
 
             def add(op: TorchOperator, changed: dict[str, Any], fields: Mapping[str, str]) -> None:
-                for n, t in self.call(op, {**values, **changed}, dict(keywords), tuple(fields)).items():
+                for n, t in self.call(op, {**values, **changed}, keywords, tuple(fields)).items():
                     by_input[fields[n]] = by_input[fields[n]] + t if fields[n] in by_input else t
 
             of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
@@ -406,56 +410,109 @@ class _Derivative:
         prefix = "grad_" if self.order == 0 else "gg_"
         prefixed = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in prefixed.values()):
-            prefixed = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in prefixed.items() if t is not None}
+            prefixed = self.zeros(ctx.shapes, values[self.inputs[0]]) | {
+                n: t for n, t in prefixed.items() if t is not None
+            }
         op = self.later[self.order]
         names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
         fields = [f.name for f in op.op.fields if f.name in names]
         grads = self.call(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def tangents(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+    def dual(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Return results with their tangents, for primals and tangents of arrays in forward mode.
+
+        Torch calls the `jvp` of a function with forward mode switched off, where the tangents of an outer level, of
+        forward over forward mode, would be lost; here it is on.
+        """
+        named = dict(zip(self.op.array_names, arrays, strict=True))
+        values = {n: None if d is None else d.primal for n, d in named.items()}
+        along = {n: d.tangent for n, d in named.items() if d is not None and d.tangent is not None}
+        result = self.op(list(values.values()), keywords)
+        results = result if isinstance(result, tuple) else (result,)
+        if self.order == 0:
+            values |= {
+                n: results[i]
+                for n, i in zip(self.spec.given_back, self.chosen(keywords)[1], strict=True)
+                if i is not None
+            }
+        shapes = [results[i].shape for i in self.output_places]
+        tangents = self.tangents(values, keywords, shapes, along)
+        duals = [r if t is None else forward_ad.make_dual(r, t) for r, t in zip(results, tangents, strict=True)]
+        return tuple(duals) if isinstance(result, tuple) else duals[0]
+
+    def tangents(
+        self,
+        values: Mapping[str, Any],
+        keywords: Mapping[str, Any],
+        shapes: Sequence[Any],
+        along: Mapping[str, torch.Tensor],
+    ) -> tuple[torch.Tensor | None, ...]:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
+
+        `values` are the arrays and reusable results of the call, `shapes` those of its outputs.
 
         With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
         derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
-        values, keywords = self.arguments(ctx)
-        along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
         if self.order == 2:
-            results = self.third_tangents(values, keywords, along)
-            return results if len(results) > 1 else results[0]
+            return self.third_tangents(values, keywords, along)
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
-            by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
+            by_field = self.call(
+                bwd2, {**values, **self.zeros(shapes, values[self.inputs[0]]), **direction}, keywords, names
+            )
             by_field = {n.removeprefix("grad_"): t for n, t in by_field.items()}
         else:
             fields = tuple(n for n in self.fields if n not in self.chosen(keywords)[0])
-            by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
+            by_field = self.call(bwd2, {**values, **direction}, keywords, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
-                more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
+                more = {**values, **{n: along.get(n, torch.zeros_like(values[n])) for n in grads}}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
-        results = tuple(by_field.get(n) for n in self.fields)
-        return results if len(results) > 1 else results[0]
+        return tuple(by_field.get(n) for n in self.fields)
 
     def third_tangents(
         self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
         """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
-        from trigraph.torch.plain import PLAIN, second
-
         names = [n for n in self.inputs if values[n] is not None]
-        inputs, function = second(names, self.outputs, values, keywords, PLAIN[self.spec.name])
-        results, pull = torch.func.vjp(function, *inputs.values())[:2]
-        zeros = tuple(map(torch.zeros_like, results))
-        push = torch.func.vjp(pull, zeros)[1]
-        tangents = push(tuple(along.get(n, torch.zeros_like(t)) for n, t in inputs.items()))[0]
-        by_field = dict(zip([*(f"grad_{n}" for n in self.outputs), *names], tangents, strict=True))
-        wanted = set(keywords["wanted"].split(","))
-        return tuple(by_field.get(n) if n in wanted else None for n in self.fields)
+        wanted = keywords["wanted"].split(",")
+        if self.is_multilinear(keywords):
+            by_field: dict[str, torch.Tensor] = {}
+
+            def add(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
+                fields = tuple(n for n in wanted if n not in without)
+                for n, t in self.call(self.later[1], {**values, **changed}, keywords, fields).items():
+                    by_field[n] = by_field[n] + t if n in by_field else t
+
+            grads = [f"grad_{n}" for n in self.outputs]
+            if any(f"gg_{n}" in along for n in names):
+                add({f"gg_{n}": along.get(f"gg_{n}") for n in names})
+            if any(n in along for n in grads):
+                add({n: along.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
+            for n in names:
+                if n in along:
+                    add({n: along[n], f"gg_{n}": None}, (n,))
+            return tuple(by_field.get(n) for n in self.fields)
+        mixed = {n: along[f"gg_{n}"] for n in names if f"gg_{n}" in along}
+        by_field = self.of_curvature(*self.curvature(values, keywords, along, mixed), wanted)
+        return tuple(by_field.get(n) for n in self.fields)
+
+    def curvature(self, *arguments: Any) -> Any:
+        """Return `trigraph.torch.plain.curvature` of the operator, which loads SciPy's special functions."""
+        from trigraph.torch.plain import curvature
+
+        return curvature(self.spec, *arguments)
+
+    def of_curvature(self, arrays: Mapping[str, Any], function: Any, wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return gradients of what `curvature` returned in those of its arrays that are wanted."""
+        some = [n for n in wanted if n in arrays]
+        number, pull = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
+        return dict(zip(some, pull(torch.ones_like(number)), strict=True))
 
 
 def _vmap(op: TorchOperator) -> Callable[..., Any]:
@@ -478,7 +535,7 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
 
 
 def _register(op: TorchOperator) -> TorchOperator:
-    name, derivative = f"trigraph::{op.op.name}", _Derivative(op)
+    name, derivative = f"trigraph::{op.op.name}", op.derivative
     LIBRARY.define(f"{op.op.name}{op.schema}")
     LIBRARY.define(f"call_{op.op.name}{op.schema}")
     LIBRARY.impl(f"call_{op.op.name}", op.call_flat, "CompositeImplicitAutograd")
