@@ -1,7 +1,8 @@
 """Two directional derivatives at once: arithmetic with numbers f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0.
 
-The plain forms (`trigraph.plain`) compute with these in place of tensors. From inputs x + a e + c d follow F(x), J a, J c
-and the second derivative of F along a and c. A part that is None is zero, and nothing is computed for it.
+The plain forms (`trigraph.plain`) compute with these in place of tensors. For inputs x + a e + c d, the parts of the
+results are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero, and nothing is
+computed for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -142,7 +143,10 @@ def bits(places: Sequence[int]) -> int:
 
 
 def composed(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
-    """Return a function of one number for each element, from it and its first two derivatives, of value and argument."""
+    """Return an elementwise function for tensors and jets.
+
+    `derivatives` are the first two; each takes the value of the function, and its argument.
+    """
 
     def of(x: Any) -> Any:
         if not isinstance(x, Jet):

@@ -48,10 +48,6 @@ class TorchOperator:
         arrays = _autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
             return self.composite(*self.flattened(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
-        batched = any(a is not None and is_batched(a) for a in arrays)
-        duals = [None if a is None or batched else forward_ad.unpack_dual(a) for a in arrays]
-        if any(d is not None and d.tangent is not None for d in duals):
-            return self.derivative.dual(duals, keywords)
         forwards = has_tangents(arrays)
         recorded = forwards or requires_grad(arrays)
         args = self.flattened(arrays, keywords, recorded or self.op.order > 0)
@@ -93,7 +89,7 @@ class TorchOperator:
 
         Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
-        derivative, rule = self.derivative, _vmap(self)
+        derivative, rule = _Derivative(self), _vmap(self)
 
         class Recorded(torch.autograd.Function):
             @staticmethod
@@ -122,11 +118,6 @@ class TorchOperator:
         Recorded.forward.__signature__ = inspect.signature(Recorded.forward)  # type: ignore[attr-defined]
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
-
-    @lazy
-    def derivative(self) -> "_Derivative":
-        """Its derivatives."""
-        return _Derivative(self)
 
     @lazy
     def overload(self) -> Any:
@@ -419,28 +410,6 @@ class _Derivative:
         grads = self.call(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def dual(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return results with their tangents, for primals and tangents of arrays in forward mode.
-
-        Torch calls the `jvp` of a function with forward mode switched off, where the tangents of an outer level, of
-        forward over forward mode, would be lost; here it is on.
-        """
-        named = dict(zip(self.op.array_names, arrays, strict=True))
-        values = {n: None if d is None else d.primal for n, d in named.items()}
-        along = {n: d.tangent for n, d in named.items() if d is not None and d.tangent is not None}
-        result = self.op(list(values.values()), keywords)
-        results = result if isinstance(result, tuple) else (result,)
-        if self.order == 0:
-            values |= {
-                n: results[i]
-                for n, i in zip(self.spec.given_back, self.chosen(keywords)[1], strict=True)
-                if i is not None
-            }
-        shapes = [results[i].shape for i in self.output_places]
-        tangents = self.tangents(values, keywords, shapes, along)
-        duals = [r if t is None else forward_ad.make_dual(r, t) for r, t in zip(results, tangents, strict=True)]
-        return tuple(duals) if isinstance(result, tuple) else duals[0]
-
     def tangents(
         self,
         values: Mapping[str, Any],
@@ -535,7 +504,7 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
 
 
 def _register(op: TorchOperator) -> TorchOperator:
-    name, derivative = f"trigraph::{op.op.name}", op.derivative
+    name, derivative = f"trigraph::{op.op.name}", _Derivative(op)
     LIBRARY.define(f"{op.op.name}{op.schema}")
     LIBRARY.define(f"call_{op.op.name}{op.schema}")
     LIBRARY.impl(f"call_{op.op.name}", op.call_flat, "CompositeImplicitAutograd")

@@ -4,7 +4,7 @@ Third and higher derivatives come from it; `trigraph.torch` computes the first t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from trigraph import plain
 from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
 from trigraph.torch.graphs import assemble, tensors
-from trigraph.torch.jets import Jet, Namespace, composed, multilinear, of_rows
+from trigraph.torch.jets import PARTS, Jet, Namespace, composed, jet, multilinear, of_rows
 from trigraph.torch.library import OPERATORS_OF_TORCH
 
 Values = Mapping[str, Any]
@@ -30,32 +30,93 @@ def _extremum(rows: Tensor, index: Tensor, num: int, which: str) -> Tensor:
     return zeros.scatter_reduce(0, each, rows, f"a{which}", include_self=False)
 
 
-def _groups(index: Tensor, num: int) -> Any:
-    """Return a graph whose destination p has the one in-edge p, of the kernel index[p]."""
+def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
+    """Return the number of groups and the arrays from which `_aggregate` makes a graph.
+
+    In this graph each row p is a source and a destination with one edge between them, whose kernel is index[p].
+    """
     rows = torch.arange(len(index) + 1, device=index.device)
-    order = torch.argsort(index, stable=True)
     sizes = torch.zeros(num, dtype=index.dtype, device=index.device).index_add(0, index, torch.ones_like(index))
     offsets = torch.cat([rows[:1], sizes.cumsum(0)])
-    own = (rows, rows[:-1], index)
-    return assemble("CSC", (*own, rows[:-1], rows, rows[:-1], offsets, order), (len(index), num, 1, 0))
+    return num, rows, index, offsets, torch.argsort(index, stable=True)
 
 
-def _aggregate(order: str, arrays: Sequence[Tensor | None], graph: Any, widths: Sequence[int], **wanted: str) -> Any:
+def _aggregate(
+    order: str, arrays: Sequence[Tensor], groups: Sequence[Any], widths: Sequence[int], **wanted: str
+) -> Any:
+    num, rows, index, offsets, positions = groups
+    own = rows[:-1]
+    graph = assemble("CSC", (rows, own, index, own, rows, own, offsets, positions), (len(index), num, 1, 0))
     keywords = {"graph": graph, "f_in": widths[0], "f_out": widths[1], "backend": "", **wanted}
     return OPERATORS_OF_TORCH[f"gno_aggregate_{order}"](arrays, keywords)
 
 
-def _outer(a: Tensor, b: Tensor, groups: Any) -> Tensor:
-    """Sum a_p b_p^T over each group: the derivative of `_times` in the matrices."""
-    shape = groups.num_edges, a.shape[1], b.shape[1]
-    kernel = a.new_zeros(shape[0], shape[1] * shape[2])
-    sums = _aggregate("bwd", [b, a, kernel], groups, shape[1:], wanted="kernel")
-    return sums[1].reshape(shape)
+class _Trilinear(torch.autograd.Function):
+    """A derivative of sum over rows p of a_p M_k(p) b_p, with k(p) the group of the row, in a, b or M.
+
+    `gno_aggregate` has all three, and never makes a matrix for each row. `which` is the place of the result among a
+    (rows, A), b (rows, B) and M (groups, A, B); the other two are given in this order.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(which: int, x: Tensor, y: Tensor, *groups: Any) -> Tensor:
+        if which == 2:
+            kernel = x.new_zeros(groups[0], x.shape[1] * y.shape[1])
+            widths = x.shape[1], y.shape[1]
+            return _aggregate("bwd", [y, x, kernel], groups, widths, wanted="kernel")[1].unflatten(1, widths)
+        widths, kernel = y.shape[1:], y.flatten(1)
+        if which == 1:
+            return _aggregate("fwd", [x, kernel], groups, widths)  # type: ignore[no-any-return]
+        features = x.new_zeros(len(x), widths[0])
+        return _aggregate("bwd", [x, features, kernel], groups, widths, wanted="features")[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.which, ctx.number = inputs[0], inputs[3]
+        saved = (*inputs[1:3], *inputs[4:])
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        given = [k for k in range(3) if k != ctx.which]
+        x, y, *arrays = ctx.saved_tensors
+        values = {**dict(zip(given, (x, y), strict=True)), ctx.which: grad}
+        grads = [
+            _trilinear(k, *(values[n] for n in range(3) if n != k), (ctx.number, *arrays)) if need else None
+            for k, need in zip(given, ctx.needs_input_grad[1:3], strict=True)
+        ]
+        return None, *grads, *(None for _ in range(5))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Tensor:
+        x, y, *arrays = ctx.saved_tensors
+        pairs = [p for p in ((x_dot, y), (x, y_dot)) if p[0] is not None and p[1] is not None]
+        terms = [_trilinear(ctx.which, *pair, (ctx.number, *arrays)) for pair in pairs]
+        return sum(terms[1:], terms[0])
 
 
-def _times(a: Tensor, matrices: Tensor, groups: Any) -> Tensor:
-    """Row p of `a` times the matrix of its group, by `gno_aggregate`, which never makes a matrix for each row."""
-    return _aggregate("fwd", [a, matrices.flatten(1)], groups, matrices.shape[1:])
+def _trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
+    return _Trilinear.apply(which, x, y, *groups)  # type: ignore[no-any-return]
+
+
+_outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
+
+
+def _outer_of_jets(a: Any, b: Any, groups: Any) -> Any:
+    """`_outer`, with the columns of all parts of b that a part of a is multiplied with in one call."""
+    a, b = jet(a), jet(b)
+    sums: list[Tensor | None] = [None, None, None, None]
+    for k in PARTS:
+        others = [n for n in PARTS if not k & n and b.parts[n] is not None]
+        if a.parts[k] is None or not others:
+            continue
+        columns = _outer(a.parts[k], torch.cat([b.parts[n] for n in others], 1), groups).chunk(len(others), 2)
+        for n, term in zip(others, columns, strict=True):
+            sums[k | n] = term if sums[k | n] is None else sums[k | n] + term
+    return Jet(sums)
 
 
 class _Bessel(torch.autograd.Function):
@@ -71,11 +132,17 @@ class _Bessel(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[int, Tensor], output: tuple[Tensor, Tensor]) -> None:
         ctx.l = inputs[0]
         ctx.save_for_backward(inputs[1], *output)
+        ctx.save_for_forward(inputs[1], *output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_above: Tensor) -> tuple[None, Tensor]:
         x, j, above = ctx.saved_tensors
         return None, grad * (ctx.l / x * j - above) + grad_above * (j - (ctx.l + 2) / x * above)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, x_dot: Tensor) -> tuple[Tensor, Tensor]:
+        x, j, above = ctx.saved_tensors
+        return x_dot * (ctx.l / x * j - above), x_dot * (j - (ctx.l + 2) / x * above)
 
 
 def _bessel(l: int, x: Any) -> Any:  # noqa: E741
@@ -98,7 +165,7 @@ LIBRARY = plain.Library(
     xp=Namespace(),
     scatter=of_rows(_scatter),
     groups=_groups,
-    outer=lambda a, b, groups: multilinear(lambda a, b: _outer(a, b, groups), a, b),
+    outer=lambda a, b, groups: (_outer_of_jets if isinstance(b, Jet) else _outer)(a, b, groups),
     times=lambda a, b, groups: multilinear(lambda a, b: _times(a, b, groups), a, b),
     extremum=_extremum,
     constant=_constant,
@@ -151,11 +218,11 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
 def curvature(
     spec: Definition, values: Values, keywords: Values, seeds: Values, mixed: Values
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
-    """Return the arrays that bwd2 depends on, by name, and a number that depends on them as a function of some.
+    """Return the arrays that bwd2 depends on, by name, and a function from some of them to a number.
 
-    With F the operator, a the arrays gg_, g the arrays grad_, and c the `seeds` by the names of bwd2's fields, the number
-    is <c of g, J a> + <g, D^2 F [a, c of the inputs] + J b>, where b are arrays `mixed` by the names of inputs. Without b
-    it is the inner product of the seeds with bwd2's results.
+    Let F be the operator, a the arrays gg_, g the arrays grad_, c the `seeds`, by the names of bwd2's fields, and b the
+    arrays `mixed`, by the names of inputs. The number is <c of g, J a> + <g, D^2 F [a, c of the inputs] + J b>. Without
+    b it is the inner product of the seeds and bwd2's results.
     """
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     grads = [f"grad_{a.name}" for a in spec.outputs]
