@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from trigraph import plain
 
 SEGMENTS = {"min": jax.ops.segment_min, "max": jax.ops.segment_max}
-LIBRARY = plain.Library(
+LIBRARY: plain.Library = plain.Library(
     xp=jnp,
     scatter=jax.ops.segment_sum,
     groups=lambda index, num: (index, num),

@@ -110,11 +110,13 @@ def joined(function: Callable[..., Tensor]) -> Callable[..., Any]:
         if not any(isinstance(a, Jet) for a in arguments):
             return function(arguments, axis)
         jets = [jet(a).parts for a in arguments]
+        zeros = [torch.zeros_like(p[0]) for p in jets]  # type: ignore[arg-type]
+        parts = [[p[k] for p in jets] for k in PARTS]
         return Jet(
             None
-            if all(p[k] is None for p in jets)
-            else function([torch.zeros_like(p[0]) if p[k] is None else p[k] for p in jets], axis)
-            for k in PARTS
+            if all(t is None for t in part)
+            else function([z if t is None else t for t, z in zip(part, zeros, strict=True)], axis)
+            for part in parts
         )
 
     return of
@@ -130,8 +132,14 @@ def multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
         if sum(places) != (total := bits(places)) or any(p[k] is None for p, k in zip(jets, places, strict=True)):
             continue
         term = function(*(p[k] for p, k in zip(jets, places, strict=True)))
-        sums[total] = term if sums[total] is None else sums[total] + term
+        add_to(sums, total, term)
     return Jet(sums)
+
+
+def add_to(sums: list[Tensor | None], k: int, term: Tensor) -> None:
+    """Add a term to a part."""
+    before = sums[k]
+    sums[k] = term if before is None else before + term
 
 
 def bits(places: Sequence[int]) -> int:

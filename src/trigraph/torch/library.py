@@ -106,9 +106,7 @@ class TorchOperator:
 
             @staticmethod
             def jvp(ctx: Any, *tangents: Any) -> Any:
-                along = {n: t for n, t in zip(self.array_names, tangents[1:], strict=False) if t is not None}
-                results = derivative.tangents(*derivative.arguments(ctx), ctx.shapes, along)
-                return results if len(results) > 1 else results[0]
+                return derivative.tangents(ctx, tangents[1:])
 
             @staticmethod
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
@@ -335,9 +333,7 @@ class _Derivative:
             values |= zip(self.spec.given_back, saved[count:], strict=True)
         return values, keywords
 
-    def call(
-        self, op: TorchOperator, values: Mapping[str, Any], keywords: Mapping[str, Any], fields: Sequence[str]
-    ) -> Any:
+    def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
@@ -345,9 +341,9 @@ class _Derivative:
         named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in named if n in fields}
 
-    def zeros(self, shapes: Sequence[Any], like: torch.Tensor) -> dict[str, torch.Tensor]:
+    def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return zero gradients of all outputs by name."""
-        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, shapes, strict=True)}
+        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
     def is_multilinear(self, keywords: Mapping[str, Any]) -> bool:
         """Whether the operator is linear in each of its inputs."""
@@ -360,12 +356,12 @@ class _Derivative:
 
         Bwd2 returns J a and d/dx <g, J a>. In a multilinear operator its tangent along c is the sum over inputs n of
         bwd2 with c_n in place of the input n, which then is neither in a nor differentiated: calls of the operators,
-        which differentiate to any order in this way. Other operators use torch's own operations.
+        which differentiate to any order in this way. Other operators use their plain forms.
         """
         names = [n for n in self.inputs if values[n] is not None]
         grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
         if not self.is_multilinear(keywords):
-            return partial(self.of_curvature, *self.curvature(values, keywords, cotangents, {}))
+            return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
         bwd, bwd2 = self.later
 
         def gradients(wanted: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -401,48 +397,40 @@ class _Derivative:
         prefix = "grad_" if self.order == 0 else "gg_"
         prefixed = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in prefixed.values()):
-            prefixed = self.zeros(ctx.shapes, values[self.inputs[0]]) | {
-                n: t for n, t in prefixed.items() if t is not None
-            }
+            prefixed = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in prefixed.items() if t is not None}
         op = self.later[self.order]
         names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
         fields = [f.name for f in op.op.fields if f.name in names]
         grads = self.call(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def tangents(
-        self,
-        values: Mapping[str, Any],
-        keywords: Mapping[str, Any],
-        shapes: Sequence[Any],
-        along: Mapping[str, torch.Tensor],
-    ) -> tuple[torch.Tensor | None, ...]:
+    def tangents(self, ctx: Any, tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
-
-        `values` are the arrays and reusable results of the call, `shapes` those of its outputs.
 
         With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
         derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
+        values, keywords = self.arguments(ctx)
+        along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
         if self.order == 2:
-            return self.third_tangents(values, keywords, along)
+            results = self.third_tangents(values, keywords, along)
+            return results if len(results) > 1 else results[0]
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
-            by_field = self.call(
-                bwd2, {**values, **self.zeros(shapes, values[self.inputs[0]]), **direction}, keywords, names
-            )
+            by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
             by_field = {n.removeprefix("grad_"): t for n, t in by_field.items()}
         else:
             fields = tuple(n for n in self.fields if n not in self.chosen(keywords)[0])
-            by_field = self.call(bwd2, {**values, **direction}, keywords, fields) if direction else {}
+            by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
-                more = {**values, **{n: along.get(n, torch.zeros_like(values[n])) for n in grads}}
+                more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
-        return tuple(by_field.get(n) for n in self.fields)
+        results = tuple(by_field.get(n) for n in self.fields)
+        return results if len(results) > 1 else results[0]
 
     def third_tangents(
         self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
@@ -468,7 +456,7 @@ class _Derivative:
                     add({n: along[n], f"gg_{n}": None}, (n,))
             return tuple(by_field.get(n) for n in self.fields)
         mixed = {n: along[f"gg_{n}"] for n in names if f"gg_{n}" in along}
-        by_field = self.of_curvature(*self.curvature(values, keywords, along, mixed), wanted)
+        by_field = self.gradients(self.curvature(values, keywords, along, mixed), wanted)
         return tuple(by_field.get(n) for n in self.fields)
 
     def curvature(self, *arguments: Any) -> Any:
@@ -477,10 +465,12 @@ class _Derivative:
 
         return curvature(self.spec, *arguments)
 
-    def of_curvature(self, arrays: Mapping[str, Any], function: Any, wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+    def gradients(self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return gradients of what `curvature` returned in those of its arrays that are wanted."""
+        arrays, function = curvature
         some = [n for n in wanted if n in arrays]
-        number, pull = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
+        of_some = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
+        number, pull = of_some[:2]
         return dict(zip(some, pull(torch.ones_like(number)), strict=True))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from trigraph import plain
 from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
 from trigraph.torch.graphs import assemble, tensors
-from trigraph.torch.jets import PARTS, Jet, Namespace, composed, jet, multilinear, of_rows
+from trigraph.torch.jets import PARTS, Jet, Namespace, add_to, composed, jet, multilinear, of_rows
 from trigraph.torch.library import OPERATORS_OF_TORCH
 
 Values = Mapping[str, Any]
@@ -66,7 +66,7 @@ class _Trilinear(torch.autograd.Function):
             kernel = x.new_zeros(groups[0], x.shape[1] * y.shape[1])
             widths = x.shape[1], y.shape[1]
             return _aggregate("bwd", [y, x, kernel], groups, widths, wanted="kernel")[1].unflatten(1, widths)
-        widths, kernel = y.shape[1:], y.flatten(1)
+        widths, kernel = (y.shape[1], y.shape[2]), y.flatten(1)
         if which == 1:
             return _aggregate("fwd", [x, kernel], groups, widths)  # type: ignore[no-any-return]
         features = x.new_zeros(len(x), widths[0])
@@ -84,18 +84,18 @@ class _Trilinear(torch.autograd.Function):
         given = [k for k in range(3) if k != ctx.which]
         x, y, *arrays = ctx.saved_tensors
         values = {**dict(zip(given, (x, y), strict=True)), ctx.which: grad}
-        grads = [
-            _trilinear(k, *(values[n] for n in range(3) if n != k), (ctx.number, *arrays)) if need else None
-            for k, need in zip(given, ctx.needs_input_grad[1:3], strict=True)
-        ]
+        grads: list[Tensor | None] = []
+        for k, need in zip(given, ctx.needs_input_grad[1:3], strict=True):
+            first, second = (values[n] for n in range(3) if n != k)
+            grads.append(_trilinear(k, first, second, (ctx.number, *arrays)) if need else None)
         return None, *grads, *(None for _ in range(5))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Tensor:
+    def jvp(ctx: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
         x, y, *arrays = ctx.saved_tensors
-        pairs = [p for p in ((x_dot, y), (x, y_dot)) if p[0] is not None and p[1] is not None]
-        terms = [_trilinear(ctx.which, *pair, (ctx.number, *arrays)) for pair in pairs]
-        return sum(terms[1:], terms[0])
+        groups = (ctx.number, *arrays)
+        by_x = 0 if x_dot is None else _trilinear(ctx.which, x_dot, y, groups)
+        return by_x if y_dot is None else by_x + _trilinear(ctx.which, x, y_dot, groups)
 
 
 def _trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
@@ -105,7 +105,7 @@ def _trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
 _outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
 
 
-def _outer_of_jets(a: Any, b: Any, groups: Any) -> Any:
+def _outer_of_jets(a: Any, b: Any, groups: Any) -> Jet:
     """`_outer`, with the columns of all parts of b that a part of a is multiplied with in one call."""
     a, b = jet(a), jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
@@ -115,7 +115,7 @@ def _outer_of_jets(a: Any, b: Any, groups: Any) -> Any:
             continue
         columns = _outer(a.parts[k], torch.cat([b.parts[n] for n in others], 1), groups).chunk(len(others), 2)
         for n, term in zip(others, columns, strict=True):
-            sums[k | n] = term if sums[k | n] is None else sums[k | n] + term
+            add_to(sums, k | n, term)
     return Jet(sums)
 
 
@@ -157,8 +157,8 @@ def _bessel(l: int, x: Any) -> Any:  # noqa: E741
     )(x)
 
 
-def _constant(x: Any) -> Tensor:
-    return (x.parts[0] if isinstance(x, Jet) else x).detach()
+def _constant(x: Any) -> Any:
+    return x.detach()  # of a jet, that of its values
 
 
 LIBRARY = plain.Library(
@@ -232,7 +232,7 @@ def curvature(
         at = {**arrays, **some}
         parts = {n: (at[n], at.get(f"gg_{n}"), seeds.get(n), mixed.get(n)) for n in names}
         jets = {n: Jet(None if t is None else t.to(p[0].dtype) for t in p) for n, p in parts.items()}
-        results = PLAIN[spec.name]({**values, **jets}, keywords)
+        results: Any = PLAIN[spec.name]({**values, **jets}, keywords)
         number = arrays[names[0]].new_zeros(())
         for n, y in zip(grads, results, strict=True):
             for by, part in ((seeds.get(n), y.parts[1]), (at[n], y.parts[3])):
