@@ -120,9 +120,12 @@ def _atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
 
 
 def _energy_forces(
-    sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any]
-) -> tuple[Any, Callable[[bool], tuple[Any, Any]]]:
-    """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces."""
+    sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any], curvature: bool = False
+) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
+
+    With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated.
+    """
     import torch
 
     from trigraph.torch.nn.compiled import compile_potential, trace
@@ -136,6 +139,10 @@ def _energy_forces(
     cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
     pbc = [atoms.pbc.tolist() for atoms in structures]
     neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+    if form == "trigraph" and curvature:
+        return model, lambda vector: model.hessian_vector_product(
+            z, pos, vector, cell=cell, neighbors=neighbors, create_graph=True
+        )
     if form.startswith("trigraph"):
         potential = compile_potential(model) if form.endswith("-compiled") else model
         return model, lambda create_graph: potential.energy_forces_stress(
@@ -155,6 +162,9 @@ def _energy_forces(
         (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
         return energy, -gradient
 
+    if curvature:
+        parameters = list(model.parameters())
+        return model, lambda vector: torch.autograd.grad(-peer(parameters, pos)[1], pos, vector, create_graph=True)[0]
     if form == "pyg":
         return model, lambda create_graph: peer(list(model.parameters()), pos, create_graph)
     example = list(model.parameters()), pos  # the peer's program may take this graph alone
@@ -218,6 +228,17 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: s
         return _gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
 
     return call
+
+
+def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+    """Squared error of the Hessian times one random vector, and its gradients in all parameters."""
+    import torch
+
+    structures = _atoms(structure, sizes)
+    model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
+    shape = (2, sum(map(len, structures)), 3)
+    vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
+    return lambda: _gradients((compute(vector) - label).square().mean(), model)
 
 
 def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
@@ -353,6 +374,19 @@ PROGRAMS = (
     ),
     *_potentials(
         "dimenet-molecules", "32 molecules of the G2 set", _molecules, sizes=MOLECULE_BATCH, small=SMALL_BATCH
+    ),
+    *(
+        Program(
+            name=f"dimenet-{structure}-curvature-training",
+            summary=f"DimeNet++, loss of the Hessian of {about} times a vector and its gradients in all parameters",
+            contenders=_dimenet_contenders(partial(hessian_training, structure=structure)),
+            **more,
+        )
+        for structure, about, more in (
+            ("slab", "a periodic slab", {"sizes": SLAB, "small": SMALL_SLAB, "terms": TRIPLETS}),
+            ("copper", "108 copper atoms", {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 1}}),
+            ("molecules", "32 molecules of the G2 set", {"sizes": MOLECULE_BATCH, "small": SMALL_BATCH}),
+        )
     ),
     Program(
         name="dimenet-dynamics",

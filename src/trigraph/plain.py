@@ -25,9 +25,13 @@ class Library(NamedTuple):
 
     xp: Any
     scatter: Callable[[Any, Any, int], Any]  # (rows, index, num): sums of the rows that share an index
+    groups: Callable[[Any, int], Any]  # (index, num): the groups of rows that share an index, for `outer` and `times`
+    outer: Callable[[Any, Any, Any], Any]  # (a, b, groups): for each group, the sum of the outer products of its rows
+    times: Callable[[Any, Any, Any], Any]  # (a, matrices, groups): each row times the matrix of its group
     extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); anything where there is no row
     constant: Callable[[Any], Any]  # the same number, with derivatives of zero
     polynomial: Callable[[np.ndarray, Any], Any]  # coefficients from the highest degree, and the variable
+    bessel: Callable[[int, Any], Any]  # (l, x): j_l, by `spherical_bessel` or with derivatives of its own
     wide: Callable[[Any], Any]  # the same numbers in the widest dtype there is
     array: Callable[[np.ndarray, Any], Any]  # an array, also of NumPy, in dtype and place of the other
 
@@ -60,7 +64,7 @@ def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]
     return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, num_spherical + 1)[:, None], zeros))
 
 
-def _spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
+def spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
     """j_l by its power series up to l + 1, by the recurrence from sin and cos above."""
     xp, low = lib.xp, x < l + 1
     near, far = xp.where(low, x, 1.0), xp.where(low, l + 2.0, x)
@@ -82,7 +86,7 @@ def radial_basis(lib: Library, v: Values, s: Values) -> Values:
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
     wide, columns = lib.wide(x), []
     for l, (z, norm) in enumerate(zip(*_zeros(s["num_spherical"], v["freq"].shape[0]), strict=True)):  # noqa: E741
-        bessel = lib.array(norm, wide) * _spherical_bessel(lib, l, lib.array(z, wide) * wide)
+        bessel = lib.array(norm, wide) * lib.bessel(l, lib.array(z, wide) * wide)
         columns.append(xp.where(inside, env * lib.array(bessel, x), 0.0))
     return {"rbf": xp.where(inside, env * xp.sin(v["freq"] * x), 0.0), "sbf_rad": xp.concatenate(columns, 1)}
 
@@ -118,28 +122,46 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     num_edges = vec.shape[0]
     W1 = v["weights"][:number].reshape(degrees, s["num_radial"], v["weights"].shape[1])
     r = v["sbf_rad"].reshape(num_edges, degrees, s["num_radial"])
-    feature = xp.einsum("eln,lnm,cm->elc", r, W1, v["weights"][number:]) * v["embedding"][:, None]
-    if s["exclude"] == "node":  # the edges between the same two nodes together: groups in the order by destination
-        order, leaves = v["dst_edge_index"], v["reverse_stop"] > v["reverse_start"]
-        src, dst = v["src"][order], v["dst"][order]
-        begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
-        in_order = begins.cumsum(0) - 1
-        group, other = in_order[xp.argsort(order)], in_order[xp.where(leaves, v["reverse_start"], 0)]
-    elif s["exclude"] == "edge":
-        leaves = v["reverse_edge"] >= 0
-        group, other = xp.ones_like(v["src"]).cumsum(0) - 1, xp.where(leaves, v["reverse_edge"], 0)
+    norms = lib.array(np.sqrt((2 * np.arange(degrees) + 1) / (4 * math.pi)), vec)[:, None, None]
+    K = xp.einsum("lnm,cm->lnc", norms * W1, v["weights"][number:])
+    feature = xp.einsum("eln,lnc->lec", r, K) * v["embedding"]
     # Vectors are divided by powers of two, so that no square overflows or vanishes.
     largest = xp.amax(abs(lib.constant(vec)), 1)[:, None]
     scaled = vec * xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
     unit = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
-    out = 0.0
-    for l, S in enumerate(_harmonics(lib, unit, degrees)):  # noqa: E741
-        terms = math.sqrt((2 * l + 1) / (4 * math.pi)) * S[:, :, None] * feature[:, None, l]
-        Z = lib.scatter(terms, v["dst"], s["num_nodes"])[v["src"]]
-        if s["exclude"]:
-            Z = Z - xp.where(leaves[:, None, None], lib.scatter(terms, group, num_edges)[other], 0.0)
-        out = out + xp.einsum("em,emc->ec", S, Z)
-    return {"out": out}
+    S = _harmonics(lib, unit, degrees)
+    of_degree = list(feature)
+
+    def sums(groups: Any) -> Any:
+        """Z of each group of edges: the sum of S_lm x q_l, (groups, S*S, C)."""
+        return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, of_degree, strict=True)], 1)
+
+    nodes = s["num_nodes"]
+    all_S = xp.concatenate(S, 1)
+    out = lib.times(all_S, sums(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
+    if s["exclude"] is None:
+        return {"out": out}
+    if s["exclude"] == "node":
+        number_left, other = v["reverse_stop"] - v["reverse_start"], v["reverse_start"]
+    else:
+        number_left, other = 1 * (v["reverse_edge"] >= 0), v["reverse_edge"]
+    other = xp.where(number_left > 0, other, 0)
+    if s["exclude"] == "node" and s.get("has_parallel_edges", True):
+        # The edges between the same two nodes together: groups in the order by destination.
+        order = v["dst_edge_index"]
+        src, dst = v["src"][order], v["dst"][order]
+        begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
+        in_order = begins.cumsum(0) - 1
+        of_groups = sums(lib.groups(in_order[xp.argsort(order)], num_edges))
+        left_out = lib.times(all_S, of_groups, lib.groups(in_order[other], num_edges))
+    else:  # one edge f at most: sum over l of P_l(u_e.u_f) x_f q_l
+        other = v["dst_edge_index"][other] if s["exclude"] == "node" else other
+        pairs = zip(S, of_degree, strict=True)
+        left_out = sum((rows * rows[other]).sum(1)[:, None] * terms[other] for rows, terms in pairs)
+    # Where every edge is left out the sum is exactly 0.
+    degree = v["dst_offsets"][v["src"] + 1] - v["dst_offsets"][v["src"]]
+    out = out - xp.where((number_left > 0)[:, None], left_out, 0.0)
+    return {"out": xp.where((degree > number_left)[:, None], out, 0.0)}
 
 
 def _activated(lib: Library, score: Any, activation: str, slope: float) -> Any:

@@ -8,6 +8,7 @@ same three.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -332,7 +333,7 @@ class _Derivative:
             values |= zip(self.spec.given_back, saved[count:], strict=True)
         return values, keywords
 
-    def call(self, op: TorchOperator, values: dict[str, Any], keywords: dict[str, Any], fields: Sequence[str]) -> Any:
+    def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
@@ -355,29 +356,19 @@ class _Derivative:
 
         Bwd2 returns J a and d/dx <g, J a>. In a multilinear operator its tangent along c is the sum over inputs n of
         bwd2 with c_n in place of the input n, which then is neither in a nor differentiated: calls of the operators,
-        which differentiate to any order in this way. Other operators use torch's own operations.
+        which differentiate to any order in this way. Other operators use their plain forms.
         """
         names = [n for n in self.inputs if values[n] is not None]
         grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
         if not self.is_multilinear(keywords):
-            from trigraph.torch.plain import PLAIN, second  # loads SciPy's special functions
-
-            inputs, function = second(names, self.outputs, values, keywords, PLAIN[self.spec.name])
-            results, pull = torch.func.vjp(function, *inputs.values())[:2]
-            fields = [*(f"grad_{n}" for n in self.outputs), *names]
-            seeds = tuple(
-                cotangents[n].to(t.dtype) if n in cotangents else torch.zeros_like(t)
-                for n, t in zip(fields, results, strict=True)
-            )
-            by_input = dict(zip(inputs, pull(seeds), strict=True))
-            return lambda wanted: {n: by_input[n] for n in wanted}
+            return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
         bwd, bwd2 = self.later
 
         def gradients(wanted: Sequence[str]) -> dict[str, torch.Tensor]:
             by_input: dict[str, torch.Tensor] = {}
 
             def add(op: TorchOperator, changed: dict[str, Any], fields: Mapping[str, str]) -> None:
-                for n, t in self.call(op, {**values, **changed}, dict(keywords), tuple(fields)).items():
+                for n, t in self.call(op, {**values, **changed}, keywords, tuple(fields)).items():
                     by_input[fields[n]] = by_input[fields[n]] + t if fields[n] in by_input else t
 
             of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
@@ -445,17 +436,42 @@ class _Derivative:
         self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
         """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
-        from trigraph.torch.plain import PLAIN, second
-
         names = [n for n in self.inputs if values[n] is not None]
-        inputs, function = second(names, self.outputs, values, keywords, PLAIN[self.spec.name])
-        results, pull = torch.func.vjp(function, *inputs.values())[:2]
-        zeros = tuple(map(torch.zeros_like, results))
-        push = torch.func.vjp(pull, zeros)[1]
-        tangents = push(tuple(along.get(n, torch.zeros_like(t)) for n, t in inputs.items()))[0]
-        by_field = dict(zip([*(f"grad_{n}" for n in self.outputs), *names], tangents, strict=True))
-        wanted = set(keywords["wanted"].split(","))
-        return tuple(by_field.get(n) if n in wanted else None for n in self.fields)
+        wanted = keywords["wanted"].split(",")
+        if self.is_multilinear(keywords):
+            by_field: dict[str, torch.Tensor] = {}
+
+            def add(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
+                fields = tuple(n for n in wanted if n not in without)
+                for n, t in self.call(self.later[1], {**values, **changed}, keywords, fields).items():
+                    by_field[n] = by_field[n] + t if n in by_field else t
+
+            grads = [f"grad_{n}" for n in self.outputs]
+            if any(f"gg_{n}" in along for n in names):
+                add({f"gg_{n}": along.get(f"gg_{n}") for n in names})
+            if any(n in along for n in grads):
+                add({n: along.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
+            for n in names:
+                if n in along:
+                    add({n: along[n], f"gg_{n}": None}, (n,))
+            return tuple(by_field.get(n) for n in self.fields)
+        mixed = {n: along[f"gg_{n}"] for n in names if f"gg_{n}" in along}
+        by_field = self.gradients(self.curvature(values, keywords, along, mixed), wanted)
+        return tuple(by_field.get(n) for n in self.fields)
+
+    def curvature(self, *arguments: Any) -> Any:
+        """Return `trigraph.torch.plain.curvature` of the operator, which loads SciPy's special functions."""
+        from trigraph.torch.plain import curvature
+
+        return curvature(self.spec, *arguments)
+
+    def gradients(self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return gradients of what `curvature` returned in those of its arrays that are wanted."""
+        arrays, function = curvature
+        some = [n for n in wanted if n in arrays]
+        of_some = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
+        number, pull = of_some[:2]
+        return dict(zip(some, pull(torch.ones_like(number)), strict=True))
 
 
 def _vmap(op: TorchOperator) -> Callable[..., Any]:

@@ -1,10 +1,10 @@
-"""The plain form of every operator (`trigraph.plain`) in torch's own operations, and its second derivatives.
+"""The plain form of every operator (`trigraph.plain`) in torch's own operations and multilinear operators.
 
 Third and higher derivatives come from it; `trigraph.torch` computes the first two with its operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from trigraph import plain
 from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
-from trigraph.torch.graphs import tensors
+from trigraph.torch.graphs import assemble, tensors
+from trigraph.torch.jets import PARTS, Jet, Namespace, add_to, composed, jet, multilinear, of_rows
+from trigraph.torch.library import OPERATORS_OF_TORCH
 
 Values = Mapping[str, Any]
 # Index arrays of `Segments`, by argument, as `trigraph.plain` names them.
@@ -28,14 +30,149 @@ def _extremum(rows: Tensor, index: Tensor, num: int, which: str) -> Tensor:
     return zeros.scatter_reduce(0, each, rows, f"a{which}", include_self=False)
 
 
+def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
+    """Return the number of groups and the arrays from which `_aggregate` makes a graph.
+
+    In this graph each row p is a source and a destination with one edge between them, whose kernel is index[p].
+    """
+    rows = torch.arange(len(index) + 1, device=index.device)
+    sizes = torch.zeros(num, dtype=index.dtype, device=index.device).index_add(0, index, torch.ones_like(index))
+    offsets = torch.cat([rows[:1], sizes.cumsum(0)])
+    return num, rows, index, offsets, torch.argsort(index, stable=True)
+
+
+def _aggregate(
+    order: str, arrays: Sequence[Tensor], groups: Sequence[Any], widths: Sequence[int], **wanted: str
+) -> Any:
+    num, rows, index, offsets, positions = groups
+    own = rows[:-1]
+    graph = assemble("CSC", (rows, own, index, own, rows, own, offsets, positions), (len(index), num, 1, 0))
+    keywords = {"graph": graph, "f_in": widths[0], "f_out": widths[1], "backend": "", **wanted}
+    return OPERATORS_OF_TORCH[f"gno_aggregate_{order}"](arrays, keywords)
+
+
+class _Trilinear(torch.autograd.Function):
+    """A derivative of sum over rows p of a_p M_k(p) b_p, with k(p) the group of the row, in a, b or M.
+
+    `gno_aggregate` has all three, and never makes a matrix for each row. `which` is the place of the result among a
+    (rows, A), b (rows, B) and M (groups, A, B); the other two are given in this order.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(which: int, x: Tensor, y: Tensor, *groups: Any) -> Tensor:
+        if which == 2:
+            kernel = x.new_zeros(groups[0], x.shape[1] * y.shape[1])
+            widths = x.shape[1], y.shape[1]
+            return _aggregate("bwd", [y, x, kernel], groups, widths, wanted="kernel")[1].unflatten(1, widths)
+        widths, kernel = (y.shape[1], y.shape[2]), y.flatten(1)
+        if which == 1:
+            return _aggregate("fwd", [x, kernel], groups, widths)  # type: ignore[no-any-return]
+        features = x.new_zeros(len(x), widths[0])
+        return _aggregate("bwd", [x, features, kernel], groups, widths, wanted="features")[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.which, ctx.number = inputs[0], inputs[3]
+        saved = (*inputs[1:3], *inputs[4:])
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        given = [k for k in range(3) if k != ctx.which]
+        x, y, *arrays = ctx.saved_tensors
+        values = {**dict(zip(given, (x, y), strict=True)), ctx.which: grad}
+        grads: list[Tensor | None] = []
+        for k, need in zip(given, ctx.needs_input_grad[1:3], strict=True):
+            first, second = (values[n] for n in range(3) if n != k)
+            grads.append(_trilinear(k, first, second, (ctx.number, *arrays)) if need else None)
+        return None, *grads, *(None for _ in range(5))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
+        x, y, *arrays = ctx.saved_tensors
+        groups = (ctx.number, *arrays)
+        by_x = 0 if x_dot is None else _trilinear(ctx.which, x_dot, y, groups)
+        return by_x if y_dot is None else by_x + _trilinear(ctx.which, x, y_dot, groups)
+
+
+def _trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
+    return _Trilinear.apply(which, x, y, *groups)  # type: ignore[no-any-return]
+
+
+_outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
+
+
+def _outer_of_jets(a: Any, b: Any, groups: Any) -> Jet:
+    """`_outer`, with the columns of all parts of b that a part of a is multiplied with in one call."""
+    a, b = jet(a), jet(b)
+    sums: list[Tensor | None] = [None, None, None, None]
+    for k in PARTS:
+        others = [n for n in PARTS if not k & n and b.parts[n] is not None]
+        if a.parts[k] is None or not others:
+            continue
+        columns = _outer(a.parts[k], torch.cat([b.parts[n] for n in others], 1), groups).chunk(len(others), 2)
+        for n, term in zip(others, columns, strict=True):
+            add_to(sums, k | n, term)
+    return Jet(sums)
+
+
+class _Bessel(torch.autograd.Function):
+    """j_l and j_(l+1), whose derivatives follow from the two (DLMF 10.51.2) instead of from their series."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(l: int, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
+        return plain.spherical_bessel(LIBRARY, l, x), plain.spherical_bessel(LIBRARY, l + 1, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[int, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.l = inputs[0]
+        ctx.save_for_backward(inputs[1], *output)
+        ctx.save_for_forward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_above: Tensor) -> tuple[None, Tensor]:
+        x, j, above = ctx.saved_tensors
+        return None, grad * (ctx.l / x * j - above) + grad_above * (j - (ctx.l + 2) / x * above)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, x_dot: Tensor) -> tuple[Tensor, Tensor]:
+        x, j, above = ctx.saved_tensors
+        return x_dot * (ctx.l / x * j - above), x_dot * (j - (ctx.l + 2) / x * above)
+
+
+def _bessel(l: int, x: Any) -> Any:  # noqa: E741
+    if not isinstance(x, Jet):
+        return _Bessel.apply(l, x)[0]
+    values = x.parts[0]
+    j, above = _Bessel.apply(l, values)
+    return composed(
+        lambda x: j,
+        lambda j, x: l / x * j - above,
+        lambda j, x: (l * (l - 1) / x**2 - 1) * j + 2 / x * above,
+    )(x)
+
+
+def _constant(x: Any) -> Any:
+    return x.detach()  # of a jet, that of its values
+
+
 LIBRARY = plain.Library(
-    xp=torch,
-    scatter=_scatter,
+    xp=Namespace(),
+    scatter=of_rows(_scatter),
+    groups=_groups,
+    outer=lambda a, b, groups: (_outer_of_jets if isinstance(b, Jet) else _outer)(a, b, groups),
+    times=lambda a, b, groups: multilinear(lambda a, b: _times(a, b, groups), a, b),
     extremum=_extremum,
-    constant=torch.Tensor.detach,
+    constant=_constant,
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
-    wide=torch.Tensor.double,
-    array=lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like),
+    bessel=_bessel,
+    wide=of_rows(torch.Tensor.double),
+    array=of_rows(lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like.device, like.dtype)),
 )
 
 
@@ -55,7 +192,12 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
         rows = torch.arange(len(arrays["offsets"]) - 1, device=arrays["offsets"].device)
         degrees = arrays["offsets"].diff()
         arrays["destinations"] = torch.repeat_interleave(rows, degrees, output_size=len(arrays["indices"]))
-    return arrays, {**keywords, **(kind.find_sizes(keywords) if kind else {})}
+    # Without parallel edges `agg_edge_to_edge` leaves out one edge at most.
+    flags = {n: getattr(keywords["graph"], n) for n in ("has_parallel_edges",) if spec.graph == "edges"}
+    return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
+
+
+_converted = of_rows(torch.Tensor.to)
 
 
 def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
@@ -66,40 +208,39 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
-                arrays[name] = t.float() if t.dtype.itemsize == 2 else t
+                arrays[name] = _converted(t, torch.float32) if t.dtype.itemsize == 2 else t
         outputs = plain.PLAIN[spec.name](LIBRARY, arrays, sizes)
-        return tuple(outputs[a.name].to(values[first].dtype) for a in spec.outputs)
+        return tuple(_converted(outputs[a.name], values[first].dtype) for a in spec.outputs)
 
     return function
 
 
-def second(
-    names: Sequence[str], outputs: Sequence[str], values: Values, keywords: Values, forward: Callable[..., Any]
-) -> tuple[dict[str, Tensor], Callable[..., tuple[Tensor, ...]]]:
-    """Return the arrays that bwd2 depends on, by name, and bwd2 as a function of them, in the same order.
+def curvature(
+    spec: Definition, values: Values, keywords: Values, seeds: Values, mixed: Values
+) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
+    """Return the arrays that bwd2 depends on, by name, and a function from some of them to a number.
 
-    Its results are the gradients of `outputs`, then of the inputs `names`.
+    Let F be the operator, a the arrays gg_, g the arrays grad_, c the `seeds`, by the names of bwd2's fields, and b the
+    arrays `mixed`, by the names of inputs. The number is <c of g, J a> + <g, D^2 F [a, c of the inputs] + J b>. Without
+    b it is the inner product of the seeds and bwd2's results.
     """
-    primals = {
-        **{f"gg_{n}": torch.zeros_like(values[n]) if values[f"gg_{n}"] is None else values[f"gg_{n}"] for n in names},
-        **{f"grad_{n}": values[f"grad_{n}"] for n in outputs},
-        **{n: values[n] for n in names},
-    }
+    names = [a.name for a in spec.inputs if values[a.name] is not None]
+    grads = [f"grad_{a.name}" for a in spec.outputs]
+    arrays = {n: values[n] for n in (*(f"gg_{n}" for n in names), *grads, *names) if values[n] is not None}
 
-    def function(*arrays: Tensor) -> tuple[Tensor, ...]:
-        along, x = arrays[: len(names)], arrays[len(names) + len(outputs) :]
+    def function(some: Values) -> Tensor:
+        at = {**arrays, **some}
+        parts = {n: (at[n], at.get(f"gg_{n}"), seeds.get(n), mixed.get(n)) for n in names}
+        jets = {n: Jet(None if t is None else t.to(p[0].dtype) for t in p) for n, p in parts.items()}
+        results: Any = PLAIN[spec.name]({**values, **jets}, keywords)
+        number = arrays[names[0]].new_zeros(())
+        for n, y in zip(grads, results, strict=True):
+            for by, part in ((seeds.get(n), y.parts[1]), (at[n], y.parts[3])):
+                if by is not None and part is not None:
+                    number = number + (by * part).sum()
+        return number
 
-        def computed(*inputs: Tensor) -> tuple[Tensor, ...]:
-            results: tuple[Tensor, ...] = forward({**values, **dict(zip(names, inputs, strict=True))}, keywords)
-            return results
-
-        def bwd(grads: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(torch.func.vjp(computed, *inputs)[1](grads))
-
-        by_grads, by_inputs = torch.func.vjp(bwd, arrays[len(names) : len(names) + len(outputs)], x)[1](along)
-        return (*by_grads, *by_inputs)
-
-    return primals, function
+    return arrays, function
 
 
 PLAIN = {spec.name: _plain(spec) for spec in DEFINITIONS}

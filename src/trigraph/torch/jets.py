@@ -1,0 +1,212 @@
+"""Two directional derivatives at once: arithmetic with numbers f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0.
+
+The plain forms (`trigraph.plain`) compute with these in place of tensors. For inputs x + a e + c d, the parts of the
+results are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero, and nothing is
+computed for it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PARTS = range(4)  # of f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
+
+
+class Jet:
+    """A tensor with its derivatives along two directions, all of the same shape."""
+
+    def __init__(self, parts: Iterable[Tensor | None]) -> None:
+        self.parts = tuple(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what depends on the values alone, such as the shape."""
+        return getattr(self.parts[0], name)
+
+    def __getitem__(self, at: Any) -> "Jet":
+        return linear(lambda t: t[at], self)
+
+    def __iter__(self) -> Iterator["Jet"]:
+        rows = [None if t is None else t.unbind() for t in self.parts]
+        return (Jet(None if t is None else t[i] for t in rows) for i in range(self.shape[0]))
+
+    def reshape(self, *shape: int) -> "Jet":
+        """As of tensors."""
+        return linear(lambda t: t.reshape(*shape), self)
+
+    def sum(self, axis: int) -> "Jet":
+        """As of tensors."""
+        return linear(lambda t: t.sum(axis), self)
+
+    def __neg__(self) -> "Jet":
+        return linear(torch.neg, self)
+
+    def __add__(self, other: Any) -> "Jet":
+        other = jet(other)
+        pairs = zip(self.parts, other.parts, strict=True)
+        shape = torch.broadcast_shapes(self.shape, getattr(other.parts[0], "shape", ()))
+        parts = [a if b is None else b if a is None else a + b for a, b in pairs]
+        return Jet([None if t is None else t.expand(shape) for t in parts])
+
+    def __sub__(self, other: Any) -> "Jet":
+        return self + -other
+
+    def __rsub__(self, other: Any) -> "Jet":
+        return -self + other
+
+    def __mul__(self, other: Any) -> "Jet":
+        if isinstance(other, Jet):
+            return multilinear(torch.mul, self, other)
+        return linear(lambda t: t * other, self)
+
+    def __matmul__(self, other: Any) -> "Jet":
+        return multilinear(torch.matmul, self, other)
+
+    def __truediv__(self, other: Any) -> "Jet":
+        if isinstance(other, Jet):
+            return self * (1 / other)
+        return linear(lambda t: t / other, self)
+
+    def __rtruediv__(self, other: Any) -> "Jet":
+        inverse = composed(torch.reciprocal, lambda y, x: -y * y, lambda y, x: 2 * y**3)(self)
+        return other * inverse
+
+    def __pow__(self, n: int) -> "Jet":
+        return composed(lambda x: x**n, lambda y, x: n * x ** (n - 1), lambda y, x: n * (n - 1) * x ** (n - 2))(self)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return self.parts[0] == other
+
+    def __le__(self, other: Any) -> Tensor:
+        return self.parts[0] <= other
+
+    def __ge__(self, other: Any) -> Tensor:
+        return self.parts[0] >= other
+
+    def __lt__(self, other: Any) -> Tensor:
+        return self.parts[0] < other
+
+    __hash__ = None  # type: ignore[assignment]
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def jet(value: Any) -> Jet:
+    """Return a tensor or number as a constant."""
+    return value if isinstance(value, Jet) else Jet((value, None, None, None))
+
+
+def linear(function: Callable[[Tensor], Tensor], x: Jet) -> Jet:
+    """Apply a linear function to each part."""
+    return Jet([None if t is None else function(t) for t in x.parts])
+
+
+def joined(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return `torch.stack` or `torch.concatenate` for tensors or jets."""
+
+    def of(arguments: Sequence[Any], axis: int = 0) -> Any:
+        if not any(isinstance(a, Jet) for a in arguments):
+            return function(arguments, axis)
+        jets = [jet(a).parts for a in arguments]
+        zeros = [torch.zeros_like(p[0]) for p in jets]  # type: ignore[arg-type]
+        parts = [[p[k] for p in jets] for k in PARTS]
+        return Jet(
+            None
+            if all(t is None for t in part)
+            else function([z if t is None else t for t, z in zip(part, zeros, strict=True)], axis)
+            for part in parts
+        )
+
+    return of
+
+
+def multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
+    """Apply a function that is linear in each argument, by the product rule."""
+    if not any(isinstance(a, Jet) for a in arguments):
+        return function(*arguments)
+    sums: list[Tensor | None] = [None, None, None, None]
+    jets = [jet(a).parts for a in arguments]
+    for places in product(PARTS, repeat=len(jets)):
+        if sum(places) != (total := bits(places)) or any(p[k] is None for p, k in zip(jets, places, strict=True)):
+            continue
+        term = function(*(p[k] for p, k in zip(jets, places, strict=True)))
+        add_to(sums, total, term)
+    return Jet(sums)
+
+
+def add_to(sums: list[Tensor | None], k: int, term: Tensor) -> None:
+    """Add a term to a part."""
+    before = sums[k]
+    sums[k] = term if before is None else before + term
+
+
+def bits(places: Sequence[int]) -> int:
+    """Return the bits of all together."""
+    total = 0
+    for k in places:
+        total |= k
+    return total
+
+
+def composed(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
+    """Return an elementwise function for tensors and jets.
+
+    `derivatives` are the first two; each takes the value of the function, and its argument.
+    """
+
+    def of(x: Any) -> Any:
+        if not isinstance(x, Jet):
+            return function(x)
+        x0, *rest = x.parts
+        y = function(x0)
+        if all(t is None for t in rest):
+            return jet(y)
+        first, second = derivatives[0](y, x0), rest[:2]
+        parts = [None if t is None else first * t for t in rest]
+        if second[0] is not None and second[1] is not None:
+            curved = derivatives[1](y, x0) * second[0] * second[1]
+            parts[2] = curved if parts[2] is None else parts[2] + curved
+        return Jet([y, *parts])
+
+    return of
+
+
+def where(condition: Tensor, a: Any, b: Any) -> Any:
+    """Return `torch.where` of tensors, jets or numbers."""
+    if not (isinstance(a, Jet) or isinstance(b, Jet)):
+        return torch.where(condition, a, b)
+    pairs = zip(jet(a).parts, jet(b).parts, strict=True)
+    return Jet(
+        None if s is t is None else torch.where(condition, 0.0 if s is None else s, 0.0 if t is None else t)
+        for s, t in pairs
+    )
+
+
+class Namespace:
+    """Functions of torch on tensors and jets; those that are not named here take the values alone."""
+
+    where, stack, concatenate = map(staticmethod, (where, joined(torch.stack), joined(torch.concatenate)))
+    sin = staticmethod(composed(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
+    cos = staticmethod(composed(torch.cos, lambda y, x: -torch.sin(x), lambda y, x: -y))
+    exp = staticmethod(composed(torch.exp, lambda y, x: y, lambda y, x: y))
+    expm1 = staticmethod(composed(torch.expm1, lambda y, x: y + 1, lambda y, x: y + 1))
+    tanh = staticmethod(composed(torch.tanh, lambda y, x: 1 - y * y, lambda y, x: -2 * y * (1 - y * y)))
+    sqrt = staticmethod(composed(torch.sqrt, lambda y, x: 0.5 / y, lambda y, x: -0.25 / (x * y)))
+
+    @staticmethod
+    def einsum(equation: str, *operands: Any) -> Any:
+        """As torch's."""
+        return multilinear(partial(torch.einsum, equation), *operands)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(torch, name)
+        return lambda *arguments: function(*(a.parts[0] if isinstance(a, Jet) else a for a in arguments))
+
+
+def of_rows(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a function of tensors that is linear in its first argument, for jets too."""
+    return lambda rows, *rest: (
+        linear(lambda t: function(t, *rest), rows) if isinstance(rows, Jet) else function(rows, *rest)
+    )
