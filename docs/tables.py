@@ -35,7 +35,6 @@ from trigraph.table import (
     Attribute,
     Definition,
     Operator,
-    evaluate,
     result_type,
 )
 from trigraph.verification.kinds import CASE_KINDS
@@ -125,46 +124,6 @@ def _tolerances() -> str:
 
 def _pairs(names: tuple[str, str], texts: Mapping[str, str]) -> str:
     return _table(names, ((f"`{name}`", text) for name, text in texts.items()))
-
-
-# Sizes of the examples in the reference. Those of the graphs are fixed by `EXAMPLE_GRAPHS`.
-EXAMPLE_SIZES = dict.fromkeys(SYMBOLS, 4) | {"d": 3, "hidden": 8, "f_in": 2, "f_out": 5, "num_heads": 2}
-EXAMPLE_SIZES |= {"num_src_nodes": 3, "num_dst_nodes": 3, "num_nodes": 3, "num_radial": 6}
-EXAMPLE_GRAPHS = {
-    "csc": {"graph": "trigraph.CSC.from_coo(np.array([0, 1, 2, 2]), np.array([1, 0, 0, 1]), 3, 3)"},
-    "edges": {"graph": "trigraph.EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)"},
-    "triplets": {"triplets": "trigraph.Segments(np.array([1, 0, 1, 3]), 4)"},
-    "bilinear": {"triplets": "trigraph.Segments(np.array([1, 0, 1, 3]), 4)"},
-}
-
-
-def _drawn(array: Array, sizes: dict[str, int]) -> str:
-    shape = [evaluate(dim, sizes) for dim in array.dims]
-    if array.sample == "frequency":
-        return f"np.pi * np.arange(1.0, {shape[0] + 1})"
-    draw = "standard_normal" if array.sample == "normal" else "random"
-    return f"rng.{draw}({shape[0] if len(shape) == 1 else tuple(shape)})"
-
-
-def example(op: Operator) -> str:
-    """Return code that calls an operator on a small graph and assigns its result, drawn from the operator table."""
-    spec, absent = op.definition, {a.name for a in op.definition.inputs if a.keyword}
-    sizes = EXAMPLE_SIZES | {f"has_{name}": int(name not in absent) for name in spec.optional}
-    for a in spec.attributes:
-        if not a.required:
-            sizes[a.name] = a.choices.index(a.default) if a.choices else a.default
-    graphs = EXAMPLE_GRAPHS[spec.graph] if spec.graph else {}
-    arrays = (a for a in op.arguments if not a.keyword)
-    values = {a.name: "None" if a.name.removeprefix("gg_") in absent else _drawn(a, sizes) for a in arrays}
-    values |= {name: name for name in graphs}
-    values |= {a.name: str(sizes[a.name]) for a in spec.attributes if a.required}
-    words = [f"{name}={values[name]}" for name in op.signature.parameters if name in values]
-    lines = ["rng = np.random.default_rng(0)", *(f"{name} = {code}" for name, code in graphs.items())]
-    call = f"result = trigraph.{op.name}("
-    joined = f"{call}{', '.join(words)})"
-    if len(joined) > 88:
-        joined = "\n    ".join([call, *(f"{word}," for word in words)]) + "\n)"
-    return "\n".join([*lines, joined])
 
 
 def _summary(name: str) -> str:
