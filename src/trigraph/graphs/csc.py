@@ -109,6 +109,7 @@ class CSC(Immutable):
 
     Examples
     --------
+    >>> from trigraph import CSC
     >>> import numpy as np
     >>> graph = CSC(np.array([0, 2, 3]), np.array([0, 1, 1]))
     >>> graph.num_dst_nodes, graph.num_positions

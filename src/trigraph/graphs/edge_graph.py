@@ -117,6 +117,7 @@ class EdgeGraph(Immutable):
 
     Examples
     --------
+    >>> from trigraph import EdgeGraph
     >>> import numpy as np
     >>> graph = EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)
     >>> graph.reverse_edge

@@ -43,6 +43,7 @@ class Segments(Immutable):
 
     Examples
     --------
+    >>> from trigraph import Segments
     >>> import numpy as np
     >>> triplets = Segments(np.array([1, 0, 1]), 3)
     >>> triplets.offsets, triplets.order

@@ -42,6 +42,7 @@ def basis_embedding(
 
     Examples
     --------
+    >>> from trigraph.torch import basis_embedding
     >>> import torch
     >>> basis_embedding(torch.ones(5, 4), torch.ones(2, 4)).shape
     torch.Size([5, 2])
