@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -174,19 +175,19 @@ def _benchmarks() -> str:
     def number(value: float | None) -> str:
         return f"{float(f'{value:.2g}'):g}" if value else "–"
 
-    header = ("workload", "what one run is", "peer", "memory kept", "default", "trigraph, ms")
-    lines = [
-        (
-            f"`{r.workload}`",
-            r.summary,
-            r.peer,
-            *map(number, r.ratios),
-            number(1e3 * (r.seconds[0] or r.seconds[1] or 0)),
-        )
-        for r in records.rows()
-    ]
+    header = ("workload", "peer", "memory kept", "default", "trigraph, ms")
+    text = ""
+    for group, rows in groupby(records.rows(), lambda row: row.group):
+        lines, summaries = [], {}
+        for row in rows:
+            milliseconds = number(1e3 * (row.seconds[0] or row.seconds[1] or 0))
+            name = "" if row.workload in summaries else f"`{row.workload}`"
+            lines.append((name, row.peer, *map(number, row.ratios), milliseconds))
+            summaries[row.workload] = row.summary
+        text += f"### {group}\n\n{_table(header, lines)}"
+        text += "".join(f"- `{workload}`: {summary}\n" for workload, summary in summaries.items()) + "\n"
     origin = ("record", "machine", "date", "commit", "workloads")
-    return _table(header, lines) + _table(origin, records.origins())
+    return f"{text}### Records\n\n{_table(origin, records.origins())}"
 
 
 def _cases() -> str:
