@@ -92,7 +92,9 @@ def list_reference(app):
 
 
 def refer(app, docname, source):
-    """Make the names in the tables of the reference links to their pages."""
+    """Make names in the tables of the reference, and of operators, links to their pages."""
+    if docname == "operators":
+        source[0] = re.sub(r"^\| `(\w+_(?:fwd|bwd\w*))` \|", r"| {py:obj}`\1 <trigraph.\1>` |", source[0], flags=re.M)
     if docname == "api":
         source[0] = REFERRED.sub(r"| {py:obj}`\1` |", source[0])
         source[0] += "\n```{toctree}\n:hidden:\n\n" + "".join(f"reference/{name}\n" for name in LISTED) + "```\n"
@@ -148,6 +150,24 @@ def read_elsewhere(app, docname, source):
     source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
 
 
+def set_breaks(app, pagename, templatename, context, doctree):
+    """Let names in titles and signatures break after dots and underscores, and no line begin with a formula's comma."""
+
+    def breaking(match):
+        return re.sub(r"([._])(?=\w)", r"\1<wbr>", match[0])
+
+    if "body" not in context:
+        return
+    body = re.sub(
+        r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
+    )
+    if pagename.startswith("reference/"):
+        body = re.sub(r'(?<=<h1>)[^<]*|(?<=<span class="pre">)[^<]*(?=</span></span>)', breaking, body)
+        for page in filter(None, (context.get("next"), context.get("prev"))):
+            page["title"] = re.sub(".+", breaking, page["title"])
+    context["body"] = body
+
+
 def mathml(node, display):
     """Return a formula as MathML; `aligned`, which GitHub knows, is `align*` to the converter."""
     return convert(node.astext().replace("{aligned}", "{align*}"), display=display)
@@ -172,6 +192,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("builder-inited", list_reference)
     app.connect("autodoc-process-docstring", formulas.complete, priority=100)  # before numpydoc
+    app.connect("html-page-context", set_breaks)
     app.connect("source-read", refer)
     app.connect("source-read", add_contents)
     app.connect("source-read", read_elsewhere)

@@ -57,6 +57,7 @@ TUTORIALS = (
     "clients",
 )
 HERE = Path(__file__).parent
+MATHS = (HERE / "maths.md").read_text()
 BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) ?(?P<words>[^>]*?) -->\n).*?(?P<end><!-- end -->)", re.S)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
@@ -94,7 +95,9 @@ def _values(attribute: Attribute) -> str:
 def _definition(spec: Definition) -> str:
     """Return what a section says of one definition."""
     ops = [op for op in OPERATORS.values() if op.definition is spec]
-    text = f"{spec.summary} Source: {spec.source}\n\n"
+    section = re.findall(r"^## (.*)$", MATHS[: MATHS.index(f"<!-- formula: {spec.name}_fwd")], re.M)[-1]
+    anchor = re.sub(r"[^\w -]", "", section.lower()).replace(" ", "-")
+    text = f"{spec.summary} Source: {spec.source} Formulas: [{section}](maths.md#{anchor}).\n\n"
     text += _table(
         ("operator", "arguments", "returns"), ((f"`{op.name}`", f"`{op.signature}`", _returns(op)) for op in ops)
     )
@@ -105,8 +108,7 @@ def _definition(spec: Definition) -> str:
     rows += [(f"`{a.name}`", "attribute", _values(a), "", a.doc) for a in spec.attributes]
     rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
     text += _table(("name", "", "shape", "degree", "meaning"), rows)
-    formulas = [(f"`{op.name}`", f"`{op.formula}`", f"`{op.operations}`") for op in ops]
-    text += _table(("operator", "formula", "floating operations"), formulas)
+    text += f"Floating operations: {', '.join(f'`{op.operations}` ({op.suffix})' for op in ops)}.\n\n"
     for kink in spec.kinks:
         text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
     return text
@@ -184,10 +186,10 @@ def _benchmarks() -> str:
             name = "" if row.workload in summaries else f"`{row.workload}`"
             lines.append((name, row.peer, *map(number, row.ratios), milliseconds))
             summaries[row.workload] = row.summary
-        text += f"### {group}\n\n{_table(header, lines)}"
+        text += f"## {group}\n\n{_table(header, lines)}"
         text += "".join(f"- `{workload}`: {summary}\n" for workload, summary in summaries.items()) + "\n"
     origin = ("record", "machine", "date", "commit", "workloads")
-    return f"{text}### Records\n\n{_table(origin, records.origins())}"
+    return f"{text}## Records\n\n{_table(origin, records.origins())}"
 
 
 def _cases() -> str:
