@@ -63,8 +63,8 @@ COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
 def _cell(text: str) -> str:
-    """Escape what Markdown would read as a column or as emphasis, code left alone but for columns."""
-    return re.sub(r"`[^`]*`|\*", lambda m: m[0] if len(m[0]) > 1 else "\\*", text).replace("|", "\\|")
+    """Escape what Markdown would read as a column or as emphasis; code and words in bold are left alone."""
+    return re.sub(r"`[^`]*`|\*\*[a-z ]+\*\*|\*", lambda m: m[0] if len(m[0]) > 1 else "\\*", text).replace("|", "\\|")
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
