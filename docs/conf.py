@@ -151,18 +151,18 @@ def read_elsewhere(app, docname, source):
 
 
 def set_breaks(app, pagename, templatename, context, doctree):
-    """Let names in titles and signatures break after dots and underscores, and no line begin with a formula's comma."""
+    """Let names in titles and code break between their words, and no line begin with a formula's comma."""
 
     def breaking(match):
-        return re.sub(r"([._])(?=\w)", r"\1<wbr>", match[0])
+        return re.sub(r"([._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
 
     if "body" not in context:
         return
     body = re.sub(
         r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
     )
+    body = re.sub(r'<(h1|span class="pre")>[^<]*', breaking, body)
     if pagename.startswith("reference/"):
-        body = re.sub(r'(?<=<h1>)[^<]*|(?<=<span class="pre">)[^<]*(?=</span></span>)', breaking, body)
         for page in filter(None, (context.get("next"), context.get("prev"))):
             page["title"] = re.sub(".+", breaking, page["title"])
     context["body"] = body

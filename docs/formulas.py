@@ -8,7 +8,8 @@ from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition
 
 # Passages of docs/maths.md, the one place with typeset formulas: from a comment to the next.
 PASSAGE = re.compile(r"<!-- formula: (\w+) -->\n(.*?)(?=<!-- )", re.S)
-PASSAGES: dict[str, str] = dict(PASSAGE.findall((Path(__file__).parent / "maths.md").read_text()))
+MATHS = Path(__file__).parent / "maths.md"
+PASSAGES: dict[str, str] = dict(PASSAGE.findall(MATHS.read_text()))
 MARKUP = re.compile(
     r"\$\$ (?P<display>.*?) \$\$ \(.*?\)|\$(?P<math>[^$]+)\$|\{eq\}`(?P<eq>.*?)`|(?:\*\*)?`(?P<code>[^`]+)`(?:\*\*)?",
     re.S,
@@ -36,8 +37,9 @@ def formulas(definition: Definition, order: int) -> list[str]:
     passages = [PASSAGES[name] for name in names]
     if "polarisation" in passages[-1]:
         passages.append(PASSAGES["polarisation"])
-    text = "\n\n".join([*map(_rst, passages), "Bars, dots and sums over :math:`p`: see :doc:`/maths`."])
-    return ["", *text.splitlines(), ""]
+    letters = ["bars and dots"] * (order > 0) + ["sums over :math:`p`"] * (definition.graph == "csc")
+    explained = [f"Explained in :doc:`/maths`: {', '.join(letters)}."] if letters else []
+    return ["", *"\n\n".join([*map(_rst, passages), *explained]).splitlines(), ""]
 
 
 def complete(app, what, name, obj, options, lines):
@@ -51,6 +53,7 @@ def complete(app, what, name, obj, options, lines):
     if added and "Notes" not in lines:
         lines += ["", "Notes", "-----"]
     if added:
+        app.env.note_dependency(str(MATHS))
         at = lines.index("Notes") + 2
         lines[at:at] = added
     if what == "class" and called:

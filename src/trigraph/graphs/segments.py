@@ -43,8 +43,8 @@ class Segments(Immutable):
 
     Examples
     --------
-    >>> from trigraph import Segments
     >>> import numpy as np
+    >>> from trigraph import Segments
     >>> triplets = Segments(np.array([1, 0, 1]), 3)
     >>> triplets.offsets, triplets.order
     (array([0, 1, 3, 3]), array([1, 0, 2]))
