@@ -200,8 +200,8 @@ def test_generated_examples(name):
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
 def test_formulas_of_the_reference(op):
     """The page of an operator shows a formula of its own order from docs/maths.md; nothing of its Markdown is left."""
-    text = "\n".join(formulas.formulas(op.definition, op.order))
-    own = "\n".join(formulas.formulas(op.definition, op.order - 1)) if op.order else ""
+    text = "\n".join(formulas.formulas(op.order, op.definition))
+    own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
     assert text.count(".. math::") > own.count(".. math::")
     assert not re.search(r"\$|\{eq\}|<!--", text)
 

@@ -91,6 +91,11 @@ def check_calculator(
     Wild, 2011). The error of central differences must fall with the square of the step down to rounding. A jump is a
     difference that does not fall as a scan is refined; a kink is a jump of the forces only.
 
+    See Also
+    --------
+    slopecheck.check_derivatives
+    slopecheck.Result
+
     Examples
     --------
     >>> from ase.build import bulk

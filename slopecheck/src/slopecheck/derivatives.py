@@ -100,6 +100,11 @@ def check_derivatives(
     The error of central differences must fall with the square of the step, below 1e-7 or down to the rounding of the
     function, which is estimated from nearby values (Moré and Wild, 2011). Larger steps may cross kinks.
 
+    See Also
+    --------
+    slopecheck.check_calculator
+    slopecheck.Result
+
     Examples
     --------
     >>> import numpy as np

@@ -581,6 +581,10 @@ def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
         or traced, if a call of it changes anything but buffers in place, or if results, gradients or buffers of the
         program differ from those of the model, which must not detach tensors, disable gradients or use random numbers.
 
+    See Also
+    --------
+    trigraph.torch.nn.Potential
+
     Examples
     --------
     >>> from trigraph.torch import compile_potential

@@ -335,6 +335,10 @@ def add_self_loops(
         If a tensor has the wrong dtype, shape or device, `num_nodes` is not an int >= 0 that the dtype of `edge_index`
         can hold, `fill_value` is an unknown name, or memory for the loops is refused.
 
+    See Also
+    --------
+    trigraph.torch.nn.GATConv
+
     Examples
     --------
     >>> import torch

@@ -38,6 +38,13 @@ class Potential(Module):
     out_channels : int
         Number of outputs of each atom, by default 1.
 
+    See Also
+    --------
+    trigraph.torch.nn.ForceField
+    trigraph.torch.nn.EnergyForcesStress
+    trigraph.torch.compile_potential
+    trigraph.ase.Calculator
+
     Examples
     --------
     >>> import torch
@@ -366,6 +373,10 @@ class ForceField(Module):
     ------
     TypeError
         If `potential` has no `energy_forces_stress`.
+
+    See Also
+    --------
+    trigraph.torch.nn.Potential
 
     Examples
     --------

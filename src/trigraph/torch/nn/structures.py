@@ -86,6 +86,10 @@ class Neighbors(NamedTuple):
     members : CSC
         From the atoms to their structures.
 
+    See Also
+    --------
+    trigraph.torch.nn.Potential
+
     Examples
     --------
     >>> import torch
