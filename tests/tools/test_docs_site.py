@@ -28,7 +28,7 @@ def site(tmp_path_factory):
 
 
 def test_pages_and_names(site):
-    """Every public name has a page; those of operators have an example, those of tutorials pictures."""
+    """Every public name has a page; those of operators have formula, example and links, those of tutorials pictures."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
     names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name)) and name != "verify"]
@@ -37,14 +37,17 @@ def test_pages_and_names(site):
     for name in names:
         assert f'id="{name}"' in (site / "reference" / f"{name}.html").read_text()
     for name in OPERATORS:
-        assert "default_rng" in (site / "reference" / f"trigraph.{name}.html").read_text()
+        page = (site / "reference" / f"trigraph.{name}.html").read_text()
+        assert '<div class="formula"><math' in page
+        assert "&gt;&gt;&gt; " in page
+        assert f'href="trigraph.torch.{OPERATORS[name].definition.name}.html' in page
     for name in TUTORIALS:
         assert f"images/sphx_glr_{name}_001" in (site / "tutorials" / f"{name}.html").read_text()
 
 
 def test_formulas(site):
     """Formulas are MathML with the expected letters, without errors of the converter."""
-    text, source = (site / "maths.html").read_text(), (ROOT / "docs" / "maths.md").read_text()
+    text, source = (site / "maths.html").read_text().replace("<wbr>", ""), (ROOT / "docs" / "maths.md").read_text()
     formulas = re.findall("<math.*?</math>", text, re.DOTALL)
     displayed = re.findall(r"^\$\$", source, re.MULTILINE)
     assert text.count('class="eqno"') == len(displayed) > 20

@@ -91,11 +91,18 @@ def check_calculator(
     Wild, 2011). The error of central differences must fall with the square of the step down to rounding. A jump is a
     difference that does not fall as a scan is refined; a kink is a jump of the forces only.
 
+    See Also
+    --------
+    slopecheck.check_derivatives
+    slopecheck.Result
+
     Examples
     --------
     >>> from ase.build import bulk
     >>> from ase.calculators.emt import EMT
-    >>> left_out = {kind: "an example" for kind in KINDS if kind not in ("forces", "stress")}
+    >>> from slopecheck import check_calculator
+    >>> from slopecheck.calculators import KINDS
+    >>> left_out = {kind: "an example" for kind in KINDS.keys() - {"forces", "stress"}}
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
     """

@@ -100,10 +100,18 @@ def check_derivatives(
     The error of central differences must fall with the square of the step, below 1e-7 or down to the rounding of the
     function, which is estimated from nearby values (Moré and Wild, 2011). Larger steps may cross kinks.
 
+    See Also
+    --------
+    slopecheck.check_calculator
+    slopecheck.Result
+
     Examples
     --------
-    >>> result = check_derivatives(lambda x: x**2, (np.arange(1.0, 4.0),), order=1, vjp=lambda x, g: (2 * x[0] * g[0],))
-    >>> result.passed
+    >>> import numpy as np
+    >>> from slopecheck import check_derivatives
+    >>> x = np.arange(1.0, 4.0)
+    >>> square, product = lambda x: x**2, lambda x, g: (2 * x[0] * g[0],)
+    >>> check_derivatives(square, (x,), order=1, vjp=product).passed
     True
     """
     result = result_of(function, inputs, order, framework, vjp, skip, timeout, seed)

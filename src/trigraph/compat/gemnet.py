@@ -112,6 +112,14 @@ def basis_embedding(
     -------
     array or tuple of two arrays
         As there, padded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trigraph.compat.gemnet import basis_embedding
+    >>> basis_embedding(np.array([[0.5, 1.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([[2.5],
+           [5.5]])
     """
     owner = "basis_embedding"
     _check_basis(weight, rad_basis, sph_basis, idx_rad_inner, idx_sph_inner)
@@ -194,6 +202,15 @@ def interaction_bilinear(
     Returns
     -------
     array, shape (num_edges, emb_out) or (agg2_out_size, emb_out)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trigraph.compat.gemnet import interaction_bilinear
+    >>> basis = np.ones((1, 2, 2)), np.ones((1, 2, 3))  # one edge of three triplets
+    >>> weight, m, edge = np.ones((1, 2)), np.ones((3, 1)), np.zeros(3, int)
+    >>> interaction_bilinear(weight, basis, m, edge, np.arange(3))
+    array([[12.]])
     """
     owner = "interaction_bilinear"
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:

@@ -118,6 +118,8 @@ def segment_csr(
 
     Examples
     --------
+    >>> import torch
+    >>> from trigraph.compat.neuralop import segment_csr
     >>> segment_csr(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 2, 2, 3]), "sum")
     tensor([[3.],
             [0.],

@@ -56,6 +56,17 @@ def partition(
     ------
     TypeError, ValueError
         On all ranks, if an argument is wrong on one or differs between ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> from trigraph import CSC, distributed
+    >>> graph = CSC.from_coo(np.array([0, 1, 1]), np.array([1, 0, 1]))
+    >>> part = distributed.partition(graph, MPI.COMM_WORLD)  # of one rank: all of the graph
+    >>> distributed.agg_weighted_n2n_fwd(np.ones((2, 1)), None, part).output_embedding
+    array([[1.],
+           [2.]])
     """
     comm = _own_communicator(comm)
     with agreement(comm, ("the call", "partition")) as facts:
@@ -114,6 +125,17 @@ def partition_pieces(
     ------
     TypeError, ValueError
         On all ranks, if an argument is wrong on one or differs between ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> from trigraph import CSC, distributed
+    >>> piece = np.array([0, 1, 1]), np.array([1, 0, 1])  # sources, destinations
+    >>> part = distributed.partition_pieces(CSC, [piece], MPI.COMM_WORLD, num_nodes=2)
+    >>> distributed.agg_weighted_n2n_fwd(np.ones((2, 1)), None, part).output_embedding
+    array([[1.],
+           [2.]])
     """
     comm = _own_communicator(comm)
     int64, outputs = np.dtype(np.int64), None

@@ -20,6 +20,12 @@ def blocks(number: int, parts: int) -> np.ndarray:
     -------
     int64 array, shape (number,)
         Part of each node.
+
+    Examples
+    --------
+    >>> from trigraph.distributed.owners import blocks
+    >>> blocks(5, 2)
+    array([0, 0, 0, 1, 1])
     """
     return np.arange(number) * parts // max(number, 1)
 
@@ -38,6 +44,12 @@ def bisection(positions: Any, parts: int) -> np.ndarray:
     -------
     int64 array, shape (number,)
         Part of each node.
+
+    Examples
+    --------
+    >>> from trigraph.distributed.owners import bisection
+    >>> bisection([[0.0, 0.0], [3.0, 1.0], [1.0, 0.0], [2.0, 1.0]], 2)
+    array([0, 1, 0, 1])
     """
     positions = np.asarray(positions, np.float64)
     owners = np.zeros(len(positions), np.int64)

@@ -81,10 +81,29 @@ def basis_embedding_fwd(
     TypeError, ValueError
         As for ``basis_embedding_radial_fwd``, ``basis_embedding_spherical_fwd`` and ``basis_embedding_triplets_fwd``.
 
+    See Also
+    --------
+    trigraph.basis_embedding_bwd
+    trigraph.basis_embedding_bwd2
+    trigraph.basis_embedding_radial_fwd
+    trigraph.basis_embedding_spherical_fwd
+    trigraph.basis_embedding_triplets_fwd
+    trigraph.torch.basis_embedding
+    trigraph.torch.nn.BasisEmbedding
+
     Notes
     -----
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; fairchem's BasisEmbedding. The product with `weight`
     of rank 3 has the memory order (num_spherical, interm) and is reshaped, not transposed: checkpoints depend on it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import trigraph
+    >>> basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])
+    >>> trigraph.basis_embedding_fwd(basis, w)
+    array([[2.5],
+           [5.5]])
     """
     form = form_of("basis_embedding_fwd", weight, sph_basis, triplets)
     function = FUNCTIONS[f"basis_embedding_{form}_fwd"]
@@ -120,6 +139,24 @@ def basis_embedding_bwd(
     -------
     BasisEmbeddingBwd
         Derivatives with respect to `rad_basis`, `weight` and `sph_basis`.
+
+    See Also
+    --------
+    trigraph.basis_embedding_fwd
+    trigraph.basis_embedding_bwd2
+    trigraph.basis_embedding_radial_bwd
+    trigraph.basis_embedding_spherical_bwd
+    trigraph.basis_embedding_triplets_bwd
+    trigraph.torch.basis_embedding
+    trigraph.torch.nn.BasisEmbedding
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import trigraph
+    >>> basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])
+    >>> trigraph.basis_embedding_bwd(np.ones((2, 1)), basis, w).weight
+    array([[4., 6.]])
     """
     arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
     return _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, backend)
@@ -152,6 +189,25 @@ def basis_embedding_bwd2(
     -------
     BasisEmbeddingBwd2
         Derivatives with respect to `grad_rad_W1`, `rad_basis`, `weight` and `sph_basis`.
+
+    See Also
+    --------
+    trigraph.basis_embedding_fwd
+    trigraph.basis_embedding_bwd
+    trigraph.basis_embedding_radial_bwd2
+    trigraph.basis_embedding_spherical_bwd2
+    trigraph.basis_embedding_triplets_bwd2
+    trigraph.torch.basis_embedding
+    trigraph.torch.nn.BasisEmbedding
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import trigraph
+    >>> basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])
+    >>> g = np.ones((2, 1))
+    >>> trigraph.basis_embedding_bwd2(basis**2, None, None, g, basis, w).weight
+    array([[10., 20.]])
     """
     arrays = {"gg_rad_basis": gg_rad_basis, "gg_weight": gg_weight, "gg_sph_basis": gg_sph_basis}
     arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}

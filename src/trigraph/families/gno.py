@@ -34,6 +34,19 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     ------
     TypeError, ValueError
         If the arrays differ in kind or dtype, or their shapes do not fit.
+
+    See Also
+    --------
+    trigraph.unpack_gno_params
+    trigraph.gno_message_fwd
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import trigraph
+    >>> U, b_u = np.array([[0.5, -0.5]]), np.array([1.0])
+    >>> trigraph.pack_gno_params(U, b_u, np.array([[2.0]]), np.array([3.0]))
+    array([ 0.5, -0.5,  1. ,  2. ,  3. ])
     """
     arrays = {"U": (U, 2), "b_u": (b_u, 1), "V": (V, 2), "b_v": (b_v, 1)}
     kind = array_kind(U)
@@ -75,6 +88,19 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     TypeError, ValueError
         If `params` is not a one-dimensional array, a size is not an int >= 1, or hidden = (len(params) - F)/(d + 1 + F)
         is not an integer >= 1.
+
+    See Also
+    --------
+    trigraph.pack_gno_params
+    trigraph.gno_message_fwd
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import trigraph
+    >>> params = np.array([0.5, -0.5, 1.0, 2.0, 3.0])
+    >>> trigraph.unpack_gno_params(params, d=2, f_in=1, f_out=1).U
+    array([[ 0.5, -0.5]])
     """
     if array_kind(params) is None:
         raise TypeError(

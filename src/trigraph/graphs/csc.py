@@ -110,6 +110,7 @@ class CSC(Immutable):
     Examples
     --------
     >>> import numpy as np
+    >>> from trigraph import CSC
     >>> graph = CSC(np.array([0, 2, 3]), np.array([0, 1, 1]))
     >>> graph.num_dst_nodes, graph.num_positions
     (2, 3)

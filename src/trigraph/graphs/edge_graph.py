@@ -118,6 +118,7 @@ class EdgeGraph(Immutable):
     Examples
     --------
     >>> import numpy as np
+    >>> from trigraph import EdgeGraph
     >>> graph = EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)
     >>> graph.reverse_edge
     array([2, 3, 0, 1])

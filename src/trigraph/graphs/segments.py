@@ -44,6 +44,7 @@ class Segments(Immutable):
     Examples
     --------
     >>> import numpy as np
+    >>> from trigraph import Segments
     >>> triplets = Segments(np.array([1, 0, 1]), 3)
     >>> triplets.offsets, triplets.order
     (array([0, 1, 3, 3]), array([1, 0, 2]))

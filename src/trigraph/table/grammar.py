@@ -137,6 +137,20 @@ class Restriction:
 
 
 @dataclass(frozen=True)
+class Example:
+    """Calls with small numbers, which docstrings show and tests run.
+
+    The derivatives take the forward's outputs as their gradients. The second order takes the square of its first input
+    as the cotangent of that, and no other.
+    """
+
+    lines: tuple[str, ...]  # assign the arguments, in NumPy
+    arguments: str  # of the forward, separated by commas
+    # What is printed, by suffix of the operator; for "torch", the gradient of the output's sum in the first argument.
+    prints: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Definition:
     """One differentiable operator."""
 
@@ -149,6 +163,8 @@ class Definition:
     outputs: tuple[Array, ...]
     terms: str  # number of terms of the longest sum in any output or derivative (accuracy rule)
     operations: tuple[str, str, str]  # floating-point operations of fwd, bwd and bwd2; a multiply-add counts as two
+    example: Example
+    layers: tuple[str, ...] = ()  # classes of `trigraph.torch.nn` that call it
     attributes: tuple[Attribute, ...] = ()
     graph: str | None = None  # key of :data:`GRAPHS`
     kinks: tuple[Kink, ...] = ()
@@ -216,6 +232,11 @@ class Operator:
     def family(self) -> str:
         """File name of the operator in every backend."""
         return self.definition.family
+
+    @property
+    def suffix(self) -> str:
+        """What its name has after the definition's."""
+        return self.name.removeprefix(f"{self.definition.name}_")
 
     @lazy
     def graph(self) -> GraphKind | None:

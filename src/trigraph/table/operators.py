@@ -14,7 +14,7 @@ from collections import namedtuple
 from functools import cache
 from typing import Any
 
-from trigraph.table.grammar import Array, Attribute, Definition, Kink, Operator, Restriction
+from trigraph.table.grammar import Array, Attribute, Definition, Example, Kink, Operator, Restriction
 
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fast index of the kernel.")
@@ -30,6 +30,8 @@ ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
 # Of the table of zeros of the Bessel functions, and of the powers in the envelope.
 BESSEL_MAXIMA = (("num_radial", 16), ("num_spherical", 8), ("envelope_exponent", 16))
 HEADS = "num_heads*dim_head"
+# Of examples: three edges between two nodes.
+SMALL_GRAPH = "graph = trigraph.CSC.from_coo(np.array([0, 1, 1]), np.array([1, 0, 1]))"
 BILINEAR_TERMS = (
     "(num_triplets*num_spherical*emb_in+num_edges*num_spherical*interm*emb_in+num_outputs*interm*emb_in*emb_out)"
 )
@@ -74,6 +76,19 @@ DEFINITIONS: tuple[Definition, ...] = (
             "2*num_edges*hidden*(3*d+2*f_in*f_out)",
             "2*num_edges*hidden*(8*d+5*f_in*f_out)",
         ),
+        example=Example(
+            (
+                "coords = np.array([[1.0, 2.0], [0.0, 4.0]])",
+                "params = np.array([0.5, -0.5, 1.0, 2.0, 3.0])  # U, b_u, V, b_v",
+            ),
+            "coords, params, 1, 1",
+            {
+                "fwd": "array([[4.],\n       [3.]])",
+                "bwd": "array([[ 4., -4.],\n       [ 0.,  0.]])",
+                "bwd2": "array([ 8., 32.,  0., -6.,  0.])",
+                "torch": "tensor([[ 1., -1.],\n        [ 0.,  0.]])",
+            },
+        ),
     ),
     Definition(
         name="gno_aggregate",
@@ -92,6 +107,20 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="csc",
         terms="num_positions*f_in+f_out",
         operations=("2*num_positions*f_in*f_out", "4*num_positions*f_in*f_out", "8*num_positions*f_in*f_out"),
+        example=Example(
+            (
+                SMALL_GRAPH,
+                "x = np.array([[1.0], [2.0]])",
+                "kernel = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]])",
+            ),
+            "x, kernel, graph, 1, 2",
+            {
+                "fwd": "array([[0., 2.],\n       [5., 6.]])",
+                "bwd": "array([[ 5.],\n       [30.]])",
+                "bwd2": "array([[ 5.,  6.],\n       [ 0.,  8.],\n       [20., 24.]])",
+                "torch": "tensor([[1.],\n        [6.]])",
+            },
+        ),
     ),
     Definition(
         name="gno_message",
@@ -116,6 +145,21 @@ DEFINITIONS: tuple[Definition, ...] = (
             "2*num_positions*hidden*(3*d+3*f_in)+4*num_dst_nodes*(hidden+1)*f_in*f_out",
             "2*num_positions*hidden*(8*d+8*f_in)+10*num_dst_nodes*(hidden+1)*f_in*f_out",
         ),
+        example=Example(
+            (
+                SMALL_GRAPH,
+                "x, coords = np.array([[1.0], [2.0]]), np.array([[1.0], [2.0], [-1.0]])",
+                "params = np.array([1.0, 0.5, 2.0, 3.0])  # U, b_u, V, b_v",
+            ),
+            "x, coords, params, graph, 1, 1",
+            {
+                "fwd": "array([[16.],\n       [12.]])",
+                "bwd": "array([[ 72.],\n       [164.]])",
+                "bwd2": "array([280., 152., 178., 124.])",
+                "torch": "tensor([[ 6.],\n        [11.]])",
+            },
+        ),
+        layers=("GNOLayer",),
     ),
     Definition(
         name="radial_basis",
@@ -152,6 +196,17 @@ DEFINITIONS: tuple[Definition, ...] = (
         maxima=BESSEL_MAXIMA,
         terms="num_edges+num_radial*(num_spherical+1)",
         operations=_times(RADIAL_TERMS, 30, 40, 60),
+        example=Example(
+            ("dist, freq = np.array([0.25, 0.6]), np.pi * np.array([1.0, 2.0])",),
+            "dist, freq, 2",
+            {
+                "fwd": "array([[ 2.81647226,  3.98309326],\n       [ 1.08516411, -0.6706683 ]])",
+                "bwd": "array([-6772.52670754,   -94.47547956])",
+                "bwd2": "array([-0.94763288, -2.57627019])",
+                "torch": "tensor([-18.9802,  -8.8640])",
+            },
+        ),
+        layers=("RadialBasis", "DimeNetPlusPlus"),
     ),
     Definition(
         name="agg_edge_to_edge",
@@ -210,6 +265,31 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "weights: bwd_weights(sbf_rad := gg_sbf_rad) + bwd_weights(embedding := gg_embedding), vec constant",
             ),
         ),
+        example=Example(
+            (
+                "graph = trigraph.EdgeGraph(np.array([0, 1, 2]), np.array([1, 2, 0]), 3)",
+                "vec = np.array([[2.0, 1.0, 0.0], [2.0, 2.0, 2.0], [1.0, 2.0, 0.0]])",
+                "basis, x, w = np.ones((3, 2)), np.ones((3, 1)), np.ones((3, 1))",
+            ),
+            "vec, basis, x, w, graph, 2, 1",
+            {
+                "fwd": "array([[0.6729768 ],\n       [0.66056467],\n       [0.66056467]])",
+                "bwd": (
+                    "array([[-0.0561251 ,  0.1122502 ,  0.08333461],\n"
+                    "       [ 0.04166731,  0.04166731, -0.08333461],\n"
+                    "       [ 0.1122502 , -0.0561251 ,  0.08333461]])"
+                ),
+                "bwd2": "array([[ 0.       ],\n       [-0.2245004],\n       [-0.2245004]])",
+                "bwd2_grad": "array([[0.6729768 ],\n       [0.66056467],\n       [0.66056467]])",
+                "bwd2_main": "array([[0.56252696],\n       [0.76306219],\n       [1.32558914]])",
+                "torch": (
+                    "tensor([[-0.0839,  0.1677,  0.1262],\n"
+                    "        [ 0.0631,  0.0631, -0.1262],\n"
+                    "        [ 0.1677, -0.0839,  0.1262]])"
+                ),
+            },
+        ),
+        layers=("InteractionBlock", "DimeNetPlusPlus"),
     ),
     Definition(
         name="mha_gat_n2n",
@@ -286,6 +366,20 @@ DEFINITIONS: tuple[Definition, ...] = (
             {"activation": "LeakyReLU", "concat_heads": False, "negative_slope": 0.01},
             {"activation": "tanh", "concat_heads": False},
         ),
+        example=Example(
+            (
+                SMALL_GRAPH,
+                "x, w = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([-1.0, 1.0, 0.0, -0.25])",
+            ),
+            "x, x, w, graph, 1",
+            {
+                "fwd": "array([[3.        , 5.        ],\n       [2.37994896, 4.06992344]])",
+                "bwd": "array([[ 1.46384023,  0.53578481],\n       [ 1.01212746, 11.4381199 ]])",
+                "bwd2": "array([35.06719747, 92.97673916,  2.67720301,  4.46200501])",
+                "torch": "tensor([[0.5239, 0.0961],\n        [0.6204, 2.5456]])",
+            },
+        ),
+        layers=("GATConv",),
     ),
     Definition(
         name="agg_weighted_n2n",
@@ -340,6 +434,20 @@ DEFINITIONS: tuple[Definition, ...] = (
             {"op": "mean", "mean_by": "weight", "edge_weight": None},
             {"op": "max", "edge_weight": None},
         ),
+        example=Example(
+            (
+                SMALL_GRAPH,
+                "x, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, 1.0, 2.0])",
+            ),
+            "x, w, graph",
+            {
+                "fwd": "array([[3. , 4. ],\n       [6.5, 9. ]])",
+                "bwd": "array([[ 3.25,  4.5 ],\n       [16.  , 22.  ]])",
+                "bwd2": "array([ 42.5,  91. , 202.5])",
+                "torch": "tensor([[0.5000, 0.5000],\n        [3.0000, 3.0000]])",
+            },
+        ),
+        layers=("WeightedConv",),
     ),
     Definition(
         name="basis_embedding_radial",
@@ -356,6 +464,17 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("rad_W1", "num_edges interm", "Embedded basis of each edge."),),
         terms="num_edges+num_radial+interm",
         operations=_times("num_edges*num_radial*interm", 2, 4, 8),
+        example=Example(
+            ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
+            "basis, w",
+            {
+                "fwd": "array([[2.5],\n       [5.5]])",
+                "bwd": "array([[1.25, 2.5 ],\n       [2.75, 5.5 ]])",
+                "bwd2": "array([[52., 98.]])",
+                "torch": "tensor([[0.5000, 1.0000],\n        [0.5000, 1.0000]])",
+            },
+        ),
+        layers=("BasisEmbedding",),
     ),
     Definition(
         name="basis_embedding_spherical",
@@ -372,6 +491,17 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge."),),
         terms="num_edges+num_radial+interm*num_spherical",
         operations=_times("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
+        example=Example(
+            ("basis, w = np.array([[2.0]]), np.arange(4.0).reshape(1, 2, 2)",),
+            "basis, w",
+            {
+                "fwd": "array([[[0., 2.],\n        [4., 6.]]])",
+                "bwd": "array([[28.]])",
+                "bwd2": "array([[[ 0.,  8.],\n        [16., 24.]]])",
+                "torch": "tensor([[6.]])",
+            },
+        ),
+        layers=("BasisEmbedding",),
     ),
     Definition(
         name="basis_embedding_triplets",
@@ -393,6 +523,21 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="triplets",
         terms="num_triplets+num_edges+num_radial+interm*num_spherical",
         operations=_times("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+        example=Example(
+            (
+                "triplets = trigraph.Segments(np.array([1, 0, 1]), 2)",
+                "basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(4.0).reshape(2, 2, 1)",
+                "sph = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])",
+            ),
+            "basis, w, sph, triplets",
+            {
+                "fwd": "array([[ 8.],\n       [ 7.],\n       [23.]])",
+                "bwd": "array([[  7.,  21.],\n       [ 23., 131.]])",
+                "bwd2": "array([[ 256.,  456.],\n       [  56.,   91.],\n       [ 736., 1311.]])",
+                "torch": "tensor([[1., 3.],\n        [1., 7.]])",
+            },
+        ),
+        layers=("BasisEmbedding",),
     ),
     Definition(
         name="interaction_bilinear",
@@ -416,6 +561,21 @@ DEFINITIONS: tuple[Definition, ...] = (
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
         operations=_times(BILINEAR_TERMS, 2, 6, 24),
         settings=({"atoms": None, "idx_in": None}, {}, {"atoms": None}, {"idx_in": None}),
+        example=Example(
+            (
+                "triplets = trigraph.Segments(np.array([0, 0]), 1)",
+                "basis, sph = np.array([[[1.0, 2.0]]]), np.array([[1.0, 0.0], [0.5, 1.0]])",
+                "m, w = np.array([[1.0], [2.0]]), np.array([[2.0]])",
+            ),
+            "basis, sph, m, w, triplets",
+            {
+                "fwd": "array([[12.]])",
+                "bwd": "array([[[48., 48.]]])",
+                "bwd2": "array([[120.]])",
+                "torch": "tensor([[[4., 4.]]])",
+            },
+        ),
+        layers=("EfficientInteractionBilinear",),
     ),
 )
 

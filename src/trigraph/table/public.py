@@ -5,9 +5,10 @@ Only the standard library is used here: the build writes type stubs from this mo
 
 import inspect
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trigraph.table.grammar import Argument, Operator
+from trigraph.table.grammar import Argument, Definition, Operator
 
 # The module with the functions of each backend, and the kind of arrays it takes.
 BACKENDS: dict[str, tuple[str, str]] = {
@@ -89,13 +90,55 @@ def _raises(op: Operator) -> list[str]:
     return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indented(text)))]
 
 
+def _see_also(definition: Definition, *names: str) -> list[str]:
+    """Return the section with related functions, and the layers of a definition."""
+    layers = (f"torch.nn.{layer}" for layer in definition.layers)
+    return ["", "See Also", "--------", *(f"trigraph.{name}" for name in (*names, *layers))]
+
+
+def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
+    """Return the section with an example and what its last statement prints."""
+    lines = "\n".join(
+        f">>> {s}" if len(s) < 85 else textwrap.fill(s, 88, initial_indent=">>> ", subsequent_indent="...     ")
+        for s in (*heads, *statements)
+    )
+    return ["", "Examples", "--------", lines, printed]
+
+
+def _call_example(op: Operator) -> list[str]:
+    """Return an example of the function in `trigraph`."""
+    spec, example = op.definition, op.definition.example
+    forward = Operator(f"{spec.name}_fwd", 0, spec)
+    given = dict(zip(forward.parameters, example.arguments.split(", "), strict=False))
+    cotangents = [a.name for a in op.arguments if a.name.startswith("gg_")]
+    given |= dict.fromkeys(cotangents, "None") | {n: f"{given[n[3:]]}**2" for n in cotangents[:1]}
+    given |= {f"grad_{a.name}": "y" if forward.single else f"y.{a.name}" for a in spec.outputs}
+    words = ", ".join(given[name] for name in op.parameters if name in given)
+    field = op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
+    statements = [*example.lines, f"trigraph.{op.name}({words}){'' if op.single else f'.{field}'}"]
+    if any(name.startswith("grad_") for name in op.parameters):
+        statements.insert(-1, f"y = trigraph.{forward.name}({example.arguments})")
+    return _example(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
+
+
+def _torch_example(op: Operator) -> list[str]:
+    """Return an example of the function in `trigraph.torch`: a gradient."""
+    example = op.definition.example
+    first = example.arguments.partition(",")[0]
+    call = f"trigraph.torch.{op.definition.name}({example.arguments}){'' if op.single else f'.{op.fields[0].name}'}"
+    statements = [line.replace("np.array", "torch.tensor").replace("np.", "torch.") for line in example.lines]
+    statements.append(f"torch.func.grad(lambda {first}: {call}.sum())({first})")
+    return _example(("import torch, trigraph.torch",), statements, example.prints["torch"])
+
+
 def docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph`."""
     spec = op.definition
     of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
     part = "Part of the vector" if op.restriction else "Vector"
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
-    lines += ["Formula::", "", *_indented(op.formula), "", "Parameters", "----------"]
+    formula = [line for statement in op.formula.split("; ") for line in wrapped(statement, "    ", "        ")]
+    lines += ["Formula::", "", *formula, "", "Parameters", "----------"]
     described = {a.name: _described(a.name, _kind(a), _doc(a)) for a in op.arguments}
     if op.graph:
         for graph in op.graph.arguments:
@@ -117,13 +160,16 @@ def docstring(op: Operator) -> str:
     lines += ["", "Returns", "-------"]
     for f in op.fields:
         lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
+    others = [f"{spec.name}_{suffix}" for suffix in spec.example.prints if suffix not in (op.suffix, "torch")]
     lines += [
         *_raises(op),
+        *_see_also(spec, *others, f"torch.{spec.name}"),
         "",
         "Notes",
         "-----",
         *([] if op.single else ["The result is a NamedTuple with these fields."]),
         *wrapped(f"Source: {spec.source}"),
+        *_call_example(op),
     ]
     return "\n".join(lines)
 
@@ -154,10 +200,12 @@ def torch_docstring(op: Operator) -> str:
         "TypeError, ValueError, MemoryError, ImportError",
         f"    As for `trigraph.{op.name}`. Also TypeError for a tensor that is not dense (torch.strided), and",
         "    ValueError for a device that is not a CPU or CUDA device, or for `out` in a call that is differentiated.",
+        *_see_also(spec, op.name),
         "",
         "Notes",
         "-----",
         *wrapped(f"Source: {spec.source}"),
+        *_torch_example(op),
     ]
     return "\n".join(lines)
 

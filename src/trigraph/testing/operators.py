@@ -91,6 +91,7 @@ def verify(
 
     Examples
     --------
+    >>> from trigraph.testing import verify
     >>> def basis_embedding_radial(rad_basis, weight):
     ...     return rad_basis @ weight.T
     >>> verify(basis_embedding_radial, framework="torch").passed

@@ -3,6 +3,7 @@
 They require hypothesis (extra ``testing``). Graphs shrink to few nodes and edges.
 
 >>> from hypothesis import given
+>>> from trigraph.testing.strategies import csc
 >>> @given(csc())
 ... def test_something(graph):
 ...     assert graph.num_positions >= 0

@@ -383,7 +383,8 @@ def convert(model: Module) -> Conversion:
 
     Examples
     --------
-    >>> import torch_geometric.nn
+    >>> import torch, torch_geometric.nn
+    >>> from trigraph.torch import convert
     >>> model = torch.nn.ModuleList([torch_geometric.nn.GATConv(4, 2)])
     >>> conversion = convert(model)
     >>> conversion.replaced[0].note

@@ -40,9 +40,15 @@ def basis_embedding(
     TypeError, ValueError, MemoryError, ImportError, RuntimeError
         As for ``basis_embedding_radial``, ``basis_embedding_spherical`` and ``basis_embedding_triplets``.
 
+    See Also
+    --------
+    trigraph.basis_embedding_fwd
+    trigraph.torch.nn.BasisEmbedding
+
     Examples
     --------
     >>> import torch
+    >>> from trigraph.torch import basis_embedding
     >>> basis_embedding(torch.ones(5, 4), torch.ones(2, 4)).shape
     torch.Size([5, 2])
     """

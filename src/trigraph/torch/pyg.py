@@ -58,6 +58,14 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     NotImplementedError
         If `aggr`, `flow` or `decomposed_layers` are given, with other values than the default ones, or if
         `negative_slope` is negative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trigraph.torch.pyg import GATConv
+    >>> layer = GATConv(4, 2, heads=3)
+    >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 6])
     """
 
     # Explainers replace the messages of this one; a derived class would inherit one that GATConv has compiled.

@@ -580,6 +580,16 @@ def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
         If torch refuses the options. In the first call, if torch finds no C++ compiler, if the model cannot be copied
         or traced, if a call of it changes anything but buffers in place, or if results, gradients or buffers of the
         program differ from those of the model, which must not detach tensors, disable gradients or use random numbers.
+
+    See Also
+    --------
+    trigraph.torch.nn.Potential
+
+    Examples
+    --------
+    >>> from trigraph.torch import compile_potential
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> model = compile_potential(DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4))
     """
     if not isinstance(model, Potential):
         raise TypeError(f"compile_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")

@@ -57,6 +57,19 @@ class RadialBasis(Module):
     ------
     TypeError, ValueError
         If an argument is of the wrong type or out of range.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; PyTorch Geometric's layer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trigraph.torch.nn import RadialBasis
+    >>> basis = RadialBasis(num_radial=3, num_spherical=2, cutoff=4.0)
+    >>> basis(torch.tensor([1.0, 1.5])).rbf.detach()
+    tensor([[ 2.8165,  3.9831,  2.8165],
+            [ 2.3749,  1.8177, -0.9837]])
     """
 
     def __init__(
@@ -165,6 +178,21 @@ class InteractionBlock(Module):
     ------
     TypeError, ValueError
         If `act` is neither a callable nor the name of an activation.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; PyTorch Geometric's block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trigraph import EdgeGraph
+    >>> from trigraph.torch.nn import InteractionBlock
+    >>> graph = EdgeGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]), 3)
+    >>> block = InteractionBlock(8, 4, 4, 2, 3, 1, 1, "swish")
+    >>> rbf, sbf_rad, vec = torch.ones(3, 3), torch.ones(3, 6), torch.eye(3)
+    >>> block(torch.ones(3, 8), rbf, sbf_rad, vec, graph).shape
+    torch.Size([3, 8])
     """
 
     def __init__(
@@ -314,6 +342,17 @@ class DimeNetPlusPlus(Potential):
     -----
     The sum over the edges k -> j that meet the edge j -> i excludes only its reverse edge. PyG excludes every edge with
     k = i, which is equivalent without periodic images; with them, a cell and its supercell would differ.
+
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4)
+    >>> pos = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    >>> model.energy_forces_stress(torch.tensor([8, 1, 1]), pos).forces.shape
+    torch.Size([3, 3])
     """
 
     def __init__(

@@ -334,6 +334,18 @@ def add_self_loops(
     TypeError, ValueError, MemoryError
         If a tensor has the wrong dtype, shape or device, `num_nodes` is not an int >= 0 that the dtype of `edge_index`
         can hold, `fill_value` is an unknown name, or memory for the loops is refused.
+
+    See Also
+    --------
+    trigraph.torch.nn.GATConv
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trigraph.torch.nn import add_self_loops
+    >>> add_self_loops(torch.tensor([[0, 1, 1], [1, 0, 1]]))[0]
+    tensor([[0, 1, 0, 1],
+            [1, 0, 0, 1]])
     """
     check_edge_index("add_self_loops", edge_index)
     if edge_attr is not None and not isinstance(edge_attr, torch.Tensor):

@@ -104,6 +104,8 @@ class GATConv(torch.nn.Module):
 
     Examples
     --------
+    >>> import torch
+    >>> from trigraph.torch.nn import GATConv
     >>> layer = GATConv(4, 2, heads=3)
     >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
     torch.Size([3, 6])

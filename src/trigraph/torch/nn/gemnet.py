@@ -129,6 +129,8 @@ class BasisEmbedding(torch.nn.Module):
 
     Examples
     --------
+    >>> import torch
+    >>> from trigraph.torch.nn import BasisEmbedding
     >>> layer = BasisEmbedding(4, 2)
     >>> layer(torch.ones(5, 4)).shape
     torch.Size([5, 2])
@@ -258,9 +260,13 @@ class EfficientInteractionBilinear(torch.nn.Module):
 
     Examples
     --------
-    >>> embed, interact = BasisEmbedding(4, 2, 3, padded=False), EfficientInteractionBilinear(6, 2, 7)
+    >>> import torch
+    >>> from trigraph.torch.nn import BasisEmbedding, EfficientInteractionBilinear
+    >>> embed = BasisEmbedding(4, 2, 3, padded=False)
+    >>> interact = EfficientInteractionBilinear(6, 2, 7)
     >>> edge, number = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
-    >>> basis = embed(torch.ones(2, 4), torch.ones(3, 3), idx_sph_outer=edge, idx_sph_inner=number)
+    >>> rad, sph = torch.ones(2, 4), torch.ones(3, 3)
+    >>> basis = embed(rad, sph, idx_sph_outer=edge, idx_sph_inner=number)
     >>> interact(basis, torch.ones(3, 6), edge).shape
     torch.Size([2, 7])
     """

@@ -52,6 +52,8 @@ class GNOLayer(torch.nn.Module):
 
     Examples
     --------
+    >>> import torch
+    >>> from trigraph.torch.nn import GNOLayer
     >>> layer = GNOLayer(4, 2, coord_dim=3, hidden=8, activation=torch.nn.ReLU())
     >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]]), torch.ones(2, 3)).shape
     torch.Size([3, 2])

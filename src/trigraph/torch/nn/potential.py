@@ -38,16 +38,25 @@ class Potential(Module):
     out_channels : int
         Number of outputs of each atom, by default 1.
 
+    See Also
+    --------
+    trigraph.torch.nn.ForceField
+    trigraph.torch.nn.EnergyForcesStress
+    trigraph.torch.compile_potential
+    trigraph.ase.Calculator
+
     Examples
     --------
+    >>> import torch
+    >>> from trigraph.torch.nn import Potential
     >>> class Springs(Potential):
     ...     cutoff = 3.0
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.stiffness = torch.nn.Parameter(torch.tensor(2.0))
     ...     def atoms_of_vectors(self, z, vec, neighbors):
-    ...         distance = vec.square().sum(dim=1, keepdim=True).sqrt()
-    ...         return neighbors.into_atoms(0.25 * self.stiffness * (self.cutoff - distance).square())
+    ...         short = self.cutoff - vec.square().sum(dim=1, keepdim=True).sqrt()
+    ...         return neighbors.into_atoms(0.25 * self.stiffness * short.square())
     >>> pos = torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
     >>> Springs().energy_forces_stress(torch.tensor([1, 1]), pos).forces
     tensor([[-2.,  0.,  0.],
@@ -365,9 +374,14 @@ class ForceField(Module):
     TypeError
         If `potential` has no `energy_forces_stress`.
 
+    See Also
+    --------
+    trigraph.torch.nn.Potential
+
     Examples
     --------
-    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> import torch
+    >>> from trigraph.torch.nn import DimeNetPlusPlus, ForceField
     >>> field = ForceField(DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4))
     >>> pos = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     >>> field(torch.tensor([8, 1]), pos).forces.square().sum().backward()

@@ -85,6 +85,19 @@ class Neighbors(NamedTuple):
         From the edges to the atoms that they enter.
     members : CSC
         From the atoms to their structures.
+
+    See Also
+    --------
+    trigraph.torch.nn.Potential
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> pos = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
+    >>> neighbors = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4).neighbors(pos)
+    >>> neighbors.src, neighbors.dst
+    (tensor([0, 1]), tensor([1, 0]))
     """
 
     graph: EdgeGraph

@@ -39,8 +39,11 @@ class WeightedConv(torch.nn.Module):
 
     Examples
     --------
+    >>> import torch
+    >>> from trigraph.torch.nn import WeightedConv
     >>> layer = WeightedConv(4, 2, "max")
-    >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 2.0])).shape
+    >>> edge_index = torch.tensor([[0, 1], [1, 2]])
+    >>> layer(torch.ones(3, 4), edge_index, torch.tensor([0.5, 2.0])).shape
     torch.Size([3, 2])
     """
 

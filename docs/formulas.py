@@ -1,0 +1,73 @@
+"""What the pages of the reference have beyond the docstrings: typeset formulas, links to layers and to papers."""
+
+import re
+import textwrap
+from pathlib import Path
+
+from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, ORDERS, Definition
+
+# Passages of docs/maths.md, the one place with typeset formulas: from a comment to the next.
+PASSAGE = re.compile(r"<!-- formula: (\w+) -->\n(.*?)(?=<!-- )", re.S)
+MATHS = Path(__file__).parent / "maths.md"
+PASSAGES: dict[str, str] = dict(PASSAGE.findall(MATHS.read_text()))
+MARKUP = re.compile(
+    r"\$\$ (?P<display>.*?) \$\$ \(.*?\)|\$(?P<math>[^$]+)\$|\{eq\}`(?P<eq>.*?)`|(?:\*\*)?`(?P<code>[^`]+)`(?:\*\*)?",
+    re.S,
+)
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
+
+
+def _rst(text: str) -> str:
+    """Return a passage as reStructuredText."""
+
+    def markup(match: re.Match[str]) -> str:
+        kind = str(match.lastgroup)
+        found = match[kind]
+        if kind == "display":
+            return f".. math::\n\n{textwrap.indent(found, '    ')}"
+        found = " ".join(found.split())
+        return f"``{found}``" if kind == "code" else f":{kind}:`{found}`"
+
+    return MARKUP.sub(markup, text)
+
+
+def formulas(order: int, *definitions: Definition) -> list[str]:
+    """Return the lines that say what operators compute: the formulas up to an order, which define its letters."""
+    names = [f"{definition.name}_{suffix}" for definition in definitions for suffix in ORDERS[: order + 1]]
+    passages = [PASSAGES[name] for name in names]
+    if any("polarisation" in passage for passage in passages):
+        passages.append(PASSAGES["polarisation"])
+    sums = any(definition.graph == "csc" for definition in definitions)
+    letters = ["bars and dots"] * (order > 0) + ["sums over :math:`p`"] * sums
+    explained = [f"Explained in :doc:`/maths`: {', '.join(letters)}."] if letters else []
+    return ["", *"\n\n".join([*map(_rst, passages), *explained]).splitlines(), ""]
+
+
+def operators_of(name: str) -> tuple[int, list[Definition]]:
+    """Return the order and the definitions that a function or a layer of `trigraph` computes."""
+    if name in OPERATORS:
+        return OPERATORS[name].order, [OPERATORS[name].definition]
+    forms = re.fullmatch(r"(?:torch\.)?basis_embedding(?:_(fwd|bwd2?))?", name)
+    if forms:  # one function for the three forms of the embedding
+        return ORDERS.index(forms[1] or "fwd"), [d for d in DEFINITIONS if d.name.startswith("basis_embedding_")]
+    layers = [d for d in DEFINITIONS if name in (f"torch.{d.name}", *(f"torch.nn.{layer}" for layer in d.layers))]
+    return 0, layers
+
+
+def complete(app, what, name, obj, options, lines):
+    """Typeset the formula of an operator or of a layer, and link what a docstring names."""
+    name = name.removeprefix("trigraph.")
+    order, definitions = operators_of(name)
+    if name in OPERATORS:
+        del lines[lines.index("Formula::") : lines.index("Parameters")]
+    if definitions:
+        app.env.note_dependency(str(MATHS))
+        if "Notes" not in lines:
+            lines += ["", "Notes", "-----"]
+        at = lines.index("Notes") + 2
+        lines[at:at] = formulas(order, *definitions)
+    related = [f"torch.{definition.name}" for definition in definitions] if what == "class" else []
+    related += [f"{d.name}_fwd" for d in DEFINITIONS if d.graph and GRAPHS[d.graph].type_name == name]
+    if related:
+        lines += ["", "See Also", "--------", *(f"trigraph.{other}" for other in related)]
+    lines[:] = [ARXIV.sub(r"`arXiv:\1 <https://arxiv.org/abs/\1>`__", line) for line in lines]
