@@ -99,7 +99,8 @@ def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale:
     if not np.isfinite(gradient.values).all():
         bad = gradient.values[~np.isfinite(gradient.values)][0]
         return Verdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
-    turning = gradient.turning(abs(v))
+    # The inputs were changed by random signs; along one direction the changes may add up.
+    turning = gradient.turning(abs(v)) * math.sqrt(x.size)
     errors, floors, doubts = [], [], []
     for h in STEPS:
         gap = difference(x + h * v, x - h * v)

@@ -41,7 +41,7 @@ TABLE = (
         f"Where rounding hides {SENSITIVE:g} at every step the check does not pass. It is inconclusive, and no "
         f"failure, if the error, at the step that shows most, is below {MARGIN:g} times all that a change of the last "
         "bits makes, plus the square of the step times the relative change of the gradient per relative change of the "
-        "inputs.",
+        "inputs, times the root of their number, as changes along one direction add up.",
     ),
     Tolerance(
         "elements",
