@@ -40,6 +40,11 @@ def second(x, g, u):
     return (6 * x[0] * g[0] * u[0],), (3 * x[0] ** 2 * u[0],)
 
 
+def third(x, g, u, v, h):
+    of_x = 6 * g[0] * u[0] * v[0] + 6 * x[0] * h[0] * u[0]
+    return (of_x,), (6 * x[0] * u[0] * v[0],), (6 * x[0] * g[0] * v[0] + 3 * x[0] ** 2 * h[0],)
+
+
 X = np.random.default_rng(0).standard_normal((3, 2))
 
 
@@ -150,6 +155,64 @@ def test_mistakes_in_second_derivatives(name):
     assert not any(c.case == "1" for c in result.failures), str(result)
 
 
+# Wrong third derivatives of the cube: the kind of check that must find them, what it is of, and the change of the
+# derivatives in x, g and u by the arguments.
+THIRD_MISTAKES = {
+    "inputs, sign": ("differences", "input 0", lambda r, x, g, u, v, h: (r[0] - 12 * g * u * v, r[1], r[2])),
+    "inputs, one of many": ("elements", "input 0, 6 of 6 elements", lambda r, x, g, *_: (one_more(r[0]), r[1], r[2])),
+    "inputs, NaN": ("differences", "input 0", lambda r, *_: (r[0] * np.where(r[0] == r[0].max(), np.nan, 1), *r[1:])),
+    "inputs, no second part": ("adjoint", "inputs", lambda r, x, g, u, v, h: (r[0] - 6 * x * h * u, r[1], r[2])),
+    "cotangents": ("adjoint", "cotangents", lambda r, *_: (r[0], 1.001 * r[1], r[2])),
+    "cotangents, NaN": ("adjoint", "cotangents", lambda r, *_: (r[0], np.nan * r[1], r[2])),
+    "directions, first part": ("adjoint", "directions", lambda r, x, g, u, v, h: (r[0], r[1], r[2] - x * g * v)),
+    "directions, second part": ("adjoint", "directions", lambda r, x, g, u, v, h: (r[0], r[1], r[2] + x**2 * h)),
+    "symmetry": (
+        "symmetry",
+        "all inputs",
+        lambda r, x, g, u, v, h: (r[0] + 0.1 * g * u * (np.roll(v, 1) - v), r[1], r[2]),
+    ),
+    "float32": (
+        "float32",
+        "third derivative in direction 0",
+        lambda r, x, *_: (r[0], r[1], r[2] * (1 + (x.dtype == "float32"))),
+    ),
+    "random": ("repeat", "third derivatives", lambda r, *_: (r[0], r[1] * (1 + 1e-10 * DRAWS.random()), r[2])),
+    "strides": (
+        "layout",
+        "second direction 0, strided",
+        lambda r, x, g, u, v, h: (r[0], 6 * x * u * contiguous(v), r[2]),
+    ),
+    "strides of the cotangent": (
+        "layout",
+        "direction of cotangent 0, strided",
+        lambda r, x, g, u, v, h: (r[0], r[1], 6 * x * g * v + 3 * x**2 * contiguous(h)),
+    ),
+    "changed": (
+        "unchanged",
+        "direction of cotangent 0",
+        lambda r, x, g, u, v, h: (r[0] + 0 * np.multiply(h, 2, out=h), r[1], r[2]),
+    ),
+    "dtype": ("form", "direction 0", lambda r, *_: (r[0], r[1], r[2].astype(np.float32))),
+}
+
+
+def one_more(array):
+    return array * (1 + 1e-5 * (array == array.min()))
+
+
+@pytest.mark.parametrize("name", THIRD_MISTAKES)
+def test_mistakes_in_third_derivatives(name):
+    kind, field, change = THIRD_MISTAKES[name]
+
+    def wrong(*arguments):
+        results = change([r for (r,) in third(*arguments)], *(a for (a,) in arguments))
+        return tuple((r,) for r in results)
+
+    result = check_derivatives(cube, (X,), order=3, vjp=(gradient, second, wrong), raises=False)
+    assert (kind, field) in {(c.kind, c.field) for c in result.failures}, str(result)
+    assert {c.case for c in result.failures} <= {"3", ""}, str(result)
+
+
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("size", [1e9, 1e200])
 def test_a_wrong_small_output_beside_a_large_one(together, size):
@@ -189,7 +252,9 @@ def test_one_wrong_element_among_many(width):
 
 
 def test_right_functions_of_numpy():
-    assert check_derivatives(cube, (X,), vjp=(gradient, second)).passed
+    result = check_derivatives(cube, (X,), order=3, vjp=(gradient, second, third))
+    assert {c.case for c in result.checks if c.kind in ("differences", "elements")} == {"1", "2", "3"}
+    assert check_derivatives(cube, (X,), vjp=(gradient, second, third)).passed
     # Inputs that are numbers, integer inputs, and integer outputs.
     result = check_derivatives(
         lambda a, n, b: (np.sin(a) * b**n, n),
@@ -344,20 +409,33 @@ def test_hard_points_are_no_failures(name):
     """At ill-conditioned points right functions do not fail; undecided checks are inconclusive, with a reason."""
     function, x, expected = HARD[name]
     inputs = tensors(x)
-    result = check_derivatives(function, inputs, seed=1)
-    kinds = {
-        f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in result.inconclusive
-    }
+    result = check_derivatives(function, inputs, seed=1, order=3)
+    undecided = [c for c in result.inconclusive if c.case != "3"]
+    kinds = {f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in undecided}
     assert kinds <= expected, str(result)
     assert bool(kinds) == bool(expected), str(result)
     assert all("decide" in c.note for c in result.inconclusive)
-    assert f"{len(result.inconclusive)} inconclusive" in str(result) or not expected
+    assert f"{len(result.inconclusive)} inconclusive" in str(result) or not result.inconclusive
 
 
 @torch_only
-def test_second_derivatives_that_are_right_in_company_alone():
-    """A second backward that is wrong if one of its cotangents is absent (taken for ones) is found."""
+@pytest.mark.parametrize("order", [2, 3])
+def test_higher_derivatives_that_are_right_in_company_alone(order):
+    """A second or third backward that is wrong if one of its cotangents is absent (taken for ones) is found."""
     import torch
+
+    class Bend(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, u, v, g, x, w):
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(u, v, g, x, w)
+            return u * w + v * x, g * v, g * u
+
+        @staticmethod
+        def backward(ctx, *given):
+            u, v, g, x, w = ctx.saved_tensors
+            p, q, r = (torch.ones_like(x) if a is None else a for a in given)
+            return p * w + r * g, p * x + q * g, q * v + r * u, p * v, p * u
 
     class Slope(torch.autograd.Function):
         @staticmethod
@@ -369,8 +447,8 @@ def test_second_derivatives_that_are_right_in_company_alone():
         @staticmethod
         def backward(ctx, u, v):
             g, x, w = ctx.saved_tensors
-            u, v = (torch.ones_like(x) if a is None else a for a in (u, v))
-            return u * w + v * x, g * v, g * u
+            u, v = (torch.full_like(x, order == 2) if a is None else a for a in (u, v))
+            return Bend.apply(u, v, g, x, w) if order == 3 else (u * w + v * x, g * v, g * u)
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -383,8 +461,8 @@ def test_second_derivatives_that_are_right_in_company_alone():
             return Slope.apply(g, *ctx.saved_tensors)
 
     inputs = tensors((X, X[::-1].copy()))
-    result = check_derivatives(Product.apply, inputs, raises=False)
-    assert {(c.kind, c.case) for c in result.failures} == {("alone", "2")}, str(result)
+    result = check_derivatives(Product.apply, inputs, order=order, raises=False)
+    assert {(c.kind, c.case) for c in result.failures} == {("alone", str(order))}, str(result)
 
 
 @torch_only
@@ -465,15 +543,19 @@ def test_right_functions_of_jax(jax):
     def normal(*shape):
         return np_.asarray(rng.standard_normal(shape))
 
-    for function, inputs in (
-        (lambda x, w: jax.nn.silu(x @ w), (normal(2, 2), normal(2, 2))),
-        (lambda x: jax.nn.softmax(jax.nn.relu(x)), (normal(2, 2),)),
-        (lambda x: np_.linalg.norm(np_.exp(1e-8 * x), axis=-1), (1e8 * normal(1, 2),)),
-        (lambda x, i: (np_.sin(x[i]), i, x.sum()), (normal(2), np_.array([0, 1]))),
-        (lambda a, e: np_.sin(a) + e.sum(), (normal(), normal(0, 2))),
-        (lambda x: 3 * x, (np_.asarray(X[:1], np_.float32),)),
+    for order, (function, inputs) in zip(
+        (3, 2, 2, 3, 2, 2),
+        (
+            (lambda x, w: jax.nn.silu(x @ w), (normal(2, 2), normal(2, 2))),
+            (lambda x: jax.nn.softmax(jax.nn.relu(x)), (normal(2, 2),)),
+            (lambda x: np_.linalg.norm(np_.exp(1e-8 * x), axis=-1), (1e8 * normal(1, 2),)),
+            (lambda x, i: (np_.sin(x[i]), i, x.sum()), (normal(2), np_.array([0, 1]))),
+            (lambda a, e: np_.sin(a) + e.sum(), (normal(), normal(0, 2))),
+            (lambda x: 3 * x, (np_.asarray(X[:1], np_.float32),)),
+        ),
+        strict=True,
     ):
-        assert check_derivatives(function, inputs, framework="jax").passed
+        assert check_derivatives(function, inputs, order=order, framework="jax").passed
 
 
 def test_mistakes_in_jax(jax):
@@ -482,15 +564,18 @@ def test_mistakes_in_jax(jax):
         return jax.numpy.exp(x)
 
     exponential.defvjp(lambda x: (exponential(x), x), lambda x, g: (g * jax.lax.stop_gradient(jax.numpy.exp(x)),))
+    third = jax.custom_vjp(jax.numpy.exp)
+    third.defvjp(lambda x: (third(x), x), lambda x, g: (g * exponential(x),))
     mask = jax.numpy.array([1.0, 0.0])
     x = jax.numpy.asarray(X[:2])
     for function, kind, order in (
         (exponential, "differences", 2),
+        (third, "differences", 3),
         (lambda x: jax.lax.stop_gradient(x) * x, "differences", 1),
         (lambda x: mask @ x, "nan", 0),
         (lambda x: jax.numpy.exp(x) * (1.001 if x.dtype == "float32" else 1), "float32", 0),
     ):
-        result = check_derivatives(function, (x,), framework="jax", raises=False)
+        result = check_derivatives(function, (x,), order=max(2, order), framework="jax", raises=False)
         assert any((c.kind, c.case) == (kind, str(order)) for c in result.failures), str(result)
 
 
@@ -713,11 +798,17 @@ def test_kinds_are_left_out_by_name():
 BAD = [
     (TypeError, "function is a int; expected a callable", {"function": 3}),
     (TypeError, "inputs is a ndarray; expected a tuple of arrays", {"inputs": X}),
-    (ValueError, "order is 3; expected 1 or 2", {"order": 3}),
+    (ValueError, "order is 4; expected 1, 2 or 3", {"order": 4}),
     (ValueError, "skip of 'nan' is ' '; expected a reason", {"skip": {"nan": " "}}),
     (ValueError, "framework is 'theano'; expected 'numpy', 'torch' or 'jax'", {"framework": "theano", "vjp": None}),
     (TypeError, "vjp is a NoneType; expected a function for 'numpy'", {"vjp": None}),
     (TypeError, r"order is 2 and vjp is not a pair; expected \(vjp, vjp2\), or order=1", {"order": 2}),
+    (
+        TypeError,
+        r"order is 3 and vjp is not three functions; expected \(vjp, vjp2, vjp3\), or order=2",
+        {"order": 3, "vjp": (gradient, second)},
+    ),
+    (TypeError, "order is 2 and vjp is not a pair", {"order": 2, "vjp": (gradient, None, third)}),
     (TypeError, "skip is a list; expected a mapping of kinds to reasons", {"skip": ["nan"]}),
     (ValueError, "skip names speed; expected form, repeat,", {"skip": {"speed": "why"}}),
     (ValueError, "timeout is 0; expected seconds above 0, or None", {"timeout": 0}),

@@ -22,6 +22,10 @@ def vjp(x, g):
 def vjp2(x, g, u):
     return (6 * x[0] * g[0] * u[0],), (3 * x[0] ** 2 * u[0],)
 
+def vjp3(x, g, u, v, h):
+    of_x = 6 * g[0] * u[0] * v[0] + 6 * x[0] * h[0] * u[0]
+    return (of_x,), (6 * x[0] * u[0] * v[0],), (6 * x[0] * g[0] * v[0] + 3 * x[0] ** 2 * h[0],)
+
 def wrong(x, g):
     return (3.0001 * x[0] ** 2 * g[0],)
 
@@ -42,10 +46,12 @@ def command(tmp_path, monkeypatch):
 
 
 def test_a_function(command, tmp_path):
-    """A right function passes in both orders; a wrong one fails, which the comparison of both reports shows."""
-    right = ("--vjp", "functions_to_check:vjp", "--vjp2", "functions_to_check:vjp2", "--report", "right")
+    """A right function passes in all orders; a wrong one fails, which the comparison of both reports shows."""
+    derivatives = [word for name in ("vjp", "vjp2", "vjp3") for word in (f"--{name}", f"functions_to_check:{name}")]
+    right = (*derivatives, "--order", "3", "--report", "right")
     done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output
+    assert "third derivatives" in done.output
     assert "functions_to_check:cube" in done.output
     assert "skipped: an example" in done.output
     assert {p.name for p in (tmp_path / "right").iterdir()} == {"report.html", "report.json"}
@@ -62,7 +68,8 @@ def test_a_function(command, tmp_path):
     [
         ((*FUNCTION, "--vjp", "functions_to_check:vjp"), "order is 2 and vjp is not a pair"),
         (FUNCTION, "vjp is a NoneType; expected a function"),
-        ((*FUNCTION, "--order", "3"), "is not in the range 1<=x<=2"),
+        ((*FUNCTION, "--order", "4"), "is not in the range 1<=x<=3"),
+        ((*FUNCTION, "--vjp", "functions_to_check:vjp", "--order", "3"), "order is 3 and vjp is not three functions"),
         ((*FUNCTION, "--skip", "nan"), "expected KIND=WHY"),
         ((*FUNCTION, "--timeout", "nan"), "nan is not a finite number"),
         ((*FUNCTION[:2], "functions_to_check:nowhere"), "cannot be made: OSError: no inputs"),

@@ -68,7 +68,8 @@ RIGHT = {
 def test_no_false_alarm(seeds):
     for name, (function, inputs) in RIGHT.items():
         for seed in range(seeds):
-            result = check_derivatives(function, inputs(seed), framework="torch", seed=seed, raises=False)
+            order = 2 if name == "norm of layers" else 3  # whose third derivatives torch gets wrong: pytorch #175754
+            result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)
             assert result.passed, f"{name}, seed {seed}\n{result}"
 
 
@@ -80,11 +81,14 @@ ENTRIES = [pytest.param(entry, id=entry.name) for entry in (*TEXTBOOK, *FIELD)]
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_named_check_fails(entry):
-    result = check_derivatives(entry.faulty, entry.inputs(), framework="torch", raises=False)
+    result = entry.check_derivatives(entry.faulty)
     orders = [check.case for check in result.failures if check.kind == entry.check]
     assert any(case in ("", str(entry.order)) for case in orders), str(result)
+    below = {str(order) for order in range(1, entry.order)} if entry.order == 3 else {}
+    assert not any(check.case in below for check in result.failures), str(result)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_repaired_function_passes(entry):
-    check_derivatives(entry.repaired, entry.inputs(), framework="torch")
+    result = entry.check_derivatives(entry.repaired)
+    assert result.passed, str(result)

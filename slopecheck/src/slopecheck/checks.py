@@ -13,7 +13,7 @@ import numpy as np
 from slopecheck.curves import BETTER, Rounded, examine, noise_of, worst_part
 from slopecheck.frameworks import THREADS, as_tuple
 from slopecheck.outcome import message_of
-from slopecheck.problem import Arguments, Arrays, CallFailed, Problem, dot, magnitude
+from slopecheck.problem import DERIVATIVES, Arguments, Arrays, CallFailed, Problem, dot, magnitude
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING, UNSURE
 
@@ -28,11 +28,12 @@ SPOILT, ELSEWHERE = 6, 40
 SPLITS = 3  # random halves of the elements whose effects are added up
 EPSILON, FLOAT32 = EPS["float64"], EPS["float32"]
 LARGEST, SMALLEST = float(np.finfo("float32").max), float(np.finfo("float32").tiny)
-PARTS = ("outputs", "gradients", "second derivatives")
+PARTS = tuple(f"{name}s" for name in DERIVATIVES)
 STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numbers that show the rounding of results
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
 # errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
+Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with that of its |terms|
 SCALED = "rescaled inputs would decide"
 OWN = 50  # of the framework's functions that a call uses, the first that are checked by themselves
 COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # steps that show the rounding of a function in float32
@@ -49,6 +50,12 @@ class Checks:
         self.u = [problem.direction(x) for x in problem.x]
         self.sizes, self.lost = self._sizes()
         self.w = self._weights()
+        # Third derivatives are those of a sum of second derivatives with these: directions, and weights of outputs.
+        third = order == 3
+        self.v = [problem.direction(x) for x in problem.x] if third else []
+        self.h = self._weights() if third else []
+        self.still = [np.zeros_like(w) for w in self.h]  # the part of the sum that `h` has is left out
+        self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives beside the inputs
         # Random points and their outputs, by the number of the point. They depend on the function and the seed, which
         # are those of these checks alone.
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
@@ -100,13 +107,18 @@ class Checks:
     def phi(self, order: int, x: Arrays) -> tuple[float, float]:
         """Return a scalar function for finite differences, and the sum of its |terms|.
 
-        It is sum <w, outputs> for order 1, sum <u, gradients> for order 2. The latter is linear in w; a random factor
-        of w, which is divided out, shows its rounding where that does not change with the inputs.
+        It is sum <w, outputs> for order 1, sum <u, gradients> for order 2, sum <v, second derivatives along u> for
+        order 3. The latter two are linear in w; a random factor of w, which is divided out, shows their rounding where
+        that does not change with the inputs.
         """
         if order == 1:
             return dot(self.w, self.p.outputs(x))
         factor = self._factor()
-        value, scale = dot(self.u, self.p.gradients(x, [factor * w for w in self.w]))
+        weights = [factor * w for w in self.w]
+        if order == 2:
+            value, scale = dot(self.u, self.p.gradients(x, weights))
+        else:
+            value, scale = dot(self.v, self.p.second(x, weights, self.u)[0])
         return value / factor, scale / factor
 
     def _factor(self) -> float:
@@ -119,8 +131,8 @@ class Checks:
         A nonzero `relative` is the size of random relative perturbations of all inputs. A `factor` of the cotangents is
         divided out.
         """
-        x, w, u = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u))
-        gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u))
+        x, w, u, v = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
+        gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u, v, self.still))
         return [g / factor for g in gradients[: len(x)]]
 
     def rounded_gradient(self, order: int) -> list[Rounded]:
@@ -154,8 +166,8 @@ class Checks:
             note = f"the {PARTS[order - 1]} are not finite"
             yield self.check("differences", order, "all inputs", math.inf, 0.0, note)
             return
-        if order == 2:  # where second derivatives vanish, they are compared with the function
-            scale += self.phi(1, p.x)[1]
+        for lower in range(1, order):  # where derivatives vanish, they are compared with what they derive from
+            scale += self.phi(lower, p.x)[1]
         for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
             if not x.size:
                 continue
@@ -198,13 +210,17 @@ class Checks:
         p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
         widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
-        w = [
-            weights.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
-            for weights, y in zip(p.weights(outputs), outputs, strict=True)
-        ]
-        u = [u.astype(a.dtype) for u, a in zip(self.u, x, strict=True)]
+
+        def weights() -> Arrays:
+            return [
+                w.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
+                for w, y in zip(p.weights(outputs), outputs, strict=True)
+            ]
+
+        w, h = weights(), weights() if self.h else []
+        u, v = ([u.astype(a.dtype) for u, a in zip(group, x, strict=bool(group))] for group in (self.u, self.v))
         for order in (0, *self.orders):
-            a = p.arguments(x, w, u)
+            a = p.arguments(x, w, u, v, h)
             results = p.raw(order, a)
             if order == 0:
                 for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
@@ -212,15 +228,22 @@ class Checks:
                     yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
             else:
                 like = [(f"input {i}", a.inputs[i], p.originals[i]) for i in p.wanted]
-                like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order == 2]
+                like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order >= 2]
+                if order == 3:
+                    like += [(f"direction {i}", *pair) for i, *pair in zip(p.wanted, a.directions, u, strict=True)]
                 for (name, argument, wanted), g in zip(like, results, strict=True):
                     if g is not None and argument is not None:
                         yield self._form(order, name, g, argument, wanted)
             kept = [(f"input {i}", a.inputs[i], old) for i, old in p.originals.items()]
             if order > 0:
                 kept += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if g is not None]
-            if order == 2:
+            if order >= 2:
                 kept += [(f"direction {i}", *pair) for i, *pair in zip(p.wanted, a.directions, u, strict=True)]
+            if order == 3:
+                more = zip(p.wanted, a.second_directions, v, strict=True)
+                kept += [(f"second direction {i}", *pair) for i, *pair in more]
+                changes = enumerate(a.cotangent_directions)
+                kept += [(f"direction of cotangent {k}", g, h[k]) for k, g in changes if g is not None]
             for name, value, old in kept:
                 same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
                 note = "" if same else "it was modified by a call"
@@ -228,7 +251,7 @@ class Checks:
 
     def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
         """Compare dtype, shape and device of a derivative with those of the argument in which it is one."""
-        p, what = self.p, ("gradient", "second derivative")[order - 1]
+        p, what = self.p, DERIVATIVES[order]
         array, note = p.host(derivative, f"{what} in {name}"), ""
         if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
             note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as the {name[:-2]}"
@@ -238,10 +261,10 @@ class Checks:
 
     def _arguments(self, x: Arrays | None = None) -> Arguments:
         """Return new native arguments, at the point unless another one is given."""
-        return self.p.arguments(self.p.x if x is None else x, self.w, self.u)
+        return self.p.arguments(self.p.x if x is None else x, *self.rest)
 
     def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
-        """Return outputs, gradients and second derivatives as far as they are checked, from an order on."""
+        """Return outputs and derivatives as far as they are checked, from an order on."""
         return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
     def _bits(self, kind: str, what: str, calls: Sequence[Sequence[Arrays]], of: str = "") -> Iterator[Check]:
@@ -269,37 +292,58 @@ class Checks:
         """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
         p, many = self.p, range(len(self.p.x))
         whole = self._results(self._arguments(), 1)
-        parts = []
+        used = [k for k, w in enumerate(self.w) if w.size]
         for k in many if len(many) > 1 else ():
             a = self._arguments()
-            a.directions = [u if i == k and len(self.orders) == 2 else None for i, u in enumerate(a.directions)]
-            first, second = p.alone(k, a)
-            yield self._alike(1, f"{self._label(k)} alone", first, whole[0][k], _size(whole[0][k]))
-            if second is not None:
-                parts.append(p.results(2, a))
-                yield self._alike(2, f"{self._label(k)} alone", second, parts[-1][k], _size(parts[-1][k]))
-        if parts:
-            yield from self._sums(2, "directions", parts, whole[1])
-        used = [k for k, w in enumerate(self.w) if w.size]
+            a.directions, a.second_directions = _only(k, a.directions), _only(k, a.second_directions)
+            for order in self.orders:
+                one, joint = p.alone(order, k, a), p.results(order, a)[k]
+                yield self._alike(order, f"{self._label(k)} alone", one, joint, _size(joint))
+        for order in self.orders[1:] if len(many) > 1 else ():
+            parts = []
+            for k in many:
+                a = self._arguments()
+                a.directions = _only(k, a.directions)
+                parts.append(p.results(order, a)[: len(p.x) + len(used)])
+            yield from self._sums(order, "directions", parts, whole[order - 1][: len(p.x) + len(used)])
+        if len(self.orders) == 3:
+            parts = []
+            for k in (*many, None):
+                a = self._arguments()
+                a.second_directions = _only(k, a.second_directions)
+                if k is not None:
+                    a.cotangent_directions = _only(None, a.cotangent_directions)
+                parts.append(p.results(3, a))
+            yield from self._sums(3, "second directions", parts, whole[2])
         if len(used) > 1:
             for order in self.orders:
                 parts = []
                 for k in used:
                     a = self._arguments()
-                    a.cotangents = [g if i == k else None for i, g in enumerate(a.cotangents)]
+                    a.cotangents = _only(k, a.cotangents)
+                    a.cotangent_directions = _only(k, a.cotangent_directions)
                     parts.append(p.results(order, a)[: len(p.x)])
                 yield from self._sums(order, "outputs", parts, whole[order - 1][: len(p.x)])
 
     def _sums(self, order: int, what: str, parts: Sequence[Arrays], whole: Arrays) -> Iterator[Check]:
         """Check that results of single calls add up to those of a joint call."""
         for k, terms in enumerate(zip(*parts, strict=True)):
-            name = self._label(k) if k < len(self.p.x) else f"cotangent {k - len(self.p.x)}"
-            yield self._alike(order, f"{name}, sum over {what}", sum(terms), whole[k], sum(map(_size, terms)))
+            name = f"{self._argument(k)}, sum over {what}"
+            yield self._alike(order, name, sum(terms), whole[k], sum(map(_size, terms)))
+
+    def _argument(self, number: int) -> str:
+        """Name the argument that a result of second or third derivatives is a derivative in."""
+        inputs, cotangents = len(self.p.x), sum(w.size > 0 for w in self.w)
+        if number < inputs:
+            return self._label(number)
+        if number < inputs + cotangents:
+            return f"cotangent {number - inputs}"
+        return f"direction {self.p.wanted[number - inputs - cotangents]}"
 
     def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
         error = _relative(np.asarray(array), expected, usual)
         allowed, unsure = self._allowed(error, order)
-        note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call"
+        note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
         return self.check("alone", order, what, error, allowed, note, unsure)
 
     def _allowed(self, error: float, lowest: int) -> tuple[float, bool]:
@@ -312,9 +356,7 @@ class Checks:
         here = [a for part in self._results(self._arguments(), lowest) for a in part]
         rounding = 0.0
         for _ in range(3):
-            near = self._results(
-                self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, self.w, self.u))), lowest
-            )
+            near = self._results(self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, *self.rest))), lowest)
             nearby = [a for part in near for a in part]
             rounding = max(rounding, *(_relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = ROUNDING + MARGIN * min(rounding, UNSURE)
@@ -367,11 +409,16 @@ class Checks:
         like = p.inputs[p.wanted[0]]
         changed = [("inputs", 0, p.wanted[k], self._label(k), x, p.inputs[p.wanted[k]]) for k, x in enumerate(p.x)]
         changed += [("cotangents", 1, k, f"cotangent {k}", w, like) for k, w in enumerate(self.w)]
-        if len(self.orders) == 2:
-            changed += [
-                ("directions", 2, k, f"direction {i}", u, p.inputs[i])
-                for k, (i, u) in enumerate(zip(p.wanted, self.u, strict=True))
-            ]
+        of_inputs = [("directions", 2, "direction", self.u), ("second_directions", 3, "second direction", self.v)]
+        changed += [
+            (kind, lowest, k, f"{name} {i}", u, p.inputs[i])
+            for kind, lowest, name, group in of_inputs
+            for k, (i, u) in enumerate(zip(p.wanted, group, strict=False))
+            if lowest in self.orders
+        ]
+        changed += [
+            ("cotangent_directions", 3, k, f"direction of cotangent {k}", h, like) for k, h in enumerate(self.h)
+        ]
         for kind, lowest, at, label, array, of in changed:
             for name, value in self._layouts(array, of):
                 plain, other = self._arguments(), self._arguments()
@@ -409,6 +456,7 @@ class Checks:
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
             allowed, unsure = self._allowed(worst, lowest)
             note = "" if worst <= allowed else f"{where} differ from those of the contiguous layout by {worst:.0e}"
+            note += f"; {BETTER}" * unsure
         yield self.check("layout", "", what, worst, allowed, note, unsure)
 
     def nan(self) -> Iterator[Check]:
@@ -503,16 +551,19 @@ class Checks:
                 return
         small = [x.astype(np.float32) for x in p.x]
         exact = [x.astype(np.float64) for x in small]
-        bounded = [np.copysign(np.clip(abs(w), 2.0**-60, 2.0**60), w) for w in self.w]
-        w, u = ([a.astype(np.float32) for a in arrays] for arrays in (bounded, self.u))
-        same = [[a.astype(np.float64) for a in arrays] for arrays in (w, u)]
 
-        def right(x: Arrays, w: Arrays, u: Arrays) -> list[Arrays]:
-            return self._results(p.arguments(x, w, u))
+        def bounded(weights: Arrays) -> Arrays:
+            return [np.copysign(np.clip(abs(w), 2.0**-60, 2.0**60), w) for w in weights]
+
+        rest = [[a.astype(np.float32) for a in arrays] for arrays in (bounded(self.w), self.u, self.v, bounded(self.h))]
+        same = [[a.astype(np.float64) for a in arrays] for arrays in rest]
+
+        def right(x: Arrays, *rest: Arrays) -> list[Arrays]:
+            return self._results(p.arguments(x, *rest))
 
         exact_results = right(exact, *same)
         try:
-            results = right(small, w, u)
+            results = right(small, *rest)
         except Exception as error:  # a function with float64 parameters may refuse float32
             yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
             return
@@ -528,7 +579,7 @@ class Checks:
                 gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
                 allowed, note, unsure = RESPONSE * (response + last[order][i]), "", False
                 if not gap <= allowed:
-                    noise = noise or self._noise_in_float32(w, u)
+                    noise = noise or self._noise_in_float32(rest)
                     beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
                     note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
                     if beyond:
@@ -540,26 +591,35 @@ class Checks:
 
     def _part(self, order: int, i: int) -> str:
         """Name a result of an order."""
-        number = i - len(self.p.x) if order == 2 else i
-        return ("output", "gradient", "second derivative")[order] + (
-            f" {i}" if number < 0 or order < 2 else f" in cotangent {number}"
-        )
+        name = DERIVATIVES[order]
+        return f"{name} {i}" if order < 2 or i < len(self.p.x) else f"{name} in {self._argument(i)}"
 
-    def _last_bits(self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays) -> list[list[float]]:
+    def _last_bits(
+        self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
+    ) -> list[list[float]]:
         """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""
-        of_outputs = dot([a for a in w if a.size], [a for a in results[0] if a.size])[1]
-        of_gradients = dot(u, results[1])[1] if self.orders else 0.0
-        first_orders = [[0.0] * len(results[0]), [FLOAT32 * of_outputs / magnitude(a) for a in x]]
-        seconds = [FLOAT32 * (of_outputs + of_gradients) / magnitude(a) for a in x]
-        return [*first_orders, seconds + [FLOAT32 * _size(y) for y in results[0] if y.size]]
+        outputs = [a for a in results[0] if a.size]
+        sums = dot([a for a in w if a.size], outputs)[1]
+        bits = [[0.0] * len(results[0]), [FLOAT32 * sums / magnitude(a) for a in x]]
+        sums += dot(u, results[1])[1]
+        bits.append([FLOAT32 * sums / magnitude(a) for a in x] + [FLOAT32 * _size(y) for y in outputs])
+        if len(self.orders) == 3:
+            of_cotangents = results[2][len(x) :]
+            others = [a for a in h if a.size]
+            sums += dot(v, results[1])[1] + dot(others, outputs)[1]
+            sums += dot(v, results[2][: len(x)])[1] + dot(others, of_cotangents)[1]
+            of_inputs = [FLOAT32 * sums / magnitude(a) for a in x]
+            of_outputs = [FLOAT32 * (_size(y) + _size(s)) for y, s in zip(outputs, of_cotangents, strict=True)]
+            bits.append(of_inputs + of_outputs + of_inputs)  # directions have the size of the inputs
+        return bits
 
-    def _noise_in_float32(self, w: Arrays, u: Arrays) -> list[list[float]]:
+    def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[list[float]]:
         """Return the standard deviation of the rounding in float32 of each result.
 
         It is estimated from fourth differences, along a direction, of the errors of float32: what is wrong with the
         function itself changes smoothly.
         """
-        p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in (w, u)]
+        p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in rest]
         tables = []
         for step in COARSE:
             rows = []
@@ -569,7 +629,7 @@ class Checks:
                 rows.append(
                     [
                         [a - b for a, b in zip(*parts, strict=True)]
-                        for parts in zip(self._results(p.arguments(small, w, u)), right, strict=True)
+                        for parts in zip(self._results(p.arguments(small, *rest)), right, strict=True)
                     ]
                 )
             tables.append(rows)
@@ -580,49 +640,98 @@ class Checks:
 
         return [[deviation(order, i) for i in range(len(part))] for order, part in enumerate(tables[0][0])]
 
-    def adjoint(self) -> Iterator[Check]:
-        """Check that <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w."""
+    def adjoint(self, order: int) -> Iterator[Check]:
+        """Check derivatives with respect to what a sum is linear in by the sum with other values of it.
+
+        For order 2, that is <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w. For
+        order 3, the sum is S = <v, derivative of <u, J^T w> with respect to x> + <h, J u>: its derivatives with respect
+        to w and to u are S with w' and without h, and with z for u. That with respect to x is, along z, for the part of
+        v the same with v and z exchanged, and for that of h a second derivative.
+        """
         p, other = self.p, self._weights()
-        last = dot(other, self.y)[1]
+        if order == 2:
 
-        def sides(x: Arrays, w: Arrays, u: Arrays, v: Arrays) -> tuple[float, float, float]:
-            left, scale = dot([w for w in v if w.size], p.second(p.arguments(x, w, u))[1])
-            right, more = dot(u, p.gradients(x, v))
-            return left, right, scale + more
+            def sides(x: Arrays, w: Arrays, u: Arrays, other: Arrays) -> Sides:
+                left = dot([w for w in other if w.size], p.second(x, w, u)[1])
+                return left, dot(u, p.gradients(x, other))
 
-        yield self._identity("adjoint", sides, other, last)
+            yield self._identity("adjoint", 2, "all inputs", sides, [self.w, self.u, other], dot(other, self.y)[1])
+            return
+        z = [p.direction(x) for x in p.x]
 
-    def symmetry(self) -> Iterator[Check]:
-        """Check that <H u, v> = <H v, u>."""
-        p, v = self.p, [self.p.direction(x) for x in self.p.x]
-        first = p.gradients(p.x, self.w)
-        last = dot(self.u, first)[1] + dot(v, first)[1] + dot(self.w, self.y)[1]
+        def sum_of(v: Arrays, h: Arrays, second: list[Arrays]) -> tuple[float, float]:
+            return dot(v + [a for a in h if a.size], second[0] + second[1])
 
-        def sides(x: Arrays, w: Arrays, u: Arrays, v: Arrays) -> tuple[float, float, float]:
-            left, scale = dot(v, p.second(p.arguments(x, w, u))[0])
-            right, more = dot(u, p.second(p.arguments(x, w, v))[0])
-            return left, right, scale + more
+        def in_cotangents(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
+            left = dot([w for w in other if w.size], p.third(x, w, u, v, h)[1])
+            return left, dot(v, p.second(x, other, u)[0])
 
-        yield self._identity("symmetry", sides, v, last)
+        def in_directions(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
+            return dot(z, p.third(x, w, u, v, h)[2]), sum_of(v, h, p.second(x, w, z))
+
+        def in_inputs(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
+            of_v, of_h = dot(v, p.third(x, w, u, z, self.still)[0]), dot(z, p.second(x, h, u)[0])
+            return dot(z, p.third(x, w, u, v, h)[0]), (of_v[0] + of_h[0], of_v[1] + of_h[1])
+
+        last = self._below([self.w, self.h, other], [self.u, self.v, z])
+        for field, three in {"cotangents": in_cotangents, "directions": in_directions, "inputs": in_inputs}.items():
+            yield self._identity("adjoint", 3, field, three, [*self.rest, other, z], last)
+
+    def symmetry(self, order: int) -> Iterator[Check]:
+        """Check that a derivative along as many directions as its order is the same for each order of them."""
+        p, directions = self.p, [self.u, *([self.v] if order == 3 else []), [self.p.direction(x) for x in self.p.x]]
+
+        def sides(x: Arrays, w: Arrays, *directions: Arrays) -> Sides:
+            return tuple(
+                dot(last, p.third(x, w, *first, self.still)[0] if order == 3 else p.second(x, w, *first)[0])
+                for *first, last in itertools.permutations(directions)
+            )
+
+        below = self._below([self.w], directions, order)
+        yield self._identity("symmetry", order, "all inputs", sides, [self.w, *directions], below)
+
+    def _below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
+        """Return the sums of |terms| of all derivatives below an order, for weights of outputs and along directions."""
+        p, total = self.p, 0.0
+        for w in weights:
+            gradients = p.gradients(p.x, w)
+            total += sum(dot(u, gradients)[1] for u in directions) + dot(w, self.y)[1]
+            for u in directions if order == 3 else ():
+                second = p.second(p.x, w, u)[0]
+                total += sum(dot(v, second)[1] for v in directions)
+        return total
 
     def _identity(
-        self, kind: str, sides: Callable[..., tuple[float, float, float]], other: Arrays, last: float
+        self, kind: str, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
     ) -> Check:
-        """Compare two sums that are equal; an error below the last bit of `last`, from which they derive, is none."""
-        arguments = self.p.x, self.w, self.u, other
-        left, right, scale = sides(*arguments)
-        scale = scale or last or 1.0
-        error = abs(left - right) / scale
+        """Compare sums that are equal; an error below the last bit of `last`, from which they derive, is none.
+
+        `sides` is a function of the inputs and of `rest`, which returns the sums, each with that of its |terms|.
+        """
+        arguments = self.p.x, *rest
+        values, scales = np.array(sides(*arguments)).T
+        scale = float(2 * scales.mean()) or last or 1.0
+        apart = values[1:] - values[0]
+        error = float(abs(apart).max()) / scale
         # Estimate rounding from small changes of all numbers, which hardly change an error of the derivative.
-        nudged = [sides(*(self.p.nudged(a, stir) for a in arguments)) for stir in STIRS for _ in range(2)]
-        rounding = max(abs((a - b) - (left - right)) for a, b, _ in nudged) / scale + EPSILON * last / scale
+        nudged = [
+            np.array(sides(*(self.p.nudged(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
+        ]
+        rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
         allowed = MARGIN * (ROUNDING + min(rounding, UNSURE) + EPSILON * last / scale)
+        if order == 3:  # `last` lacks what cancels within a second derivative, and with it the last bits of that
+            rounding += MARGIN * EPSILON * last / scale
         note, unsure = "", False
         if not error <= allowed:
-            note = f"{left:.10g} on one side, {right:.10g} on the other"
+            note = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"
             unsure = error <= MARGIN * (ROUNDING + rounding)
             note += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
-        return self.check(kind, 2, "all inputs", error, allowed, note, unsure)
+        return self.check(kind, order, field, error, allowed, note, unsure)
+
+
+def _only(k: int | None, values: Sequence[Any]) -> list[Any]:
+    """Return one of some values, and None for the others; None for all if there is no such number."""
+    return [value if i == k else None for i, value in enumerate(values)]
 
 
 def _same(layout: str, array: np.ndarray) -> np.ndarray:
@@ -646,7 +755,7 @@ def _relative(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
     return float(abs(array - expected)[~same].max()) / (max(_size(expected), usual) or 1.0)
 
 
-KINDS: Mapping[str, int] = {
+KINDS: Mapping[str, int] = {  # the lowest order that has them
     "form": 1,
     "repeat": 1,
     "alone": 1,
@@ -658,3 +767,4 @@ KINDS: Mapping[str, int] = {
     "adjoint": 2,
     "symmetry": 2,
 }
+BY_ORDER = ("differences", "adjoint", "symmetry")  # kinds that are checked for each order from that one on

@@ -66,7 +66,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @main.command(short_help="Check the derivatives of a function.")
 @click.argument("name", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="MODULE:ARGUMENTS")
-@click.option("--order", type=click.IntRange(1, 2), default=2, show_default=True, help="Highest derivative.")
+@click.option("--order", type=click.IntRange(1, 3), default=2, show_default=True, help="Highest derivative.")
 @click.option(
     "--framework",
     type=click.Choice(["numpy", "torch", "jax"]),
@@ -74,6 +74,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--vjp", metavar="MODULE:FUNCTION", help="The gradients of a function of NumPy.")
 @click.option("--vjp2", metavar="MODULE:FUNCTION", help="Its second derivatives; needs --vjp.")
+@click.option("--vjp3", metavar="MODULE:FUNCTION", help="Its third derivatives; needs --vjp2.")
 @_options
 @click.pass_context
 def function(
@@ -85,6 +86,7 @@ def function(
     framework: str | None,
     vjp: str | None,
     vjp2: str | None,
+    vjp3: str | None,
     **options: Any,
 ) -> None:
     """Check the derivatives of a function at what a function without arguments, ARGUMENTS, returns.
@@ -98,14 +100,16 @@ def function(
 
     def check(left_out: dict[str, str], seconds: float, interrupted: Shown) -> "Result":
         own = load(name, "function")
-        first, second = (None if word is None else load(word, "derivative") for word in (vjp, vjp2))
+        given = [None if word is None else load(word, "derivative") for word in (vjp, vjp2, vjp3)]
+        while given and given[-1] is None:
+            given.pop()
         try:
             inputs = load(arguments, "arguments")()
         except LoadError:
             raise
         except Exception as error:  # of the user's statements
             raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
-        derivatives = first if second is None else (first, second)
+        derivatives = tuple(given) if len(given) > 1 else given[0] if given else None
         return result_of(own, inputs, order, framework, derivatives, left_out, seconds, options["seed"], interrupted)
 
     _run(ctx, name, check, **options)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.checks import KINDS, Checks
+from slopecheck.checks import BY_ORDER, KINDS, Checks
 from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
 from slopecheck.problem import Problem
 from slopecheck.record import Check
@@ -19,12 +19,16 @@ from slopecheck.running import CALL, Plan, check_options
 def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
     """Return a framework by name, after a check of its arguments."""
     if framework == "numpy":
-        first, second = vjp if isinstance(vjp, tuple) and len(vjp) == 2 else (vjp, None)
-        if not callable(first):
-            raise TypeError(f"check_derivatives: vjp is a {type(first).__name__}; expected a function for 'numpy'")
-        if order == 2 and not callable(second):
-            raise TypeError("check_derivatives: order is 2 and vjp is not a pair; expected (vjp, vjp2), or order=1")
-        return NumPy(function, first, second)
+        derivatives = vjp if isinstance(vjp, tuple) and len(vjp) in (2, 3) else (vjp,)
+        if not callable(derivatives[0]):
+            kind = type(derivatives[0]).__name__
+            raise TypeError(f"check_derivatives: vjp is a {kind}; expected a function for 'numpy'")
+        if len(derivatives) < order or not all(map(callable, derivatives[:order])):
+            what, names = ("a pair", "vjp, vjp2") if order == 2 else ("three functions", "vjp, vjp2, vjp3")
+            raise TypeError(
+                f"check_derivatives: order is {order} and vjp is not {what}; expected ({names}), or order={order - 1}"
+            )
+        return NumPy(function, derivatives)
     if vjp is not None:
         raise TypeError(
             f"check_derivatives: vjp is given for {framework!r}, which differentiates itself; expected None"
@@ -48,8 +52,9 @@ def check_derivatives(
 ) -> Result:
     """Check the derivatives of any differentiable function.
 
-    Gradients and second derivatives are compared with central differences over a range of steps, along a direction and
-    by element. Second derivatives must be symmetric and satisfy the adjoint identity. Results must be bitwise equal in
+    Gradients, second and third derivatives are compared with central differences over a range of steps, along a
+    direction and by element. Second and third derivatives must be symmetric in all directions, and satisfy the adjoint
+    identities. Results must be bitwise equal in
     repeated calls and for any number of threads, independent of the memory layout of inputs, and equal in float32 up to
     rounding. A NaN must not reach outputs that do not depend on it.
 
@@ -60,15 +65,18 @@ def check_derivatives(
     inputs : sequence
         Arrays of the framework; those of floating dtype are converted to float64 and differentiated. Other arguments
         are passed unchanged.
-    order : {1, 2}
+    order : {1, 2, 3}
         Highest derivative.
     framework : {"numpy", "torch", "jax"}, optional
         Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: that of the first input that is a
         tensor of torch or an array of JAX, else NumPy.
-    vjp : callable, or pair of callables, for NumPy
+    vjp : callable, or tuple of a callable for each order, for NumPy
         ``vjp(inputs, cotangents)``, with tuples, returns the gradients of sum <cotangent, output> with respect to the
         floating inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of
-        sum <direction, gradient> with respect to the inputs and to the cotangents.
+        sum <direction, gradient> with respect to the inputs and to the cotangents;
+        ``vjp3(inputs, cotangents, directions, second_directions, cotangent_directions)`` returns three tuples, the
+        gradients of sum <second direction, first result of vjp2> + sum <cotangent direction, second result of vjp2>
+        with respect to the inputs, to the cotangents and to the directions.
     skip : mapping of str to str, optional
         Kinds of check to skip, each with the reason: "form", "repeat", "alone", "threads", "layout", "nan",
         "float32", "differences", "adjoint", "symmetry".
@@ -134,8 +142,8 @@ def result_of(
     """Check derivatives as `check_derivatives`, without raising; `interrupted` is that of `Result.fill`."""
     if not callable(function):
         raise TypeError(f"check_derivatives: function is a {type(function).__name__}; expected a callable")
-    if order not in (1, 2):
-        raise ValueError(f"check_derivatives: order is {order!r}; expected 1 or 2")
+    if order not in (1, 2, 3):
+        raise ValueError(f"check_derivatives: order is {order!r}; expected 1, 2 or 3")
     if not isinstance(inputs, (tuple, list)):
         raise TypeError(f"check_derivatives: inputs is a {type(inputs).__name__}; expected a tuple of arrays")
     skip = check_options("check_derivatives", timeout, skip, KINDS)
@@ -175,7 +183,7 @@ class _Plan(Plan):
             for kind, needed in KINDS.items()
             if kind not in self.skip and needed <= order and (kind != "threads" or threads)
             if kind != "alone" or self.problem.framework.selects
-            for at in (range(1, order + 1) if kind == "differences" else (needed,))
+            for at in (range(needed, order + 1) if kind in BY_ORDER else (needed,))
         ]
 
     @cached_property
@@ -192,7 +200,7 @@ class _Plan(Plan):
         if kind == CALL:
             return
         with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers
-            yield from checks.differences(int(order)) if kind == "differences" else getattr(checks, kind)()
+            yield from getattr(checks, kind)(*([int(order)] if kind in BY_ORDER else []))
 
     def lost(self, number: int, text: str) -> Check:
         order, kind = self.steps[number]

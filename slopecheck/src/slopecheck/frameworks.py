@@ -62,6 +62,22 @@ class Framework(ABC):
         A cotangent or direction that is None is zero.
         """
 
+    @abstractmethod
+    def vjp3(
+        self,
+        inputs: Sequence[Any],
+        wanted: Sequence[int],
+        cotangents: Sequence[Any],
+        directions: Sequence[Any],
+        second_directions: Sequence[Any],
+        cotangent_directions: Sequence[Any],
+    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Return gradients for the wanted inputs, for the cotangents and for the directions of a sum over `vjp2`.
+
+        It is sum <second direction, result for an input> + sum <cotangent direction, result for a cotangent>. What is
+        None is zero, and a gradient for it means nothing.
+        """
+
     @contextlib.contextmanager
     def threads(self, number: int) -> Iterator[None]:
         """Set the number of threads of the framework; by default, this does nothing."""
@@ -92,8 +108,8 @@ class NumPy(Framework):
 
     name, selects = "numpy", False
 
-    def __init__(self, function: Function, vjp: Function | None, vjp2: Function | None) -> None:
-        self.function, self._vjp, self._vjp2 = function, vjp, vjp2
+    def __init__(self, function: Function, derivatives: Sequence[Function]) -> None:
+        self.function, self._derivatives = function, derivatives  # one for each order
 
     def takes(self, value: Any) -> bool:
         return isinstance(value, (np.ndarray, np.generic))  # a full sum returns a NumPy scalar
@@ -121,15 +137,19 @@ class NumPy(Framework):
         }
 
     def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        assert self._vjp is not None
-        return as_tuple(self._vjp(tuple(inputs), tuple(cotangents)))
+        return as_tuple(self._derivatives[0](tuple(inputs), tuple(cotangents)))
 
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        assert self._vjp2 is not None
-        of_inputs, of_cotangents = self._vjp2(tuple(inputs), tuple(cotangents), tuple(directions))
+        of_inputs, of_cotangents = self._derivatives[1](tuple(inputs), tuple(cotangents), tuple(directions))
         return as_tuple(of_inputs), as_tuple(of_cotangents)
+
+    def vjp3(
+        self, inputs: Sequence[Any], wanted: Sequence[int], *others: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        of_inputs, of_cotangents, of_directions = self._derivatives[2](tuple(inputs), *map(tuple, others))
+        return as_tuple(of_inputs), as_tuple(of_cotangents), as_tuple(of_directions)
 
 
 class Torch(Framework):
@@ -239,12 +259,46 @@ class Torch(Framework):
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         with self.torch.enable_grad():
-            leaves = self._leaves(inputs, wanted)
-            at = [leaves[i] for i in wanted]
-            weights = [None if g is None else g.detach().requires_grad_() for g in cotangents]
-            gradients = self._grad(as_tuple(self.function(*leaves)), at, weights, True)
-            present = [g for g in weights if g is not None]
-            second = self._grad(gradients, at + present, directions, False)
+            leaves, weights = self._leaves(inputs, wanted), self._variables(cotangents)
+            return self._second(leaves, wanted, weights, directions, False)
+
+    def vjp3(
+        self,
+        inputs: Sequence[Any],
+        wanted: Sequence[int],
+        cotangents: Sequence[Any],
+        directions: Sequence[Any],
+        second_directions: Sequence[Any],
+        cotangent_directions: Sequence[Any],
+    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        with self.torch.enable_grad():
+            leaves, weights = self._leaves(inputs, wanted), self._variables(cotangents)
+            along = self._variables(directions)
+            of_inputs, of_weights = self._second(leaves, wanted, weights, along, True)
+            third = self._grad(
+                [*of_inputs, *of_weights],
+                [a for a in (*(leaves[i] for i in wanted), *weights, *along) if a is not None],
+                [*second_directions, *cotangent_directions],
+                False,
+            )
+        of_others = iter(third[len(wanted) :])
+        return (
+            third[: len(wanted)],
+            [None if g is None else next(of_others) for g in weights],
+            [None if u is None else next(of_others) for u in along],
+        )
+
+    def _variables(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return views that require gradients, None for None."""
+        return [None if t is None else t.detach().requires_grad_() for t in tensors]
+
+    def _second(
+        self, leaves: list[Any], wanted: Sequence[int], weights: list[Any], directions: Sequence[Any], again: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """Return what `vjp2` does, for inputs and cotangents that require gradients."""
+        at, present = [leaves[i] for i in wanted], [g for g in weights if g is not None]
+        gradients = self._grad(as_tuple(self.function(*leaves)), at, weights, True)
+        second = self._grad(gradients, at + present, directions, again)
         of_weights = iter(second[len(at) :])
         return second[: len(at)], [None if g is None else next(of_weights) for g in weights]
 
@@ -301,17 +355,49 @@ class Jax(Framework):
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
+        second, at, weights, along = self._second(inputs, wanted, cotangents, directions)
+        of_inputs, of_given = second(at, weights, along)
+        of_weights = iter(of_given)
+        return of_inputs, [None if g is None else next(of_weights) for g in cotangents]
+
+    def vjp3(
+        self,
+        inputs: Sequence[Any],
+        wanted: Sequence[int],
+        cotangents: Sequence[Any],
+        directions: Sequence[Any],
+        second_directions: Sequence[Any],
+        cotangent_directions: Sequence[Any],
+    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        second, at, weights, along = self._second(inputs, wanted, cotangents, directions)
+        _, pull = self.jax.vjp(second, at, weights, along)
+        of_results = [h for g, h in zip(cotangents, cotangent_directions, strict=True) if g is not None]
+        of_inputs, of_given, of_directions = pull(
+            (self._with_zeros(at, second_directions), self._with_zeros(weights, of_results))
+        )
+        of_weights = iter(of_given)
+        return of_inputs, [None if g is None else next(of_weights) for g in cotangents], of_directions
+
+    def _with_zeros(self, like: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """Return arrays with zeros for None."""
+        return tuple(self.jax.numpy.zeros_like(x) if a is None else a for x, a in zip(like, arrays, strict=True))
+
+    def _second(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Function, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+        """Return a function with the results of `vjp2`, and its arguments: inputs, given cotangents, and directions.
+
+        A direction that is None is zero.
+        """
         function, at = self._of(inputs, wanted, cotangents), tuple(inputs[i] for i in wanted)
 
         def gradients(values: Any, weights: Any) -> Any:
             return self.jax.vjp(function, *values)[1](weights)
 
-        present = tuple(g for g in cotangents if g is not None)
-        _, pull = self.jax.vjp(gradients, at, present)
-        zeros = self.jax.numpy.zeros_like
-        of_inputs, of_given = pull(tuple(zeros(x) if u is None else u for x, u in zip(at, directions, strict=True)))
-        of_weights = iter(of_given)
-        return of_inputs, [None if g is None else next(of_weights) for g in cotangents]
+        def second(values: Any, weights: Any, along: Any) -> Any:
+            return self.jax.vjp(gradients, values, weights)[1](along)
+
+        return second, at, tuple(g for g in cotangents if g is not None), self._with_zeros(at, directions)
 
 
 DIFFERENTIATING: dict[str, Callable[[Function], Framework]] = {"torch": Torch, "jax": Jax}

@@ -1,8 +1,8 @@
-"""A function at a point, with NumPy arrays: outputs, vector-Jacobian products and second derivatives."""
+"""A function at a point, with NumPy arrays: outputs, vector-Jacobian products, second and third derivatives."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from slopecheck import exact
 from slopecheck.frameworks import Framework, as_tuple
 
 Arrays = list[np.ndarray]
+DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # by order
 
 
 class CallFailed(Exception):
@@ -19,11 +20,16 @@ class CallFailed(Exception):
 
 @dataclass
 class Arguments:
-    """Arguments of a function and of its derivatives, arrays of the framework; None is left out."""
+    """Arguments of a function and of its derivatives, arrays of the framework; None is left out.
+
+    Third derivatives alone have the last two: what the two results of second derivatives are multiplied with.
+    """
 
     inputs: list[Any]
     cotangents: list[Any]
     directions: list[Any]
+    second_directions: list[Any]
+    cotangent_directions: list[Any]
 
 
 @dataclass
@@ -65,29 +71,51 @@ class Problem:
             raise CallFailed(f"{what} is a {type(value).__name__}; expected an array of {self.framework.name}")
         return self.framework.to_host(value)
 
-    def arguments(self, arrays: Arrays, weights: Arrays, directions: Sequence[np.ndarray | None]) -> "Arguments":
+    def arguments(
+        self,
+        arrays: Arrays,
+        weights: Arrays,
+        directions: Sequence[np.ndarray | None],
+        second_directions: Sequence[np.ndarray | None] = (),
+        cotangent_directions: Arrays | tuple[()] = (),
+    ) -> "Arguments":
         """Return native arguments of the derivatives; empty weights, and directions that are None, are left out."""
         like = self.inputs[self.wanted[0]]
+
+        def of_outputs(group: Sequence[np.ndarray]) -> list[Any]:
+            return [self.framework.from_host(w, like) if w.size else None for w in group]
+
+        def of_inputs(group: Sequence[np.ndarray | None]) -> list[Any]:
+            return [
+                None if u is None else self.framework.from_host(u, self.inputs[i])
+                for i, u in zip(self.wanted, group, strict=True)
+            ]
+
         return Arguments(
             self.native(arrays),
-            [self.framework.from_host(w, like) if w.size else None for w in weights],
-            [
-                None if u is None else self.framework.from_host(u, self.inputs[i])
-                for i, u in zip(self.wanted, directions, strict=True)
-            ],
+            of_outputs(weights),
+            of_inputs(directions),
+            of_inputs(second_directions or [None] * len(arrays)),
+            of_outputs(cotangent_directions or [np.zeros(0)] * len(weights)),
         )
 
     def raw(self, order: int, a: "Arguments") -> list[Any]:
-        """Return native results of an order: outputs, gradients, or gradients of sum <direction, gradient>.
+        """Return native results of an order: outputs, gradients, second or third derivatives.
 
-        The last are those with respect to the inputs and then to the cotangents.
+        The last two are gradients with respect to the inputs, then to the cotangents, then to the directions.
         """
         if order == 0:
             return list(as_tuple(self.framework.outputs(a.inputs)))
         if order == 1:
             return list(self.framework.vjp(a.inputs, self.wanted, a.cotangents))
-        of_inputs, of_cotangents = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
-        return [*of_inputs, *of_cotangents]
+        return [value for group in self._higher(order, a, self.wanted) for value in group]
+
+    def _higher(self, order: int, a: "Arguments", wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
+        """Return native second or third derivatives by what they are derivatives in."""
+        arguments = a.inputs, wanted, a.cotangents, a.directions
+        if order == 2:
+            return self.framework.vjp2(*arguments)
+        return self.framework.vjp3(*arguments, a.second_directions, a.cotangent_directions)
 
     def results(self, order: int, a: "Arguments") -> Arrays:
         """Return the results of an order as NumPy arrays; CallFailed if one has another shape than it must have."""
@@ -95,8 +123,7 @@ class Problem:
             return self.returned(a.inputs)
         if order == 1:
             return self._gradients(self.raw(1, a), self.x, "gradient")
-        of_inputs, of_cotangents = self.second(a)
-        return of_inputs + of_cotangents
+        return [array for group in self.higher(order, a) for array in group]
 
     def returned(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
@@ -122,26 +149,37 @@ class Problem:
         """Return the vector-Jacobian product at a point, with weights of the outputs (empty: none)."""
         return self.results(1, self.arguments(arrays, weights, [None] * len(arrays)))
 
-    def second(self, a: "Arguments") -> tuple[Arrays, Arrays]:
-        """Return the gradients of sum <direction, gradient> with respect to inputs and cotangents."""
-        derivatives = self.framework.vjp2(a.inputs, self.wanted, a.cotangents, a.directions)
-        of_x = self._gradients(derivatives[0], self.x, "second derivative")
-        present = [(g, w) for g, w in zip(derivatives[1], a.cotangents, strict=True) if w is not None]
-        expected = [self.framework.to_host(w) for _, w in present]
-        return of_x, self._gradients([g for g, _ in present], expected, "derivative in cotangent")
+    def higher(self, order: int, a: "Arguments") -> list[Arrays]:
+        """Return second or third derivatives with respect to inputs, cotangents and (third ones) directions.
 
-    def alone(self, k: int, a: "Arguments") -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the gradient in floating input `k`, and its second derivative if it has a direction, asked for alone.
-
-        The other inputs are constants then.
+        Those with respect to a cotangent or direction that is left out are left out.
         """
-        wanted, like = [self.wanted[k]], [self.x[k]]
-        (first,) = self._gradients(self.framework.vjp(a.inputs, wanted, a.cotangents), like, "gradient")
-        if a.directions[k] is None:
-            return first, None
-        derivatives, _ = self.framework.vjp2(a.inputs, wanted, a.cotangents, [a.directions[k]])
-        (second,) = self._gradients(derivatives, like, "second derivative")
-        return first, second
+        of_x, *others = self._higher(order, a, self.wanted)
+        groups = [self._gradients(of_x, self.x, DERIVATIVES[order])]
+        given = (("cotangent", a.cotangents), ("direction", a.directions))
+        for derivatives, (name, arguments) in zip(others, given[: order - 1], strict=True):
+            present = [(g, w) for g, w in zip(derivatives, arguments, strict=True) if w is not None]
+            expected = [self.framework.to_host(w) for _, w in present]
+            groups.append(self._gradients([g for g, _ in present], expected, f"derivative in {name}"))
+        return groups
+
+    def second(self, *arrays: Any) -> list[Arrays]:
+        """Return the second derivatives for `arguments` of arrays."""
+        return self.higher(2, self.arguments(*arrays))
+
+    def third(self, *arrays: Any) -> list[Arrays]:
+        """Return the third derivatives for `arguments` of arrays."""
+        return self.higher(3, self.arguments(*arrays))
+
+    def alone(self, order: int, k: int, a: "Arguments") -> np.ndarray:
+        """Return the derivative of an order in floating input `k`, asked for alone: other inputs are constants."""
+        wanted = [self.wanted[k]]
+        if order == 1:
+            derivatives = self.framework.vjp(a.inputs, wanted, a.cotangents)
+        else:
+            of_one = replace(a, directions=[a.directions[k]], second_directions=[a.second_directions[k]])
+            derivatives = self._higher(order, of_one, wanted)[0]
+        return self._gradients(derivatives, [self.x[k]], DERIVATIVES[order])[0]
 
     def nudged(self, arrays: Arrays, relative: float) -> Arrays:
         """Return arrays with random relative perturbations of a given size."""

@@ -61,7 +61,7 @@ def checked(request: pytest.FixtureRequest, check: Callable[..., Result], *args:
 
 @pytest.fixture
 def verify_derivatives(request: pytest.FixtureRequest) -> Callable[..., Result]:
-    """``verify_derivatives(function, inputs, framework="torch")``: `slopecheck.check_derivatives`."""
+    """``verify_derivatives(function, inputs, order=3)``: `slopecheck.check_derivatives`."""
     from slopecheck.derivatives import check_derivatives
 
     return partial(checked, request, check_derivatives)

@@ -56,7 +56,9 @@ TABLE = (
         f"2**{int(math.log2(ROUNDING))} (layout, alone); {MARGIN:g} times that and rounding (adjoint, symmetry)",
         "256 epsilons of float64: in another layout, or for one output, some hundred terms are added in another order. "
         f"Beyond that, {MARGIN:g} times what a change of the last bits makes, {UNSURE:g} at most; and for derivatives "
-        "the last bit of what is derived over a step of the size of the inputs, below which they vanish.",
+        "the last bit of what is derived over a step of the size of the inputs, below which they vanish. An error "
+        f"of third derivatives below {MARGIN:g} times that is inconclusive: what cancels within the "
+        "second ones is not seen.",
     ),
     Tolerance(
         "float32",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
-from slopecheck import check_derivatives
+from slopecheck import Result, check_derivatives
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,10 @@ class Entry:
     inputs: Callable[[], tuple[Any, ...]]  # returns the same tensors, of float64 or integers, each time
     check: str  # kind of the check that fails
     order: int  # of the derivatives at which it fails
+
+    def check_derivatives(self, function: Callable[..., Any]) -> Result:
+        """Check the faulty function or the repaired one, to second order or to that of the mistake."""
+        return check_derivatives(function, self.inputs(), order=max(2, self.order), framework="torch", raises=False)
 
 
 _OF_MODULES: dict[str, list[Entry]] = defaultdict(list)
@@ -60,7 +64,7 @@ def mistake(
 def with_gradient(gradient: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function of tensors with a custom gradient.
 
-    `gradient` takes the cotangent and the inputs; it returns the gradients in these, None for integers.
+    `gradient` takes the cotangents and the inputs; it returns the gradients in these, None for integers.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,8 +75,8 @@ def with_gradient(gradient: Callable[..., Any]) -> Callable[[Callable[..., Any]]
                 return function(*inputs)
 
             @staticmethod
-            def backward(ctx: Any, g: torch.Tensor) -> Any:
-                return gradient(g, *ctx.saved_tensors)
+            def backward(ctx: Any, *g: torch.Tensor) -> Any:
+                return gradient(*g, *ctx.saved_tensors)
 
         @functools.wraps(function)
         def apply(*inputs: torch.Tensor) -> Any:
@@ -108,7 +112,7 @@ def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Ite
 def rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield name, what is wrong, the kinds of `check_derivatives` that fail, and the verdicts of torch's two checks."""
     for e in entries:
-        failed = check_derivatives(e.faulty, e.inputs(), framework="torch", raises=False).failures
+        failed = e.check_derivatives(e.faulty).failures
         ours = ", ".join(dict.fromkeys(f"{c.kind} {c.case}".strip() for c in failed if c.kind != "elements"))
         first, second = (
             verdict(check, e.faulty, e.inputs()) for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)

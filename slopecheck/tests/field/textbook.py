@@ -62,3 +62,54 @@ def sine(x: Tensor) -> Tensor:
 def flat_gradient(x: Tensor) -> Tensor:
     """The second derivative is zero, without a word."""
     return x.exp()
+
+
+def _wrong_sign(c: Tensor, d: Tensor, gg: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    of_x = -c * gg * x.sin() + d * gg * g * x.cos()  # the second term is a difference
+    return c * x.cos() - d * g * x.sin(), -d * gg * x.sin(), of_x
+
+
+@with_gradient(_wrong_sign)
+def _bend_of_sine(gg: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return gg * x.cos(), -gg * g * x.sin()
+
+
+@with_gradient(_bend_of_sine)
+def _slope_of_sine(g: Tensor, x: Tensor) -> Tensor:
+    return g * x.cos()
+
+
+@mistake("third sign", "", torch.sin, _matrix, order=3)
+@with_gradient(_slope_of_sine)
+def sine_to_third_order(x: Tensor) -> Tensor:
+    """A term of the third derivative has the wrong sign."""
+    return x.sin()
+
+
+def cube_of_sum(x: Tensor) -> Tensor:
+    """Third power of the sum of all numbers."""
+    return x.sum() ** 3
+
+
+def _uneven(c: Tensor, d: Tensor, gg: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    total, ones = x.sum(), torch.linspace(0.9, 1.1, x.numel(), dtype=x.dtype).view_as(x)  # they are 1
+    of_gg = 3 * c * total**2 + 6 * d.sum() * g * total
+    of_x = 6 * c * gg.sum() * total + 6 * d.sum() * g * gg.sum()
+    return of_gg.expand_as(x), 6 * d.sum() * gg.sum() * total, of_x * ones
+
+
+@with_gradient(_uneven)
+def _bend_of_cube(gg: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return 3 * gg.sum() * x.sum() ** 2, (6 * gg.sum() * g * x.sum()).expand_as(x)
+
+
+@with_gradient(_bend_of_cube)
+def _slope_of_cube(g: Tensor, x: Tensor) -> Tensor:
+    return (3 * g * x.sum() ** 2).expand_as(x)
+
+
+@mistake("third symmetry", "", cube_of_sum, _matrix, "symmetry", order=3)
+@with_gradient(_slope_of_cube)
+def uneven_cube(x: Tensor) -> Tensor:
+    """The third derivative depends on the order of its directions."""
+    return cube_of_sum(x)
