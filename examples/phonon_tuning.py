@@ -172,7 +172,7 @@ def report(title):
     for kind, (_, atoms, periodic, _, forces) in held_out.items():
         error = (model.energy_forces_stress(*atoms, **periodic).forces - forces).square().mean().sqrt()
         text.append(f"forces of a {kind} {1000 * error:.0f} meV/Å")
-    print(f"{title}: {', '.join(text)}", flush=True)
+    print(f"{title}: {', '.join(text)}")
     return found, errors
 
 
