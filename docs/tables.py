@@ -49,6 +49,7 @@ TUTORIALS = (
     "first_gradient",
     "train_forces",
     "phonons",
+    "phonon_tuning",
     "own_potential",
     "karate",
     "airfoil",

@@ -1,0 +1,208 @@
+"""
+Phonon fine-tuning: training on the Hessian
+===========================================
+
+A potential that has learned forces of some structures may have the wrong curvature elsewhere, and with it the wrong
+phonons. Phonon fine-tuning (Koker et al., 2026, arXiv:2601.07742) adds columns of the Hessian to the loss: in each step
+one random column of each structure, which is a product of the Hessian with a vector. The gradient of this loss in the
+weights is a third derivative of the energy, which is exact here. This tutorial trains a small DimeNet++ on clusters of
+copper and gold, labelled by ASE's EMT potential, then tunes it on columns of small crystals, and compares phonons of
+copper and of an ordered alloy that it has not seen.
+"""
+
+import copy
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from ase import units
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from ase.cluster import Icosahedron
+
+from trigraph.torch.nn import DimeNetPlusPlus
+
+plt.style.use("tableau-colorblind10")
+BATCHES, EPOCHS, STEPS, FACTOR = 4, 80, 400, 3
+COPPER, ALLOY = 5, 3  # how often the primitive cell is repeated for phonons
+rng = np.random.default_rng(0)
+torch.manual_seed(0)
+
+# %%
+# Clusters and crystals
+# ---------------------
+# A batch has four structures, in which about none, an eighth, three eighths and a half of the atoms are gold. Energies
+# and forces of clusters of 13 atoms are all that the model learns at first. Crystals, cells of eight atoms, give it
+# columns of their Hessians later.
+
+
+def batch_of(kind):
+    """Return displaced structures, and the tensors of their batch: the model's arguments, then energies and forces."""
+    structures = []
+    for gold in (0.0, 0.125, 0.375, 0.5):
+        spacing = (3.59 + 0.47 * gold) * rng.normal(1, 0.02)
+        atoms = Icosahedron("Cu", 2, spacing) if kind == "cluster" else bulk("Cu", a=spacing).repeat(2)
+        atoms.numbers[rng.permutation(len(atoms))[: round(gold * len(atoms))]] = 79
+        atoms.positions += rng.normal(scale=0.1 if kind == "cluster" else 0.03, size=atoms.positions.shape)
+        atoms.calc = EMT()
+        structures.append(atoms)
+    z = torch.tensor(np.concatenate([a.numbers for a in structures]))
+    pos, forces = tensor([a.positions for a in structures]), tensor([a.get_forces() for a in structures])
+    cell = None if kind == "cluster" else tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
+    neighbors = model.neighbors(pos, torch.arange(4).repeat_interleave(len(pos) // 4), cell)
+    energy = torch.tensor([a.get_potential_energy() for a in structures], dtype=torch.float32)
+    return structures, (z, pos), {"cell": cell, "neighbors": neighbors}, energy, forces
+
+
+def tensor(arrays):
+    """Return arrays of structures as one tensor of their batch."""
+    return torch.tensor(np.concatenate(arrays), dtype=torch.float32)
+
+
+model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 5, 6, cutoff=4.0, num_output_layers=2)
+clusters, crystals = ([batch_of(kind) for _ in range(BATCHES)] for kind in ("cluster", "crystal"))
+held_out = {kind: batch_of(kind) for kind in ("cluster", "crystal")}
+
+# %%
+# The loss
+# --------
+# EMT has no analytic Hessian here: a column comes from two calculations of forces at opposite displacements. Columns of
+# the model are exact, and ``create_graph=True`` makes them differentiable.
+
+
+def emt_column(atoms, direction, step=0.01):
+    """Return the Hessian of EMT times a direction, by central differences of forces."""
+    forces = []
+    for sign in (-1, 1):
+        moved = atoms.copy()
+        moved.positions += sign * step * direction
+        moved.calc = EMT()
+        forces.append(moved.get_forces())
+    return (forces[0] - forces[1]) / (2 * step)
+
+
+def unit(atoms, atom, axis):
+    """Return the displacement of one atom along one axis."""
+    direction = np.zeros((len(atoms), 3))
+    direction[atom, axis] = 1.0
+    return direction
+
+
+def loss_of_forces(batch):
+    """Return the loss of energies per atom and of forces of clusters."""
+    _, atoms, periodic, energy, forces = batch
+    found = model.energy_forces_stress(*atoms, **periodic, create_graph=True)
+    return ((found.energy - energy) / 13).square().mean() + (found.forces - forces).square().mean()
+
+
+def loss_of_columns(batch):
+    """Return the mean square error of a random column of each structure's Hessian."""
+    structures, (z, pos), periodic, *_ = batch
+    directions = [unit(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
+    expected = tensor([emt_column(*pair) for pair in zip(structures, directions, strict=True)])
+    found = model.hessian_vector_product(z, pos, tensor(directions), **periodic, create_graph=True)
+    return (found - expected).square().mean()
+
+
+def train(steps, rate, weight):
+    """Take steps on forces of clusters and, if `weight` is not zero, on columns of crystals."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for step in range(steps):
+        loss = loss_of_forces(clusters[step % BATCHES])
+        if weight:
+            loss = loss + weight * loss_of_columns(crystals[step % BATCHES])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+        optimizer.step()
+        schedule.step()
+
+
+# %%
+# Phonons
+# -------
+# As in :doc:`phonons`, a few rows of the Hessian of a supercell give the dispersion. The alloy is ordered Cu₃Au; no
+# crystal above has its composition. Imaginary frequencies count as negative.
+
+alloy = bulk("Cu", cubic=True, a=3.708)  # the lattice constants at rest by EMT
+alloy.numbers[0] = 79
+CRYSTALS = {"Cu": (bulk("Cu", a=3.59), COPPER, "GXWKGL"), "Cu₃Au": (alloy, ALLOY, "GXMGR")}
+
+
+def emt_rows(supercell, atoms):
+    """Return rows of EMT's Hessian."""
+    return np.array([[emt_column(supercell, unit(supercell, atom, axis)) for axis in range(3)] for atom in atoms])
+
+
+def model_rows(supercell, atoms):
+    """Return rows of the model's Hessian."""
+    z, pos, cell = map(torch.tensor, (supercell.numbers, supercell.positions, supercell.cell.array))
+    return copy.deepcopy(model).double().hessian(z, pos, cell=cell, atoms=atoms).numpy()
+
+
+def frequencies(rows_of, primitive, repeats, path):
+    """Return the frequencies in THz at each wave vector of a path."""
+    supercell, size = primitive.repeat(repeats), 3 * len(primitive)
+    rows = rows_of(supercell, range(len(primitive)))
+    shifts = (np.array(list(np.ndindex(3, 3, 3))) - 1) @ supercell.cell.array
+    images = (supercell.positions - primitive.positions[:, None])[:, :, None] + shifts
+    lengths = np.linalg.norm(images, axis=-1)
+    share = lengths < lengths.min(axis=-1, keepdims=True) + 1e-6  # a pair of atoms counts by its nearest images
+    share = share / share.sum(axis=-1, keepdims=True)
+    masses = np.repeat(primitive.get_masses(), 3)
+    result = []
+    for wave_vector in 2 * np.pi * primitive.cell.bandpath(path, npoints=100).cartesian_kpts():
+        phases = (share * np.exp(1j * images @ wave_vector)).sum(axis=-1)
+        dynamical = np.einsum("ij,iajb->iajb", phases, rows).reshape(size, -1, size).sum(axis=1)
+        dynamical = dynamical / np.sqrt(np.outer(masses, masses))
+        squares = np.linalg.eigvalsh((dynamical + dynamical.conj().T) / 2)
+        result.append(np.sign(squares) * np.sqrt(np.abs(squares)))
+    return 1000 * units.fs / (2 * np.pi) * np.array(result)
+
+
+expected = {name: frequencies(emt_rows, *crystal) for name, crystal in CRYSTALS.items()}
+assert min(each.min() for each in expected.values()) > -0.05  # both crystals are stable by EMT
+
+
+def report(title):
+    """Print root mean square errors; return the frequencies of both crystals and their errors."""
+    found = {name: frequencies(model_rows, *crystal) for name, crystal in CRYSTALS.items()}
+    errors = {name: np.sqrt(np.square(found[name] - expected[name]).mean()) for name in CRYSTALS}
+    text = [f"{name} {error:.3f} THz" for name, error in errors.items()]
+    for kind, (_, atoms, periodic, _, forces) in held_out.items():
+        error = (model.energy_forces_stress(*atoms, **periodic).forces - forces).square().mean().sqrt()
+        text.append(f"forces of a {kind} {1000 * error:.0f} meV/Å")
+    print(f"{title}: {', '.join(text)}")
+    return found, errors
+
+
+# %%
+# Before and after
+# ----------------
+# As many steps without columns show what is due to these. The clusters stay in the loss, so that the model does not
+# forget them.
+
+train(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
+before, errors = report("trained on forces")
+trained = copy.deepcopy(model.state_dict())
+train(STEPS, rate=3e-3, weight=0.0)
+report("more steps without columns")
+model.load_state_dict(trained)
+train(STEPS, rate=3e-3, weight=0.5)
+after, tuned = report("steps with columns")
+for name in CRYSTALS:
+    print(f"{name}: the error of frequencies fell by a factor of {errors[name] / tuned[name]:.1f}")
+    assert errors[name] > FACTOR * tuned[name]
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+for ax, (name, (primitive, _, path)) in zip(axes, CRYSTALS.items(), strict=True):
+    along, ticks, labels = primitive.cell.bandpath(path, npoints=100).get_linear_kpoint_axis()
+    curves = ((before, "C1-", 1.5), (after, "C0-", 2.5), (expected, "k--", 1))
+    lines = [ax.plot(along, found[name], style, linewidth=width)[0] for found, style, width in curves]
+    ax.set_xticks(ticks, ["Γ" if label == "G" else label for label in labels])
+    ax.grid(axis="x")
+    ax.set(title=name, xlim=(0, along[-1]), ylabel="frequency (THz)")
+names = ["DimeNet++, trained on forces of clusters", "tuned on columns of the Hessian", "EMT"]
+figure.legend(lines, names, loc="outside lower center", ncols=3)
+plt.show()
