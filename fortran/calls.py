@@ -18,8 +18,8 @@ TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # of 
 HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
 !!
 !! Arrays have the shapes of Python's in reverse. A derivative that is absent is not computed; an absent cotangent is
-!! zero. status is 0; -k where argument k has a wrong shape or value, or is a graph that was not made; or positive where
-!! memory was refused. Outputs are then unchanged.
+!! zero. status is 0; -k where argument k has a wrong shape, choice or number, or is a graph that was not made; or
+!! positive where memory was refused. Outputs are then unchanged. Values in arrays are not checked.
 module trigraph_{family}_calls
     use trigraph_kinds, only: sp, dp, i32, i64
     use trigraph_graphs, only: has_length{types}

@@ -107,14 +107,15 @@ README = """# trigraph {version}, its Fortran sources
 
 Written by `trigraph fortran` for vectors of {vector_bytes} bytes; families: {families}. Nothing of Python is needed to
 build or run them. With CMake, which installs a library, modules, header, a CMake package and `trigraph.pc`, for
-pkg-config:
+pkg-config (under a prefix of its own: another such folder would replace the library):
 
 ```sh
 cmake -B build -DCMAKE_INSTALL_PREFIX=$HOME/trigraph && cmake --build build -j && cmake --install build
 ```
 
 With fpm, `fpm build{fpm_flags}`, or a dependency on this folder. With any compiler, the files that a program needs are
-compiled in this order, and then its own:
+compiled in this order, and then its own. All are compiled at every change, where CMake builds the library once. A
+program of two families takes the files of both commands, each once and in this order:
 
 ```sh
 {commands}
@@ -127,7 +128,8 @@ graphs and checks them. `include/trigraph.h` has the choices, the fast path, wha
 one function for each operator, kind of real numbers and of indices.{athena}
 
 `{manifest}` has the digests of the files written here. `trigraph fortran` writes over these files, unless they
-were changed since, and over no others.
+were changed since, and over no others. It removes those that it does not write again: name all families in one call
+(`--family gat --family dimenet`).
 
 Arrays have the entity last, as `embedding(dim, num_src_nodes)`; in C that is a row of `dim` numbers for each node.
 Values of indices are 0-based, sorts are stable. Of a CSC, `offsets`, `indices` and `edge_ids` are the in-edges of the
@@ -148,14 +150,22 @@ so on return the status. `status` is 0, or the first thing that is wrong:
 
 1-based offsets are always found, 1-based indices only where the last node is among them.
 
+All index arrays of a call have the kind of its graph, and all real arrays one kind; of a call that mixes them, the
+compiler says only that there is no specific subroutine for the generic. Default integers go with `_i32`; `_i64`, which
+these lists show, is for arrays that are int64 already. What the arrays of an object hold is checked where it is made:
+values of a component that a program changes by hand are not checked again.
+{unsorted}
 {graphs}
 ## Arguments of `trigraph_FAMILY_calls`
 
 Arrays have the shapes of Python's in reverse. Arguments below `status` are optional, and best given by keyword. A
 derivative that is absent is not computed, and an absent cotangent `gg_...` is zero. `status` is 0; -k where argument k
-has a wrong shape or value, or is a graph that was not made; or positive where memory was refused. Outputs are then
-unchanged. Where the lists say "None", they mean that an argument is absent.
+of the list, in which `status` counts too, has a wrong shape, choice or number, or is a graph that was not made; or
+positive where memory was refused. Outputs are then unchanged. Where the lists say "None", they mean that an argument is
+absent.
 
+Values in arrays are not checked, and `status` is then 0: what raises in Python gives NaN here, or a gradient of zero.
+{choices}
 {called}
 ## Arguments of the fast path and of the reference
 
@@ -175,6 +185,18 @@ NULL.
 
 {lists}
 """
+UNSORTED_README = """
+Edges of an edge graph in any order:
+
+```fortran
+integer(i32), allocatable :: permutation(:)      ! beside type(edge_graph_i32) :: graph
+
+call make_edge_graph(graph, num_nodes, src, dst, status, permutation=permutation)
+call agg_edge_to_edge_fwd(graph, vec(:, permutation + 1), sbf_rad(:, permutation + 1), embedding(:, permutation + 1), &
+    & weights, sorted, status)
+out(:, permutation + 1) = sorted                 ! in the order of src and dst again
+```
+"""
 ATHENA_README = """
 `trigraph_athena` has the operations of athena's graph neural operator with athena's arguments, as pure procedures."""
 
@@ -183,6 +205,15 @@ def _choices(families: Sequence[str]) -> list[tuple[str, int]]:
     """Return names for the values of choices, and these: ``mha_gat_n2n_activation_relu``, 1."""
     attributes = [(d.name, a) for d in DEFINITIONS if d.family in families for a in d.attributes]
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
+
+
+def _named_choices(families: Sequence[str]) -> str:
+    """Return what the README says of the names of choices, nothing where families have none."""
+    names = "".join(f"- `{name}` {number}\n" for name, number in _choices(families))
+    return names and (
+        "\nThe module `trigraph_choices` names the values of choices, and the header in capitals, with TRIGRAPH_ before:\n\n"
+        + names
+    )
 
 
 def _constants(families: Sequence[str]) -> str:
@@ -269,6 +300,7 @@ class Declared(NamedTuple):
     shape: str
     written: bool = False
     optional: bool = False
+    allocatable: bool = False
 
 
 def _split(names: str) -> list[str]:
@@ -292,7 +324,8 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
             for each in _split(argument[4]):
                 name, _, shape = each.partition("(")
                 shape = noted if shape.endswith("*)") else f"({shape}" if shape else ""
-                declared[name] = Declared(argument[1].strip(), shape, argument[2] != "in", "optional" in argument[3])
+                marks = (word in argument[3] for word in ("optional", "allocatable"))
+                declared[name] = Declared(argument[1].strip(), shape, argument[2] != "in", *marks)
     return {name: declared[name] for name in _split(match[1])}
 
 
@@ -339,7 +372,8 @@ def _graph_list(name: str, source: str) -> str:
     lines = [f"### `{name}`", "", re.sub(r"\n? *!. ?", " ", comment).strip(), ""]
     for n, d in declarations(source, f"{name}_i64").items():
         kind = f"integer array `{d.shape}`" if d.shape else f"`{d.kind}`"
-        lines.append(f"- `{n}`: {kind}{', written' * d.written}{', optional' * d.optional}")
+        marks = ", written" * d.written + ", allocatable" * d.allocatable + ", optional" * d.optional
+        lines.append(f"- `{n}`: {kind}{marks}")
     return "\n".join([*lines, ""])
 
 
@@ -483,8 +517,10 @@ def _contents(vector_bytes: int, families: Sequence[str]) -> tuple[dict[str, str
         "sources": "\n    ".join(files),
         "commands": commands(families, flags),
         "athena": ATHENA_README if "gno" in families else "",
+        "unsorted": UNSORTED_README if "dimenet" in families else "",
         "statuses": "\n".join(f"- {number} (`{n}`): {text}" for n, (number, text) in _statuses(graphs).items()),
         "graphs": "\n".join(_graph_list(name, graphs) for name in (*MADE, *FLAT)),
+        "choices": _named_choices(families),
         "called": "\n".join(map(_call_list, ops)),
         "lists": "\n".join(_list(op, fast[op.family], files[f"src/{op.family}.f90"]) for op in ops),
         "fpm_flags": f" --flag '{march}' --c-flag '{march}'" if march else "",

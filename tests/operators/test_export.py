@@ -365,11 +365,13 @@ def test_header_and_lists_name_every_function(folder):
 
 
 def test_constants_are_the_positions_of_choices(folder):
-    text, header = ((folder / name).read_text() for name in ("src/choices.f90", "include/trigraph.h"))
+    names = "src/choices.f90", "include/trigraph.h", "README.md"
+    text, header, readme = ((folder / name).read_text() for name in names)
     expected = {"mha_gat_n2n_activation_leakyrelu": 2, "agg_weighted_n2n_op_max": 3, "agg_edge_to_edge_exclude_none": 0}
     for name, value in expected.items():
         assert f":: {name} = {value}\n" in text
         assert f" TRIGRAPH_{name.upper()} = {value},\n" in header
+        assert f"- `{name}` {value}\n" in readme
 
 
 def test_compilers_of_c_take_the_header(folder, tmp_path):
