@@ -211,7 +211,7 @@ def _named_choices(families: Sequence[str]) -> str:
     """Return what the README says of the names of choices, nothing where families have none."""
     names = "".join(f"- `{name}` {number}\n" for name, number in _choices(families))
     return names and (
-        "\nThe module `trigraph_choices` names the values of choices, and the header in capitals, with TRIGRAPH_ before:\n\n"
+        "\nThe module `trigraph_choices` names the values of choices; the header, in capitals after `TRIGRAPH_`:\n\n"
         + names
     )
 

@@ -469,7 +469,8 @@ def fortran(folder: Path, vector_bytes: str, family: tuple[str, ...]) -> None:
     """Write the Fortran sources to FOLDER, for programs without Python.
 
     FOLDER is new or empty, or one that this command wrote to: it writes over its own files, unless they were changed
-    since, and over no others. It receives the reference and the fast path of all families, or of those named, what
+    since, and over no others, and removes what it does not write again: name all families that a program needs in one
+    call. FOLDER receives the reference and the fast path of all families, or of those named, what
     makes and checks graphs, named constants, a C header, a README.md with the arguments of every operator and the
     commands that compile a family, and build files for CMake and fpm.
     """

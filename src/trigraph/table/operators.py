@@ -176,8 +176,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "dist",
                 "num_edges",
-                "Distance over cutoff of each edge, > 0. Python's functions of NumPy arrays refuse another by a ValueError; "
-                "elsewhere the edge's results and the gradient of freq are then NaN.",
+                "Distance over cutoff of each edge, > 0. Python's functions of NumPy arrays refuse another by a "
+                "ValueError; elsewhere the edge's results and the gradient of freq are then NaN.",
                 sample="unit interval",
                 column=True,
                 positive=True,
