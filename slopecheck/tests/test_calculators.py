@@ -282,7 +282,7 @@ def spoilt(values, atoms):
     [
         ("forces", lambda f, a: -f, "-1 times what differences give: the sign?"),
         ("forces", lambda f, a: 2 * f, "each pair of atoms counted twice?"),
-        ("forces", lambda f, a: f / 2, "each pair of atoms counted once of twice?"),
+        ("forces", lambda f, a: f / 2, "of the two atoms of each pair only one counted?"),
         ("forces", lambda f, a: f * units.Bohr / units.Hartree, "units: Hartree/Bohr for eV/Å?"),
         ("forces", lambda f, a: f / (units.kcal / units.mol), "units: kcal/mol for eV?"),
         ("forces", lambda f, a: f[::-1], "the force on atom 0 stands in the row of atom 3: another order of atoms?"),

@@ -87,7 +87,7 @@ NUMPY_MISTAKES = {
     "an element": ("elements", 1, cube, one_wrong_element, second),
     "its dtype": ("form", 1, cube, lambda x, g: (gradient(x, g)[0].astype(np.float32),), second),
     "its shape": ("differences", 1, cube, lambda x, g: (gradient(x, g)[0].sum(0),), second),
-    "one too many": ("differences", 1, cube, lambda x, g: gradient(x, g) * 2, second),
+    "one too many": ("form", 1, cube, lambda x, g: gradient(x, g) * 2, second),
     "a wider output": ("form", 0, lambda x: cube(x).astype(np.longdouble), gradient, second),
     "changed cotangent": ("unchanged", 1, cube, in_its_cotangent, second),
     "a buffer": ("repeat", 1, cube, in_a_buffer, second),
@@ -673,6 +673,35 @@ def test_what_goes_wrong_later():
 
     result = check_derivatives(of_other_shapes, (X[:, 0],), order=1, vjp=lambda x, g: g, raises=False)
     assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as by the first call"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "note"),
+    [(2, 1, ["2 gradients in the inputs"]), (1, 2, ["2 second derivatives in the inputs"]), (1, 1, [])],
+)
+@pytest.mark.parametrize("left_out", [{}, {"form": "for a reason"}])
+def test_too_many_derivatives_are_told_once(first, second, note, left_out):
+    """A gradient for each input, None for edges, is one mistake: integers have none."""
+
+    def gathered(x, index):
+        return x[index] ** 2
+
+    def vjp(inputs, cotangents):
+        (x, index), (g,) = inputs, cotangents
+        gradient = np.zeros_like(x)
+        np.add.at(gradient, index, 2 * x[index] * g)
+        return (gradient, None)[:first]
+
+    def vjp2(inputs, cotangents, directions):
+        (x, index), (g,), (u,) = inputs, cotangents, directions
+        gradient = np.zeros_like(x)
+        np.add.at(gradient, index, 2 * u[index] * g)
+        return (gradient, None)[:second], (2 * x[index] * u[index],)
+
+    inputs = np.linspace(1.0, 2.0, 4), np.array([0, 2, 2])
+    result = check_derivatives(gathered, inputs, vjp=(vjp, vjp2), skip=left_out, raises=False)
+    expected = [f"{text} were returned; expected 1: those of the floating inputs (0) alone" for text in note]
+    assert [c.note for c in result.failures] == expected
 
 
 @pytest.mark.parametrize(("spoilt", "note"), [(waiting_in_c, "it takes longer than 2 s"), (ending, "the process that")])

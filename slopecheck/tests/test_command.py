@@ -1,6 +1,7 @@
 """The command `slopecheck function`, and that the package imports nothing of the one it is developed with."""
 
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -61,13 +62,14 @@ def test_a_function(command, tmp_path):
     assert "failed: element [" in done.output
     assert "Changes since" in done.output
     assert "gone checks of numpy, float64: cube" in done.output
+    assert re.search("^  0 failures are passes now, [1-9][0-9]* passes are failures now$", done.output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((*FUNCTION, "--vjp", "functions_to_check:vjp"), "order is 2 and vjp is not a pair"),
-        (FUNCTION, "vjp is a NoneType; expected a function"),
+        ((*FUNCTION, "--vjp", "functions_to_check:vjp"), "or order=1 (on the command line --vjp2, or --order 1)"),
+        (FUNCTION, "vjp is a NoneType; expected a function for 'numpy' (on the command line --vjp, and"),
         ((*FUNCTION, "--order", "4"), "is not in the range 1<=x<=3"),
         ((*FUNCTION, "--vjp", "functions_to_check:vjp", "--order", "3"), "order is 3 and vjp is not three functions"),
         ((*FUNCTION, "--skip", "nan"), "expected KIND=WHY"),

@@ -193,13 +193,16 @@ def test_comparison(environment):
     after[1] = replace(before[1], error=before[1].error * 2.1)
     after[2] = replace(before[2], error=before[2].error * 1.9)
     after[3] = replace(before[3], error=math.nan)
+    before[4] = replace(before[4], error=math.inf)
+    before[5], after[5] = (replace(before[5], error=error, tolerance=1e-10) for error in (3.8e-17, 1.7e-17))
     gone = after.pop()
     after.append(replace(gone, operator="gno_message_fwd"))
     comparison = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after, Terms())
     assert comparison.influences == [("seed", "0", "1")]
     assert comparison.changed_bits == [(before[0], after[0])]
     assert comparison.same_bits == len(before) - 2
-    assert comparison.changed_accuracy == [(before[1], after[1]), (before[3], after[3])]
+    assert comparison.changed_accuracy == [(before[i], after[i]) for i in (1, 3, 4)]
+    assert (comparison.repaired, comparison.broken) == (1, 1)
     assert list(comparison.gone) == [(gone.operator, gone.backend, gone.dtype)]
     assert list(comparison.new) == [("gno_message_fwd", gone.backend, gone.dtype)]
 

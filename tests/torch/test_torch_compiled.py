@@ -127,6 +127,19 @@ def test_a_potential_of_ones_own():
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())
 
 
+@pytest.mark.parametrize("wrong", [lambda atoms: atoms[:, 0], lambda atoms: atoms.T, lambda atoms: atoms[:1]])
+def test_atoms_of_a_wrong_shape(wrong):
+    class Wrong(Springs):
+        def atoms_of_vectors(self, *arguments):
+            return wrong(super().atoms_of_vectors(*arguments))
+
+    model, (z, pos, batch) = Wrong(), structures((5, 6))
+    compiled = tt.compile_potential(model, backend="eager")
+    for call in (model, model.energy_forces_stress, compiled, compiled.energy_forces_stress):
+        with raising("ValueError: Wrong.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"):
+            call(z, pos, batch)
+
+
 def test_kinds_of_calls():
     """Each dtype has its own program; errors are the eager potential's."""
     model = Springs()

@@ -92,7 +92,7 @@ def _told(factor: float, unsure: float, found: Sequence[str]) -> str:
 
 
 def _exact(number: int) -> dict[str, float]:
-    counts = {"each pair of atoms counted twice?": 2.0, "each pair of atoms counted once of twice?": 0.5}
+    counts = {"each pair of atoms counted twice?": 2.0, "of the two atoms of each pair only one counted?": 0.5}
     if number > 1:
         counts |= {
             "the number of atoms: an energy per atom?": float(number),

@@ -11,6 +11,9 @@ from slopecheck.terms import Terms
 
 # Accuracy has changed if an error grew or shrank by more than this factor.
 FACTOR = 2.0
+# It has not where both errors are below this part of what is allowed: such errors are the last bits of few sums, which
+# any change of a function changes.
+NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Comparison:
     same_bits: int  # number of outputs with equal digests
     changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
     changed_accuracy: list[tuple[Check, Check]]
+    repaired: int  # number of failures that are passes in this report
+    broken: int  # number of passes that are failures in this report
     # Number of checks that only one of the reports has, by (operator, backend, dtype).
     new: Counter[tuple[str, str, str]]
     gone: Counter[tuple[str, str, str]]
@@ -43,7 +48,7 @@ def _accuracy_changed(then: Check, now: Check) -> bool:
     if not (math.isfinite(then.error) and math.isfinite(now.error)):
         return math.isfinite(then.error) != math.isfinite(now.error)
     low, high = sorted((abs(then.error), abs(now.error)))
-    return high > FACTOR * low
+    return high > FACTOR * low and high > NEGLIGIBLE * now.tolerance
 
 
 def _at(report: Mapping[str, Any], place: Sequence[str]) -> str:
@@ -84,6 +89,8 @@ def compare(
         same_bits=sum(a.digest == b.digest for a, b in digests),
         changed_bits=[(a, b) for a, b in digests if a.digest != b.digest],
         changed_accuracy=[(a, b) for a, b in pairs if _accuracy_changed(a, b)],
+        repaired=sum(a.failed and b.passed for a, b in pairs),
+        broken=sum(a.passed and b.failed for a, b in pairs),
         new=Counter((c.operator, c.backend, c.dtype) for key, c in after.items() if key not in before),
         gone=Counter((c.operator, c.backend, c.dtype) for key, c in before.items() if key not in after),
     )

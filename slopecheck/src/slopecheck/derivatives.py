@@ -10,7 +10,7 @@ import numpy as np
 
 from slopecheck.checks import BY_ORDER, KINDS, Checks
 from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
-from slopecheck.problem import Problem
+from slopecheck.problem import Miscounted, Problem
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
 from slopecheck.running import CALL, Plan, check_options
@@ -22,11 +22,15 @@ def _framework(function: Function, framework: str, vjp: Any, order: int) -> Fram
         derivatives = vjp if isinstance(vjp, tuple) and len(vjp) in (2, 3) else (vjp,)
         if not callable(derivatives[0]):
             kind = type(derivatives[0]).__name__
-            raise TypeError(f"check_derivatives: vjp is a {kind}; expected a function for 'numpy'")
+            raise TypeError(
+                f"check_derivatives: vjp is a {kind}; expected a function for 'numpy' (on the command line --vjp, and "
+                "--vjp2 or --order 1)"
+            )
         if len(derivatives) < order or not all(map(callable, derivatives[:order])):
             what, names = ("a pair", "vjp, vjp2") if order == 2 else ("three functions", "vjp, vjp2, vjp3")
             raise TypeError(
-                f"check_derivatives: order is {order} and vjp is not {what}; expected ({names}), or order={order - 1}"
+                f"check_derivatives: order is {order} and vjp is not {what}; expected ({names}), or order={order - 1} "
+                f"(on the command line --vjp{order}, or --order {order - 1})"
             )
         return NumPy(function, derivatives)
     if vjp is not None:
@@ -171,6 +175,7 @@ class _Plan(Plan):
         forked: bool,
     ) -> None:
         self.name, self.order = name, order
+        self.miscounted = False  # whether a check has told so, which all others would repeat
         self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
         if not any(x.size for x in self.problem.x):
             raise ValueError(
@@ -197,10 +202,14 @@ class _Plan(Plan):
     def make(self, number: int) -> Iterator[Check]:
         order, kind = self.steps[number]
         checks = self.checks
-        if kind == CALL:
+        if kind == CALL or self.miscounted:
             return
         with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers
-            yield from getattr(checks, kind)(*([int(order)] if kind in BY_ORDER else []))
+            try:
+                yield from getattr(checks, kind)(*([int(order)] if kind in BY_ORDER else []))
+            except Miscounted:
+                self.miscounted = True
+                raise
 
     def lost(self, number: int, text: str) -> Check:
         order, kind = self.steps[number]

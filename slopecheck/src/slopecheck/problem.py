@@ -18,6 +18,10 @@ class CallFailed(Exception):
     """A function, a derivative or a calculator returned a wrong type or shape, as the message describes."""
 
 
+class Miscounted(CallFailed):
+    """A derivative returned another number of arrays than it has arguments to be derived in."""
+
+
 @dataclass
 class Arguments:
     """Arguments of a function and of its derivatives, arrays of the framework; None is left out.
@@ -107,15 +111,27 @@ class Problem:
         if order == 0:
             return list(as_tuple(self.framework.outputs(a.inputs)))
         if order == 1:
-            return list(self.framework.vjp(a.inputs, self.wanted, a.cotangents))
-        return [value for group in self._higher(order, a, self.wanted) for value in group]
+            return list(self._derivatives(1, a, self.wanted)[0])
+        return [value for group in self._derivatives(order, a, self.wanted) for value in group]
 
-    def _higher(self, order: int, a: "Arguments", wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
-        """Return native second or third derivatives by what they are derivatives in."""
-        arguments = a.inputs, wanted, a.cotangents, a.directions
-        if order == 2:
-            return self.framework.vjp2(*arguments)
-        return self.framework.vjp3(*arguments, a.second_directions, a.cotangent_directions)
+    def _derivatives(self, order: int, a: "Arguments", wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
+        """Return native derivatives by what they are derivatives in; raise `Miscounted` for another number of them."""
+        arguments = a.inputs, wanted, a.cotangents
+        groups: tuple[Sequence[Any], ...]
+        if order == 1:
+            groups = (self.framework.vjp(*arguments),)
+        elif order == 2:
+            groups = self.framework.vjp2(*arguments, a.directions)
+        else:
+            groups = self.framework.vjp3(*arguments, a.directions, a.second_directions, a.cotangent_directions)
+        numbers = {"inputs": len(wanted), "cotangents": len(a.cotangents), "directions": len(wanted)}
+        for group, (name, number) in zip(groups, numbers.items(), strict=False):
+            if len(group) != number:
+                of = f": those of the floating inputs ({', '.join(map(str, wanted))}) alone" * (name != "cotangents")
+                raise Miscounted(
+                    f"{len(group)} {DERIVATIVES[order]}s in the {name} were returned; expected {number}{of}"
+                )
+        return groups
 
     def results(self, order: int, a: "Arguments") -> Arrays:
         """Return the results of an order as NumPy arrays; CallFailed if one has another shape than it must have."""
@@ -135,8 +151,6 @@ class Problem:
         return self.returned(self.native(arrays))
 
     def _gradients(self, gradients: Sequence[Any], expected: Arrays, what: str) -> Arrays:
-        if len(gradients) != len(expected):
-            raise CallFailed(f"{len(gradients)} {what}s were returned; expected {len(expected)}")
         arrays = []
         for k, (value, like) in enumerate(zip(gradients, expected, strict=True)):
             array = np.zeros_like(like) if value is None else self.host(value, f"{what} {k}")
@@ -154,7 +168,7 @@ class Problem:
 
         Those with respect to a cotangent or direction that is left out are left out.
         """
-        of_x, *others = self._higher(order, a, self.wanted)
+        of_x, *others = self._derivatives(order, a, self.wanted)
         groups = [self._gradients(of_x, self.x, DERIVATIVES[order])]
         given = (("cotangent", a.cotangents), ("direction", a.directions))
         for derivatives, (name, arguments) in zip(others, given[: order - 1], strict=True):
@@ -173,12 +187,8 @@ class Problem:
 
     def alone(self, order: int, k: int, a: "Arguments") -> np.ndarray:
         """Return the derivative of an order in floating input `k`, asked for alone: other inputs are constants."""
-        wanted = [self.wanted[k]]
-        if order == 1:
-            derivatives = self.framework.vjp(a.inputs, wanted, a.cotangents)
-        else:
-            of_one = replace(a, directions=[a.directions[k]], second_directions=[a.second_directions[k]])
-            derivatives = self._higher(order, of_one, wanted)[0]
+        of_one = replace(a, directions=[a.directions[k]], second_directions=[a.second_directions[k]])
+        derivatives = self._derivatives(order, of_one, [self.wanted[k]])[0]
         return self._gradients(derivatives, [self.x[k]], DERIVATIVES[order])[0]
 
     def nudged(self, arrays: Arrays, relative: float) -> Arrays:

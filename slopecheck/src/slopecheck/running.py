@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import re
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -93,7 +94,7 @@ def _made(plan: Plan, number: int) -> Iterator[Message]:
 
         problem = observe(collect).problem
         if problem:
-            checks.append(plan.lost(number, problem.removeprefix("CallFailed: ")))
+            checks.append(plan.lost(number, re.sub("^(CallFailed|Miscounted): ", "", problem)))
         yield checks
         number = _next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 

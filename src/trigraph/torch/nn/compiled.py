@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from torch.nn import Module
 
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
 from trigraph.torch.nn.facts import Facts, differences
-from trigraph.torch.nn.potential import Potential, derivatives
+from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
 
 MOST_PROGRAMS = 32  # of a potential
@@ -140,7 +141,7 @@ class _Atoms(Module):
         self.model = model
 
     def forward(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        return self.model.atoms_of_vectors(z, vec, neighbors)
+        return outputs_of_atoms(self.model, z, vec, neighbors)
 
 
 class _Program:
@@ -264,7 +265,8 @@ class _Program:
             results = self(state, example)
         else:
             neighbors = example.neighbors(self.kind.constants)
-            results = derivatives(model.atoms_of_vectors, example.z, place, example.cells, neighbors, True)
+            of_atoms = partial(outputs_of_atoms, model)
+            results = derivatives(of_atoms, example.z, place, example.cells, neighbors, True)
         values = [t for t in results if t is not None]
         if create_graph:
             inputs = [t for t in (place, example.cells, *state.values()) if t is not None and t.requires_grad]

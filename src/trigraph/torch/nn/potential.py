@@ -2,6 +2,7 @@
 
 import math
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,6 +84,7 @@ class Potential(Module):
         Returns
         -------
         Tensor, shape (num_atoms, out_channels)
+            One energy for each atom has the shape (num_atoms, 1).
         """
         raise NotImplementedError(f"{type(self).__name__} does not define atoms_of_vectors")
 
@@ -165,7 +167,7 @@ class Potential(Module):
 
     def summed(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
         """Return the sums of `forward`, shape (num_structures, out_channels), of prepared arguments."""
-        return neighbors.into_structures(self.atoms_of_vectors(z, neighbors.vectors(pos, cells), neighbors))
+        return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
 
     @uncompiled  # by default torch compiles no function that takes derivatives itself
     def energy_forces_stress(
@@ -209,7 +211,7 @@ class Potential(Module):
         """Return the results of `energy_forces_stress`, of prepared arguments."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
-        results = derivatives(self.atoms_of_vectors, z, pos, cells, neighbors, create_graph)
+        results = derivatives(partial(outputs_of_atoms, self), z, pos, cells, neighbors, create_graph)
         if create_graph:
             return results
         return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
@@ -237,7 +239,7 @@ class Potential(Module):
         vector : Tensor, shape (num_atoms, 3)
             In the dtype and on the device of the positions.
         create_graph : bool
-            Whether the result is differentiable, to train on curvatures.
+            Whether the result is differentiable, to train on curvatures; its gradient is a third derivative.
 
         Returns
         -------
@@ -422,6 +424,17 @@ def _hessian_times(
         forces, pos, -vector, True, create_graph, is_grads_batched=batched, materialize_grads=True
     )
     return product
+
+
+def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+    """Return what a model's `atoms_of_vectors` returns; raise ValueError if it has not a row for each atom."""
+    outputs, expected = model.atoms_of_vectors(z, vec, neighbors), (z.shape[0], model.out_channels)
+    if outputs.shape != expected:
+        raise ValueError(
+            f"{type(model).__name__}.atoms_of_vectors: the returned outputs of atoms have shape "
+            f"{tuple(outputs.shape)}; expected (num_atoms, out_channels) = {expected}"
+        )
+    return outputs
 
 
 def derivatives(
