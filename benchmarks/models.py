@@ -106,11 +106,8 @@ def _atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
 
     if structure == "silicon":
         return [bulk("Si", cubic=True) * (2, 2, 2)]
-    if structure in ("copper", "displaced copper"):
-        crystal = bulk("Cu", cubic=True).repeat(sizes["cells"])
-        if structure != "copper":  # PyTorch Geometric's angles have no derivatives where three atoms are in a line
-            crystal.rattle(0.05, seed=0)
-        return [crystal]
+    if structure == "copper":
+        return [bulk("Cu", cubic=True).repeat(sizes["cells"])]
     if structure == "molecules":
         several = [name for name in g2.names if len(g2[name]) > 4]
         return [g2[name] for name in several[: sizes["molecules"]]]
@@ -237,7 +234,9 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
     """Squared error of the Hessian times one random vector, and its gradients in all parameters."""
     import torch
 
-    structures = _atoms(structure, sizes)
+    structures = [atoms.copy() for atoms in _atoms(structure, sizes)]
+    for atoms in structures:  # PyTorch Geometric's angles have no third derivatives where three atoms are in a line
+        atoms.rattle(0.05, seed=1)
     model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
     vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
@@ -380,14 +379,14 @@ PROGRAMS = (
     ),
     *(
         Program(
-            name=f"dimenet-{structure.split()[-1]}-curvature-training",
+            name=f"dimenet-{structure}-curvature-training",
             summary=f"DimeNet++, loss of the Hessian of {about} times a vector and its gradients in all parameters",
             contenders=_dimenet_contenders(partial(hessian_training, structure=structure)),
             **more,
         )
         for structure, about, more in (
             ("slab", "a periodic slab", {"sizes": SLAB, "small": {**SMALL_SLAB, "nx": 3, "ny": 3}, "terms": TRIPLETS}),
-            ("displaced copper", "displaced copper atoms", {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}),
+            ("copper", "copper atoms", {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}),
             ("molecules", "32 molecules of the G2 set", {"sizes": MOLECULE_BATCH, "small": SMALL_BATCH}),
         )
     ),
