@@ -167,6 +167,10 @@ WORK = {
         *("dimenet-energy-forces", "dimenet-energy-forces-training"),
     ),
     "a whole DimeNet++, 32 small molecules: the same": ("dimenet-molecules", "dimenet-molecules-training"),
+    "a whole DimeNet++, crystals of 96 and 108 atoms: training on products with the Hessian": (
+        "dimenet-slab-curvature-training",
+        "dimenet-copper-curvature-training",
+    ),
     "its sum over triplets: forward, with gradients, training on forces": (
         *("dimenet-aggregate", "dimenet-aggregate-backward", "dimenet-force-training"),
     ),
