@@ -155,8 +155,8 @@ def test_mistakes_in_second_derivatives(name):
     assert not any(c.case == "1" for c in result.failures), str(result)
 
 
-# Wrong third derivatives of the cube: the kind of check that must find them, what it is of, and the change of the
-# derivatives in x, g and u by the arguments.
+# Wrong third derivatives of the cube: the kind of check that must find the mistake, the array that it is in, and a
+# function that makes them from the right ones (in inputs x, cotangents g and directions u) and the arguments.
 THIRD_MISTAKES = {
     "inputs, sign": ("differences", "input 0", lambda r, x, g, u, v, h: (r[0] - 12 * g * u * v, r[1], r[2])),
     "inputs, one of many": ("elements", "input 0, 6 of 6 elements", lambda r, x, g, *_: (one_more(r[0]), r[1], r[2])),

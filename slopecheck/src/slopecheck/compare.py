@@ -11,8 +11,8 @@ from slopecheck.terms import Terms
 
 # Accuracy has changed if an error grew or shrank by more than this factor.
 FACTOR = 2.0
-# It has not where both errors are below this part of what is allowed: such errors are the last bits of few sums, which
-# any change of a function changes.
+# Two errors that are both below this part of the tolerance count as equal: they are last bits, which any change of a
+# function changes.
 NEGLIGIBLE = 1e-3
 
 
