@@ -23,6 +23,15 @@ def scatter(index, rows, num):
     return out
 
 
+def ldexp(x, n):
+    """Return x 2^n without rounding, for complex x too."""
+    if not np.iscomplexobj(x):
+        return np.ldexp(x, n)
+    y = x.copy()
+    y.real, y.imag = np.ldexp(x.real, n), np.ldexp(x.imag, n)
+    return y
+
+
 def masked(mask, x):
     """Return x where the mask holds, else 0. A product with the mask would keep a NaN that is masked out."""
     return np.where(mask, x, np.zeros((), x.dtype))

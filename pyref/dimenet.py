@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import spherical_jn
 
-from trigraph.pyref.common import results, scatter, zero_if_none
+from trigraph.pyref.common import ldexp, results, scatter, zero_if_none
 from trigraph.table import result_type
 
 
@@ -32,7 +32,7 @@ def bessel_zeros(num_spherical, num_radial):
 
 def within(dist):
     """Edges inside the cutoff, as a column: `not (x >= 1)`, so that a NaN is inside."""
-    return ~(dist >= 1)[:, None]
+    return ~(dist.real >= 1)[:, None]
 
 
 def select(inside, *terms):
@@ -42,7 +42,7 @@ def select(inside, *terms):
 
 def envelope(x, envelope_exponent):
     """Envelope and its first two derivatives, inside the cutoff; NaN for x <= 0."""
-    x = np.where(x <= 0, np.nan, x).astype(x.dtype)
+    x = np.where(x.real <= 0, np.nan, x).astype(x.dtype)
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
@@ -64,14 +64,22 @@ def sines(dist, freq, envelope_exponent):
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
 
 
+def spherical_bessel(l, y):
+    """j_l(y). SciPy has it for real y; an imaginary part is a direction, along which it has the derivative j_l'."""
+    j = spherical_jn(l, y.real)
+    if np.iscomplexobj(y):
+        j = j + 1j * y.imag * (l / y.real * j - spherical_jn(l + 1, y.real))
+    return j
+
+
 def bessels(dist, num_spherical, num_radial, envelope_exponent):
     """sbf_rad and its first two derivatives in x, each (num_edges, S*R)."""
     x = dist[:, None]
     l = np.repeat(np.arange(num_spherical), num_radial)
     zeros = bessel_zeros(num_spherical, num_radial).reshape(-1)
     norm = np.sqrt(2) / np.abs(spherical_jn(l + 1, zeros))
-    y = x.astype(np.float64) * zeros
-    j, above = spherical_jn(l, y), spherical_jn(l + 1, y)
+    y = x.astype(np.result_type(x, np.float64)) * zeros
+    j, above = spherical_bessel(l, y), spherical_bessel(l + 1, y)
     d_j = l / y * j - above
     d2_j = ((l * l - l) / y**2 - 1) * j + 2 / y * above
     # float32 evaluates the special functions in float64 and rounds them.
@@ -172,7 +180,7 @@ def dot(a, b):
 def directions(vec):
     """Return v/|v|, length, n; |v| = 2^n length, 2^n the largest component's, lest squares overflow or vanish."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
-    scaled = np.ldexp(vec, -n)
+    scaled = ldexp(vec, -n)
     length = np.sqrt(dot(scaled, scaled))
     return scaled / length, length, n
 
@@ -221,7 +229,7 @@ def agg_edge_to_edge_bwd(
         grad_cosine = ((r * grad_rY).sum(-1) * d_Y)[:, 1:].sum(-1, keepdims=True)  # Y_0 is constant
         at_e, at_f = grad_cosine * unit[f], grad_cosine * unit[e]
         grad_unit = scatter(e, at_e, graph.num_edges) + scatter(f, at_f, graph.num_edges)
-        return np.ldexp((grad_unit - unit * dot(unit, grad_unit)) / length, -n)
+        return ldexp((grad_unit - unit * dot(unit, grad_unit)) / length, -n)
 
     def grad_weights():
         return join_weights(np.einsum("tln,tl,tm->lnm", r, Y, grad_basis, optimize=True), grad_w.T @ basis)
@@ -276,7 +284,7 @@ def agg_edge_to_edge_bwd2_main(
 def unit_tangent(vec, vec_dot):
     """Return u = v/|v| and its derivative along v_dot, (v_dot - u (u.v_dot)) / |v|."""
     unit, length, n = directions(vec)
-    scaled_dot = np.ldexp(vec_dot, -n)
+    scaled_dot = ldexp(vec_dot, -n)
     return unit, (scaled_dot - unit * dot(unit, scaled_dot)) / length
 
 
@@ -284,10 +292,10 @@ def unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot):
     """Cotangent of v, from those of u and of its derivative."""
     unit, length, n = directions(vec)
     _, unit_dot = unit_tangent(vec, vec_dot)
-    scaled_dot = np.ldexp(vec_dot, -n)
+    scaled_dot = ldexp(vec_dot, -n)
     grad_t = grad_unit - (dot(unit, scaled_dot) * grad_unit_dot + dot(grad_unit_dot, unit) * scaled_dot) / length
     grad_length = -(dot(grad_unit_dot, unit_dot) + dot(grad_t, unit)) / length
-    return np.ldexp(grad_t / length + grad_length * unit, -n)
+    return ldexp(grad_t / length + grad_length * unit, -n)
 
 
 def agg_edge_to_edge_bwd2(

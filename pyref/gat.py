@@ -37,19 +37,20 @@ def scores(a, x):
 
 def sigmoid(score):
     """1 / (1 + exp(-score)) without overflow; scipy's is 0 in float32 where the result is subnormal."""
-    e = np.exp(-abs(score))
-    return np.where(score <= 0, e, 1) / (1 + e)
+    negative = score.real <= 0
+    e = np.exp(np.where(negative, score, -score))
+    return np.where(negative, e, 1) / (1 + e)
 
 
 def act(score, activation, negative_slope):
     """Activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
-    positive = ~(score <= 0)
+    positive = ~(score.real <= 0)
     if activation == "ReLU":
         return masked(positive, score)
     if activation == "LeakyReLU":
         return np.where(positive, score, negative_slope * score)
     if activation == "ELU":
-        return np.where(positive, score, np.expm1(np.minimum(score, 0)))
+        return np.where(positive, score, np.expm1(masked(~positive, score)))
     if activation == "sigmoid":
         return sigmoid(score)
     return np.tanh(score) if activation == "tanh" else score
@@ -57,13 +58,13 @@ def act(score, activation, negative_slope):
 
 def act_slope(score, t, activation, negative_slope):
     """act'(score) t. At score = 0 it takes the value of the negative side."""
-    positive = ~(score <= 0)
+    positive = ~(score.real <= 0)
     if activation == "ReLU":
         return masked(positive, t)
     if activation == "LeakyReLU":
         return np.where(positive, t, negative_slope * t)
     if activation == "ELU":
-        return np.where(positive, t, np.exp(np.minimum(score, 0)) * t)
+        return np.where(positive, t, np.exp(masked(~positive, score)) * t)
     if activation == "sigmoid":
         return sigmoid(score) * (1 - sigmoid(score)) * t
     return (1 - np.tanh(score) ** 2) * t if activation == "tanh" else t
@@ -72,7 +73,7 @@ def act_slope(score, t, activation, negative_slope):
 def act_curvature(score, t, activation):
     """act''(score) t."""
     if activation == "ELU":
-        return masked(score <= 0, np.exp(np.minimum(score, 0)) * t)
+        return masked(score.real <= 0, np.exp(masked(score.real <= 0, score)) * t)
     if activation == "sigmoid":
         return sigmoid(score) * (1 - sigmoid(score)) * (1 - 2 * sigmoid(score)) * t
     return -2 * np.tanh(score) * (1 - np.tanh(score) ** 2) * t if activation == "tanh" else np.zeros_like(t)
@@ -80,8 +81,8 @@ def act_curvature(score, t, activation):
 
 def softmax(logit, i, num_dst_nodes):
     """Softmax over the positions of each destination."""
-    peak = np.full((num_dst_nodes, logit.shape[1]), -np.inf, logit.dtype)
-    np.maximum.at(peak, i, logit)
+    peak = np.full((num_dst_nodes, logit.shape[1]), -np.inf, logit.real.dtype)
+    np.maximum.at(peak, i, logit.real)
     e = np.exp(logit - peak[i])
     return e / scatter(i, e, num_dst_nodes)[i]
 

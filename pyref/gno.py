@@ -7,15 +7,20 @@ so that a NaN reaches only the values that depend on it.
 
 import numpy as np
 
-from trigraph.families.gno import pack_gno_params, unpack_gno_params
+from trigraph.families.gno import unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+
+
+def packed(U, b_u, V, b_v):
+    """Params of these blocks, each matrix column-major."""
+    return np.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
 
 def hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
-    mask = ~(z <= 0)
+    mask = ~(z.real <= 0)
     return mask, masked(mask, z)
 
 
@@ -36,7 +41,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
         "gno_kernel_bwd",
         wrt,
         coords=lambda: s @ U,
-        params=lambda: pack_gno_params(s.T @ xi, s.sum(0), g.T @ a, g.sum(0)),
+        params=lambda: packed(s.T @ xi, s.sum(0), g.T @ a, g.sum(0)),
     )
 
 
@@ -54,7 +59,7 @@ def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_o
         wrt,
         grad_kernel=lambda: a_dot @ V.T + a @ V_dot.T + b_v_dot,
         coords=lambda: s @ U_dot + s_dot @ U,
-        params=lambda: pack_gno_params(s.T @ xi_dot + s_dot.T @ xi, s_dot.sum(0), g.T @ a_dot, np.zeros_like(b_v)),
+        params=lambda: packed(s.T @ xi_dot + s_dot.T @ xi, s_dot.sum(0), g.T @ a_dot, np.zeros_like(b_v)),
     )
 
 

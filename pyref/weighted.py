@@ -28,7 +28,7 @@ def degrees(w, graph, mean_by):
 def over(sums, degree, graph):
     """Divide sums by the degree: by IEEE rules where the degree is 0, but zero for a destination without in-edges."""
     some = np.diff(graph.offsets)[:, None] > 0
-    return np.divide(sums, degree[:, None], out=np.zeros_like(sums), where=some)
+    return np.divide(sums, degree[:, None], out=np.zeros(sums.shape, np.result_type(sums, degree)), where=some)
 
 
 def extrema(messages, graph, op):
@@ -37,7 +37,7 @@ def extrema(messages, graph, op):
     location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
         if stop > start:
-            location[i] = start + pick(messages[start:stop], axis=0)
+            location[i] = start + pick(messages[start:stop].real, axis=0)
     return location
 
 

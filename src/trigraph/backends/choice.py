@@ -25,7 +25,7 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
         for a in op.arguments:
             if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
                 return "gpu"
-        return "fortran"
+        return "fortran" if op.order < 3 or op.definition.is_multilinear(values) else "pyref"
     if not isinstance(backend, str):
         raise TypeError(f"{op.name}: backend is a {type(backend).__name__}; expected a string")
     if backend not in BACKENDS:

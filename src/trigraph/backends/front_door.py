@@ -4,14 +4,16 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
+from trigraph.backends import third
 from trigraph.backends.choice import backend_function, choose_backend
 from trigraph.checks.arguments import bind_arguments
 from trigraph.checks.call import Checked, check_call
 from trigraph.graphs.base import entered
 from trigraph.table.grammar import Operator
-from trigraph.table.operators import OPERATORS
+from trigraph.table.operators import OPERATORS, THIRD
 from trigraph.table.public import BACKENDS, docstring, public_signature, publish
 
 
@@ -52,7 +54,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
 def execute(op: Operator, checked: Checked, backend: str) -> Any:
     """Run a checked call in a backend, and return the result of the public function."""
     out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
-    run = backend_function(backend, "execute")
+    run = partial(third.execute, backend=backend) if op.order == 3 else backend_function(backend, "execute")
     return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.backend_cache), checked)
 
 
@@ -67,4 +69,4 @@ def _restore(op: Operator, result: Any, checked: Checked) -> Any:
     return result._replace(**changed) if changed else result
 
 
-FUNCTIONS = {name: front_door(op) for name, op in OPERATORS.items()}
+FUNCTIONS = {name: front_door(op) for name, op in (OPERATORS | THIRD).items()}

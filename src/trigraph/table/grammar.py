@@ -141,7 +141,7 @@ class Example:
     """Calls with small numbers, which docstrings show and tests run.
 
     The derivatives take the forward's outputs as their gradients. The second order takes the square of its first input
-    as the cotangent of that, and no other.
+    as the cotangent of that, and no other; the third also takes the outputs as the cotangents of their gradients.
     """
 
     lines: tuple[str, ...]  # assign the arguments, in NumPy
@@ -176,6 +176,8 @@ class Definition:
     given_back_when: tuple[tuple[str, str], ...] = ()  # those of them that bwd reads only under a condition
     settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; (): any
     maxima: tuple[tuple[str, int], ...] = ()  # largest sizes of symbols
+    # Condition, in positions of choices, for the outputs to be linear in each input; "": that every degree is 1.
+    linear_when: str = ""
     largest_step: float = 2.0**-6  # of finite differences; generated inputs are of order one, some have a domain
 
     @lazy
@@ -201,6 +203,16 @@ class Definition:
         """Names of the attributes that request auxiliary outputs of the forward; its derivatives do not take them."""
         return tuple(a.name for a in self.attributes if a.requests)
 
+    def is_multilinear(self, values: Mapping[str, Any]) -> bool:
+        """Whether the outputs are linear in each input, for these choices by name."""
+        if not self.linear_when:
+            return all(a.degree == 1 for a in self.inputs)
+        chosen = {a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in names_in(self.linear_when)}
+        places = {
+            n: choices.index(v) if isinstance(v, str) and v in choices else -1 for n, (choices, v) in chosen.items()
+        }
+        return bool(evaluate(self.linear_when, places))
+
     @lazy
     def optional(self) -> tuple[str, ...]:
         """Names of inputs and graph objects that may be None."""
@@ -219,9 +231,16 @@ class Argument(Array):
     given_back: bool = False
 
 
+# What every bwd3 computes from the derivatives of lower order.
+THIRD = (
+    "gg_: the derivative of bwd(g, x); grad_ and inputs: that of bwd2(a, g, x), with g = grad_, x = inputs, a = gg_; "
+    "both in t at t = 0, for g + t ggg_grad_ and x + t ggg_ in place of g and x"
+)
+
+
 @dataclass(frozen=True)
 class Operator:
-    """One callable: a definition at derivative order 0 (fwd), 1 (bwd) or 2 (bwd2)."""
+    """One callable: a definition at derivative order 0 (fwd), 1 (bwd), 2 (bwd2) or 3 (bwd3)."""
 
     name: str
     order: int
@@ -262,9 +281,17 @@ class Operator:
             Argument(f"gg_{a.name}", a.shape, doc.format(a.name), 1, column=a.column, half=a.half, nullable=True)
             for a in spec.inputs
         )
+        gggs = tuple(
+            Argument(
+                f"ggg_{a.name}", a.shape, doc.format(a.name).replace("bwd", "bwd2"), 1, column=a.column, nullable=True
+            )
+            for a in Operator(f"{spec.name}_bwd2", 2, spec).fields
+        )
         outputs = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
         more = {"keyword": True, "doc": f"As {spec.name}_fwd returned it; None: computed again."}
         back = tuple(Argument(**outputs[n] | more, nullable=True, given_back=True) for n in spec.given_back)
+        if self.order == 3:
+            return tuple(replace(a, half=False) for a in (*gggs, *ggs, *grads, *inputs))
         arguments = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
         return tuple(a for a in arguments if not self.restriction or a.name in self.restriction.arguments)
 
@@ -281,6 +308,9 @@ class Operator:
         if self.order == 1:
             return inputs
         grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
+        if self.order == 3:
+            ggs = (replace(a, name=f"gg_{a.name}", doc=f"Derivative in gg_{a.name}.") for a in inputs)
+            return tuple(replace(a, half=False) for a in (*ggs, *grads, *inputs))
         fields = (*grads, *inputs)
         return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
@@ -293,7 +323,8 @@ class Operator:
         return tuple(
             f
             for f in self.fields
-            if not (f.optional and values[f.name] is None) and (not f.when or evaluate(f.when, sizes))
+            if not (f.optional and values[f.name.removeprefix("gg_")] is None)
+            and (not f.when or evaluate(f.when, sizes))
         )
 
     @lazy
@@ -319,7 +350,7 @@ class Operator:
     @property
     def formula(self) -> str:
         """What it computes."""
-        return self.restriction.doc if self.restriction else self.definition.formulas[self.order]
+        return self.restriction.doc if self.restriction else (*self.definition.formulas, THIRD)[self.order]
 
     @lazy
     def parameters(self) -> tuple[str, ...]:

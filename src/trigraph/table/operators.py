@@ -6,8 +6,8 @@ checks and their messages, signatures and docstrings, f2py shims, the case gener
 benchmark's roofline, the type stub and the tables of the documentation are derived from it.
 
 A definition `X` gives three operators: `X_fwd`, its vector-Jacobian product `X_bwd`, and `X_bwd2`, the
-vector-Jacobian product of `X_bwd`. Only the standard library is used here: the build runs this module before the
-package exists.
+vector-Jacobian product of `X_bwd`. That of `X_bwd2`, `X_bwd3`, is computed by these. Only the standard library is used
+here: the build runs this module before the package exists.
 """
 
 from collections import namedtuple
@@ -86,6 +86,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[4.],\n       [3.]])",
                 "bwd": "array([[ 4., -4.],\n       [ 0.,  0.]])",
                 "bwd2": "array([ 8., 32.,  0., -6.,  0.])",
+                "bwd3": "array([ 8., 32.,  0., -6.,  0.])",
                 "torch": "tensor([[ 1., -1.],\n        [ 0.,  0.]])",
             },
         ),
@@ -118,6 +119,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[0., 2.],\n       [5., 6.]])",
                 "bwd": "array([[ 5.],\n       [30.]])",
                 "bwd2": "array([[ 5.,  6.],\n       [ 0.,  8.],\n       [20., 24.]])",
+                "bwd3": "array([[ 5.,  6.],\n       [ 0.,  8.],\n       [20., 24.]])",
                 "torch": "tensor([[1.],\n        [6.]])",
             },
         ),
@@ -156,6 +158,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[16.],\n       [12.]])",
                 "bwd": "array([[ 72.],\n       [164.]])",
                 "bwd2": "array([280., 152., 178., 124.])",
+                "bwd3": "array([280., 152., 178., 124.])",
                 "torch": "tensor([[ 6.],\n        [11.]])",
             },
         ),
@@ -203,6 +206,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[ 2.81647226,  3.98309326],\n       [ 1.08516411, -0.6706683 ]])",
                 "bwd": "array([-6772.52670754,   -94.47547956])",
                 "bwd2": "array([-0.94763288, -2.57627019])",
+                "bwd3": "array([-0.94763288, -2.57627019])",
                 "torch": "tensor([-18.9802,  -8.8640])",
             },
         ),
@@ -282,6 +286,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "bwd2": "array([[ 0.       ],\n       [-0.2245004],\n       [-0.2245004]])",
                 "bwd2_grad": "array([[0.6729768 ],\n       [0.66056467],\n       [0.66056467]])",
                 "bwd2_main": "array([[0.56252696],\n       [0.76306219],\n       [1.32558914]])",
+                "bwd3": "array([[ 0.       ],\n       [-0.2245004],\n       [-0.2245004]])",
                 "torch": (
                     "tensor([[-0.0839,  0.1677,  0.1262],\n"
                     "        [ 0.0631,  0.0631, -0.1262],\n"
@@ -376,6 +381,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[3.        , 5.        ],\n       [2.37994896, 4.06992344]])",
                 "bwd": "array([[ 1.46384023,  0.53578481],\n       [ 1.01212746, 11.4381199 ]])",
                 "bwd2": "array([35.06719747, 92.97673916,  2.67720301,  4.46200501])",
+                "bwd3": "array([35.06719747, 92.97673916,  2.67720301,  4.46200501])",
                 "torch": "tensor([[0.5239, 0.0961],\n        [0.6204, 2.5456]])",
             },
         ),
@@ -411,6 +417,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         given_back=("output_embedding", "node_degree", "output_extrema_location"),
         given_back_when=(("output_embedding", "op==1"),),
+        linear_when="op==0 or (op==1 and mean_by==1)",
         attributes=(
             Attribute("op", "Aggregation.", "sum", ("sum", "mean", "min", "max")),
             Attribute(
@@ -444,6 +451,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[3. , 4. ],\n       [6.5, 9. ]])",
                 "bwd": "array([[ 3.25,  4.5 ],\n       [16.  , 22.  ]])",
                 "bwd2": "array([ 42.5,  91. , 202.5])",
+                "bwd3": "array([ 42.5,  91. , 202.5])",
                 "torch": "tensor([[0.5000, 0.5000],\n        [3.0000, 3.0000]])",
             },
         ),
@@ -471,6 +479,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[2.5],\n       [5.5]])",
                 "bwd": "array([[1.25, 2.5 ],\n       [2.75, 5.5 ]])",
                 "bwd2": "array([[52., 98.]])",
+                "bwd3": "array([[52., 98.]])",
                 "torch": "tensor([[0.5000, 1.0000],\n        [0.5000, 1.0000]])",
             },
         ),
@@ -498,6 +507,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[[0., 2.],\n        [4., 6.]]])",
                 "bwd": "array([[28.]])",
                 "bwd2": "array([[[ 0.,  8.],\n        [16., 24.]]])",
+                "bwd3": "array([[[ 0.,  8.],\n        [16., 24.]]])",
                 "torch": "tensor([[6.]])",
             },
         ),
@@ -534,6 +544,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[ 8.],\n       [ 7.],\n       [23.]])",
                 "bwd": "array([[  7.,  21.],\n       [ 23., 131.]])",
                 "bwd2": "array([[ 256.,  456.],\n       [  56.,   91.],\n       [ 736., 1311.]])",
+                "bwd3": "array([[ 256.,  456.],\n       [  56.,   91.],\n       [ 736., 1311.]])",
                 "torch": "tensor([[1., 3.],\n        [1., 7.]])",
             },
         ),
@@ -572,6 +583,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "fwd": "array([[12.]])",
                 "bwd": "array([[[48., 48.]]])",
                 "bwd2": "array([[120.]])",
+                "bwd3": "array([[120.]])",
                 "torch": "tensor([[[4., 4.]]])",
             },
         ),
@@ -590,12 +602,14 @@ OPERATORS: dict[str, Operator] = {
     for spec in DEFINITIONS
     for r in spec.restrictions
 }
+# The vector-Jacobian products of bwd2. No backend has a kernel of its own for them (`trigraph.backends.third`).
+THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
 
 
 @cache  # depends on the table, which is constant, and on the name, which is the key
 def result_type(name: str) -> type[Any]:
     """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
-    cls = namedtuple(typename, [f.name for f in OPERATORS[name].fields])  # type: ignore[misc]
+    cls = namedtuple(typename, [f.name for f in (OPERATORS | THIRD)[name].fields])  # type: ignore[misc]
     cls.__module__ = "trigraph.results"  # where pickle finds it
     return cls

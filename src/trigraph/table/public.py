@@ -112,8 +112,12 @@ def _call_example(op: Operator) -> list[str]:
     given = dict(zip(forward.parameters, example.arguments.split(", "), strict=False))
     cotangents = [a.name for a in op.arguments if a.name.startswith("gg_")]
     given |= dict.fromkeys(cotangents, "None") | {n: f"{given[n[3:]]}**2" for n in cotangents[:1]}
-    given |= {f"grad_{a.name}": "y" if forward.single else f"y.{a.name}" for a in spec.outputs}
+    given |= {f"ggg_{a.name}": "None" for a in spec.inputs if op.order == 3}
+    for prefix in ("grad_", "ggg_grad_"):
+        given |= {f"{prefix}{a.name}": "y" if forward.single else f"y.{a.name}" for a in spec.outputs}
     words = ", ".join(given[name] for name in op.parameters if name in given)
+    if op.order == 3:
+        words = ", ".join(f"{n}={given[n]}" for n in op.parameters if given.get(n, "None") != "None")
     field = op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
     statements = [*example.lines, f"trigraph.{op.name}({words}){'' if op.single else f'.{field}'}"]
     if any(name.startswith("grad_") for name in op.parameters):
@@ -134,7 +138,7 @@ def _torch_example(op: Operator) -> list[str]:
 def docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph`."""
     spec = op.definition
-    of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
+    of = f"{spec.name}_{('', 'fwd', 'bwd', 'bwd2')[op.order]}"
     part = "Part of the vector" if op.restriction else "Vector"
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
     formula = [line for statement in op.formula.split("; ") for line in wrapped(statement, "    ", "        ")]
@@ -155,7 +159,12 @@ def docstring(op: Operator) -> str:
         lines += _described("wrt", "str or iterable of str, optional", text)
     text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
     lines += _described("out", "array or mapping from field to array, optional", text)
-    text = "Implementation (default: fortran for NumPy arrays, gpu for CuPy arrays)."
+    of_numpy = "fortran for NumPy arrays"
+    if op.order == 3 and not spec.linear_when:
+        of_numpy = ("pyref", "fortran")[all(a.degree == 1 for a in spec.inputs)] + " for NumPy arrays"
+    elif op.order == 3:
+        of_numpy += ", or pyref where the result is not linear in each input"
+    text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."
     lines += _described("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
     for f in op.fields:

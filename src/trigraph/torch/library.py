@@ -16,6 +16,7 @@ import torch
 from torch.autograd import forward_ad
 
 from trigraph.backends import BACKENDS, choose_backend, execute, raise_named
+from trigraph.backends.third import multilinear
 from trigraph.checks import bind_sizes, check_call, choice_number, layout
 from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
@@ -345,46 +346,20 @@ class _Derivative:
         """Return zero gradients of all outputs by name."""
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
-    def is_multilinear(self, keywords: Mapping[str, Any]) -> bool:
-        """Whether the operator is linear in each of its inputs."""
-        if self.spec.name == "agg_weighted_n2n":
-            return keywords["op"] == "sum" or (keywords["op"], keywords["mean_by"]) == ("mean", "count")
-        return all(a.degree == 1 for a in self.spec.inputs)
-
     def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
         """Return a function from names of bwd2's arguments to their gradients, given cotangents of its fields.
 
-        Bwd2 returns J a and d/dx <g, J a>. In a multilinear operator its tangent along c is the sum over inputs n of
-        bwd2 with c_n in place of the input n, which then is neither in a nor differentiated: calls of the operators,
-        which differentiate to any order in this way. Other operators use their plain forms.
+        A multilinear operator has them by calls of its operators (`trigraph.backends.third.multilinear`), which
+        differentiate to any order in this way. Other operators use their plain forms.
         """
-        names = [n for n in self.inputs if values[n] is not None]
-        grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
-        if not self.is_multilinear(keywords):
+        if not self.spec.is_multilinear(keywords):
             return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
-        bwd, bwd2 = self.later
+        names = [n for n in self.inputs if values[n] is not None]
 
-        def gradients(wanted: Sequence[str]) -> dict[str, torch.Tensor]:
-            by_input: dict[str, torch.Tensor] = {}
+        def call(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+            return self.call(self.later[order - 1], changed, keywords, fields)
 
-            def add(op: TorchOperator, changed: dict[str, Any], fields: Mapping[str, str]) -> None:
-                for n, t in self.call(op, {**values, **changed}, keywords, tuple(fields)).items():
-                    by_input[fields[n]] = by_input[fields[n]] + t if fields[n] in by_input else t
-
-            of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
-            of_inputs = {n: n for n in names if n in wanted}
-            of_grads = {n: n for n in wanted if n.startswith("grad_")}
-            if grads:
-                add(bwd, grads, of_along)
-                add(bwd2, grads, of_inputs)
-            if along:
-                add(bwd2, {f"gg_{n}": along.get(n) for n in names}, of_along)
-            for n, t in along.items():
-                rest = {k: v for k, v in of_inputs.items() if k != n}
-                add(bwd2, {n: t, f"gg_{n}": None}, {**of_grads, **rest})
-            return by_input
-
-        return gradients
+        return lambda wanted: multilinear(names, values, cotangents, wanted, call)
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
@@ -438,7 +413,7 @@ class _Derivative:
         """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
         names = [n for n in self.inputs if values[n] is not None]
         wanted = keywords["wanted"].split(",")
-        if self.is_multilinear(keywords):
+        if self.spec.is_multilinear(keywords):
             by_field: dict[str, torch.Tensor] = {}
 
             def add(changed: dict[str, Any], without: Sequence[str] = ()) -> None:

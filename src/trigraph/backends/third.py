@@ -1,0 +1,89 @@
+"""Third derivatives by the derivatives of lower order.
+
+Let F be an operator, x its inputs, g = grad_ and a = gg_; bwd(g, x) = J^T g, and bwd2(a, g, x) returns J a and the
+gradient of <g, J a> in x. The derivative of bwd and bwd2 along cotangents c_g and c_x of bwd2's fields is bwd3
+(`trigraph.table.grammar.THIRD`). An operator that is linear in each input has it by calls of bwd and bwd2 in which one
+input is replaced by its direction.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trigraph.backends.choice import backend_function
+from trigraph.checks import shape_of
+from trigraph.graphs.arrays import namespace_of
+from trigraph.table import OPERATORS, Operator, result_type
+
+OWN = ("pyref", "fortran-reference")  # the backends that differentiate bwd and bwd2 of any operator
+
+
+def multilinear(
+    names: Sequence[str],
+    values: Mapping[str, Any],
+    cotangents: Mapping[str, Any],
+    wanted: Sequence[str],
+    call: Callable[[int, dict[str, Any], tuple[str, ...]], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return gradients of <cotangents, bwd2's fields> by name of bwd2's arguments; those without a term are left out.
+
+    `names` are the inputs that are there, and `cotangents` those of fields that have one. `call` takes the order of a
+    derivative, its arguments by name and the fields to compute, and returns these by name.
+
+    The tangent of bwd2 along c_x is the sum over inputs n of bwd2 with c_n in place of the input n, which then is
+    neither in a nor differentiated.
+    """
+    results: dict[str, Any] = {}
+
+    def add(order: int, changed: Mapping[str, Any], fields: Mapping[str, str]) -> None:
+        if not fields:
+            return
+        for n, t in call(order, {**values, **changed}, tuple(fields)).items():
+            results[fields[n]] = results[fields[n]] + t if fields[n] in results else t
+
+    grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
+    of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
+    of_inputs = {n: n for n in names if n in wanted}
+    of_grads = {n: n for n in wanted if n.startswith("grad_")}
+    if grads:
+        add(1, grads, of_along)
+        add(2, grads, of_inputs)
+    if along:
+        add(2, {f"gg_{n}": along.get(n) for n in names}, of_along)
+    for n, t in along.items():
+        add(2, {n: t, f"gg_{n}": None}, {**of_grads, **{k: k for k in of_inputs if k != n}})
+    return results
+
+
+def execute(
+    op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend_cache: Any, backend: str
+) -> Any:
+    """Run a checked call of bwd3; ValueError where the backend does not have it."""
+    if backend in OWN:
+        return backend_function(backend, "execute")(op, values, sizes, wanted, out, backend_cache)
+    spec = op.definition
+    if not spec.is_multilinear(values):
+        raise ValueError(
+            f"{op.name}: backend {backend!r} has third derivatives of operators that are linear in each input; "
+            f"expected one of {', '.join(OWN)}, or trigraph.torch.{spec.name}, which has them on every device"
+        )
+    first = values[spec.inputs[0].name]
+    xp = namespace_of(first)
+    names = [a.name for a in spec.inputs if values[a.name] is not None]
+    lower = {order: OPERATORS[f"{spec.name}_{suffix}"] for order, suffix in ((1, "bwd"), (2, "bwd2"))}
+
+    def call(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+        given = {n: changed.get(n) for n in lower[order].names if n != "wrt"}
+        result = backend_function(backend, "execute")(lower[order], given, sizes, fields, {}, {})
+        return {n: getattr(result, n) for n in fields}
+
+    cotangents = {f.name: values[f"ggg_{f.name}"] for f in lower[2].fields if values[f"ggg_{f.name}"] is not None}
+    terms = multilinear(names, values, cotangents, wanted, call)
+    results = dict.fromkeys(f.name for f in op.fields)
+    for field in op.fields:
+        if field.name not in wanted:
+            continue
+        term = terms[field.name] if field.name in terms else xp.zeros(shape_of(field, sizes), first.dtype)
+        if field.name in out:
+            out[field.name][...] = term
+        results[field.name] = out.get(field.name, term)
+    return result_type(op.name)(**results)
