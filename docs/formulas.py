@@ -4,7 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, ORDERS, Definition
+from trigraph.table import DEFINITIONS, GRAPHS, NAMED, ORDERS, Definition
 
 # Passages of docs/maths.md, the one place with typeset formulas: from a comment to the next.
 PASSAGE = re.compile(r"<!-- formula: (\w+) -->\n(.*?)(?=<!-- )", re.S)
@@ -34,7 +34,7 @@ def _rst(text: str) -> str:
 def formulas(order: int, *definitions: Definition) -> list[str]:
     """Return the lines that say what operators compute: the formulas up to an order, which define its letters."""
     names = [f"{definition.name}_{suffix}" for definition in definitions for suffix in ORDERS[: order + 1]]
-    passages = [PASSAGES[name] for name in names]
+    passages = [PASSAGES[name] for name in (*names, *["third"] * (order == 3))]
     if any("polarisation" in passage for passage in passages):
         passages.append(PASSAGES["polarisation"])
     sums = any(definition.graph == "csc" for definition in definitions)
@@ -45,8 +45,8 @@ def formulas(order: int, *definitions: Definition) -> list[str]:
 
 def operators_of(name: str) -> tuple[int, list[Definition]]:
     """Return the order and the definitions that a function or a layer of `trigraph` computes."""
-    if name in OPERATORS:
-        return OPERATORS[name].order, [OPERATORS[name].definition]
+    if name in NAMED:
+        return NAMED[name].order, [NAMED[name].definition]
     forms = re.fullmatch(r"(?:torch\.)?basis_embedding(?:_(fwd|bwd2?))?", name)
     if forms:  # one function for the three forms of the embedding
         return ORDERS.index(forms[1] or "fwd"), [d for d in DEFINITIONS if d.name.startswith("basis_embedding_")]
@@ -58,7 +58,7 @@ def complete(app, what, name, obj, options, lines):
     """Typeset the formula of an operator or of a layer, and link what a docstring names."""
     name = name.removeprefix("trigraph.")
     order, definitions = operators_of(name)
-    if name in OPERATORS:
+    if name in NAMED:
         del lines[lines.index("Formula::") : lines.index("Parameters")]
     if definitions:
         app.env.note_dependency(str(MATHS))

@@ -30,6 +30,7 @@ from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
 from trigraph.fortran.export import commands
 from trigraph.table import (
     DEFINITIONS,
+    NAMED,
     OPERATORS,
     SYMBOLS,
     Array,
@@ -149,7 +150,7 @@ def _names(*names: str) -> str:
 
 
 def _family(family: str) -> str:
-    names = [name for name, op in OPERATORS.items() if op.family == family]
+    names = [name for name, op in NAMED.items() if op.family == family]
     if family == "gemnet":
         names += [f"basis_embedding_{order}" for order in ("fwd", "bwd", "bwd2")]
     return _names(*(f"trigraph.{name}" for name in names))

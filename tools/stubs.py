@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 runpy.run_path(str(ROOT / "fortran" / "shims.py"))["load_table"]()
 
-from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type  # noqa: E402
+from trigraph.table import DEFINITIONS, NAMED, OPERATORS, Operator, result_type  # noqa: E402
 from trigraph.table.public import (  # noqa: E402
     BACKENDS,
     distributed_docstring,
@@ -114,12 +114,12 @@ def _imports() -> tuple[list[str], list[str]]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             lines += [f"from {node.module} import {a.name} as {a.name}\n" for a in node.names if a.name in public]
-    return [*public, *OPERATORS], sorted([*lines, _result_types()])
+    return [*public, *NAMED], sorted([*lines, _result_types()])
 
 
 def _result_types() -> str:
     """Return the line that imports the types of results."""
-    classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)
+    classes = sorted(result_type(op.name).__name__ for op in NAMED.values() if not op.single)
     return "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n"
 
 
@@ -130,14 +130,14 @@ def _package() -> str:
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
     text += NUMPY + "".join(imports) + "\n__version__: str\n" + _all(names) + ARRAY + BACKEND
-    return text + "".join(_function(op) for op in OPERATORS.values()).rstrip("\n") + "\n"
+    return text + "".join(_function(op) for op in NAMED.values()).rstrip("\n") + "\n"
 
 
 def _results() -> str:
     """Return the stub of ``results.py``."""
     text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\n"
     text += NUMPY + ARRAY + "\n"
-    for op in OPERATORS.values():
+    for op in NAMED.values():
         if not op.single:
             text += f"class {result_type(op.name).__name__}(NamedTuple, Generic[_A]):\n"
             text += f'    """What `{op.name}` returns."""\n\n'

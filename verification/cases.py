@@ -1,6 +1,6 @@
 """Cases: inputs for every operator of a definition, generated from the operator table.
 
-A case holds the values of all arguments that a definition's fwd, bwd and bwd2 take, and one direction for each
+A case holds the values of all arguments that a definition's fwd, bwd, bwd2 and bwd3 take, and one direction for each
 differentiable argument. It is determined by definition, variant, dtype and seed.
 """
 
@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,13 +40,14 @@ class Case:
     values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
-    directions: Mapping[str, np.ndarray]  # one for each input and each ``grad_<output>``
+    directions: Mapping[str, np.ndarray]  # one for each input, each ``grad_<output>`` and each ``gg_<input>``
     largest_step: float  # steps up to this size cross no kink
     note: str = ""  # remark for readers of the results
     # Whether all or many terms of its sums are equal, as when many edges share few rows. Rounding errors of a direct
     # sum then add up instead of partly cancelling.
     equal_terms: bool = False
     half: str | None = None  # dtype of half precision that holds exactly the numbers of arrays that may be of one
+    gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
 
     @property
     def inputs(self) -> tuple[Array, ...]:
@@ -72,21 +73,21 @@ class Case:
 
     def arguments(self, op: Operator) -> dict[str, Any]:
         """Keyword arguments of one of the definition's operators, without `wrt` and without results of fwd."""
-        absent = [f"gg_{a.name}" for a in self.definition.inputs if a.optional]
+        absent = [f"{prefix}{a.name}" for a in self.definition.inputs if a.optional for prefix in ("gg_", "ggg_")]
         absent += [a.name for a in op.arguments if a.given_back]
-        values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
+        values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}
         return {name: values[name] for name in op.parameters}
 
     def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
         """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
-        dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_")}
-        dims |= {f"grad_{a.name}": a.dims for a in self.definition.outputs}
+        dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_", "ggg_")}
+        dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}
 
         def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
             return {n: frozen(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()}
 
-        values, grads, ggs = every(self.values), every(self.grads), every(self.ggs)
-        return replace(self, values=values, grads=grads, ggs=ggs, directions=every(self.directions))
+        arrays = ("values", "grads", "ggs", "gggs", "directions")
+        return replace(self, **{name: every(getattr(self, name)) for name in arrays})
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -232,8 +233,12 @@ def assemble(
     sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
+    (of_third,) = rng.spawn(1)  # whose numbers leave those of the others as they are without the third order
+    gggs = {f"ggg_{n}": plain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
-    return Case(name, definition, sizes, {**absent, **values, **graphs, **attributes}, grad, gg, {}, 0.0, half=half)
+    ggg = draw(gggs, sizes, dtype, of_third, data, half)
+    values = {**absent, **values, **graphs, **attributes}
+    return Case(name, definition, sizes, values, grad, gg, {}, 0.0, half=half, gggs=ggg)
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
@@ -252,6 +257,10 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = draw(
         {n: direction(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
+    )
+    (of_third,) = rng.spawn(1)
+    directions |= draw(
+        {f"gg_{n}": plain(a) for n, a in inputs.items()}, case.sizes, dtype, of_third, variant.data, half
     )
     values = dict(case.values)
     values |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}

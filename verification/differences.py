@@ -96,9 +96,9 @@ def check_differences(
 ) -> list[Check]:
     """Compare finite differences of the operator one order below `upper` with `upper`, for each of its fields.
 
-    `upper` is a bwd, a bwd2 or a part of a bwd2, recorded as `operator`. Without a subject, the judge is differenced in
-    real128. The case has no kinks up to the largest step; steps are descending powers of two. The error of a check is
-    the smallest relative error over the steps, or infinite if the curve is rejected.
+    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3, recorded as `operator`. Without a subject, the judge is
+    differenced in real128. The case has no kinks up to the largest step; steps are descending powers of two. The error
+    of a check is the smallest relative error over the steps, or infinite if the curve is rejected.
     """
     arithmetic = _of_judge(judged) if subject is None else _of_subject(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
@@ -157,8 +157,7 @@ def _curve(
 ) -> tuple[list[float], list[float]]:
     """Relative errors and roundoff floors at the steps, along the direction of argument `name`."""
     case, lower = judged.case, _lower(judged, upper)
-    cotangents = case.grads if upper.order == 1 else case.ggs
-    prefix = "grad_" if upper.order == 1 else "gg_"
+    cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
     # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
     taken = {a.name for a in upper.arguments}
     weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in taken}

@@ -10,7 +10,7 @@ import numpy as np
 from slopecheck.outcome import Outcome
 from slopecheck.record import Check
 from trigraph.fortran import judge
-from trigraph.table import OPERATORS, Definition, Operator, evaluate
+from trigraph.table import OPERATORS, THIRD, Definition, Operator, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
 from trigraph.verification.subjects import Subject
@@ -21,6 +21,11 @@ T = TypeVar("T")
 def operators_of(definition: Definition) -> tuple[Operator, ...]:
     """Return fwd, bwd and bwd2 of a definition."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition and op.restriction is None)
+
+
+def third_of(definition: Definition) -> Operator:
+    """Return bwd3 of a definition."""
+    return THIRD[f"{definition.name}_bwd3"]
 
 
 def every_operator_of(definition: Definition) -> tuple[Operator, ...]:

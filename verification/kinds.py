@@ -35,6 +35,7 @@ class Kind:
     # Is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype for each setting, in turn.
     called: bool = False
     batch: bool = False  # is called in a batch with other graphs
+    third: bool = False  # is used for third derivatives, in one dtype for each setting, in turn
     equal_terms: bool = False  # see `cases.Case`
 
 
@@ -49,7 +50,7 @@ def _heads(width: int) -> Kind:
 
 
 BEYOND_LANES = "rows wider than the threads of a block take at once"
-ORDINARY = Kind(differenced=True, batch=True, called=True)
+ORDINARY = Kind(differenced=True, batch=True, called=True, third=True)
 CASE_KINDS = {
     "regular": replace(ORDINARY, every_setting=True),
     "second sizes": ORDINARY,
@@ -79,11 +80,17 @@ CASE_KINDS = {
     "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "integers": Kind(
-        "small integers: sums are exact in every order", data="integers", every_setting=True, one_thread=True
+        "small integers: sums are exact in every order",
+        data="integers",
+        every_setting=True,
+        one_thread=True,
+        third=True,
     ),
-    "one edge": Kind("a single edge", entities=1, one_thread=True),
-    "no edges": Kind("rows of edge arrays that nothing uses, and every sum is empty", one_thread=True, called=True),
-    "no nodes": Kind("arrays of length 0", entities=0, one_thread=True),
+    "one edge": Kind("a single edge", entities=1, one_thread=True, third=True),
+    "no edges": Kind(
+        "rows of edge arrays that nothing uses, and every sum is empty", one_thread=True, called=True, third=True
+    ),
+    "no nodes": Kind("arrays of length 0", entities=0, one_thread=True, third=True),
     "length 700": _length(700),
     "length 256": _length(256),
     "length 257": _length(257),
@@ -95,7 +102,11 @@ CASE_KINDS = {
         called=True,
     ),
     "unused rows": Kind(
-        "rows of edge arrays after those that positions read", every_setting=True, one_thread=True, called=True
+        "rows of edge arrays after those that positions read",
+        every_setting=True,
+        one_thread=True,
+        called=True,
+        third=True,
     ),
     # Values shared by all positions of that source equal their mean over the attention, so that products of deviations
     # from means vanish, except for products of rounding errors.
@@ -106,6 +117,7 @@ CASE_KINDS = {
         every_setting=True,
         one_thread=True,
         called=True,
+        third=True,
     ),
     "heads of 8": _heads(8),
     "heads of 16": _heads(16),

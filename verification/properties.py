@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import Case
-from trigraph.verification.judged import Judged, ask, operators_of
+from trigraph.verification.judged import Judged, ask, operators_of, third_of
 from trigraph.verification.subjects import Subject, attempt, extent, observed
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
@@ -89,6 +90,62 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
     scale = _scale(w, judged.result(bwd2)) + _scale(v, turned)
     sides = _inner(w, one.fields), _inner(v, other.fields)
     return _two_sides(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
+
+
+def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
+    """<bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>, which is linear in both.
+
+    a' and g' are directions of the cotangents gg_ and grad_; bwd2's derivative along them is bwd2 with them in place.
+    """
+    case = judged.case
+    bwd2, bwd3 = operators_of(case.definition)[2], third_of(case.definition)
+    along = {n: case.directions[n] for n in (*case.ggs, *case.grads)}
+    sums = [
+        ({**case.arguments(bwd2), **{n: along[n] for n in case.ggs}}, case.gggs),
+        (
+            {**case.arguments(bwd2), **{n: along[n] for n in case.grads}},
+            {f"ggg_{a.name}": case.gggs[f"ggg_{a.name}"] for a in case.inputs},
+        ),
+    ]
+    third = attempt(subject, bwd3, case.arguments(bwd3))
+    calls, left, right, scale = [third], _inner(along, third.fields), np.zeros(3), _scale(along, judged.result(bwd3))
+    for number, (arguments, cotangents) in enumerate(sums):
+        weights = {n.removeprefix("ggg_"): w for n, w in cotangents.items()}
+        calls.append(attempt(subject, bwd2, arguments))
+        right += _inner(weights, calls[-1].fields)
+        expected = judged.cached((bwd3.name, "adjoint", number), partial(ask, bwd2, arguments, tuple(weights)))
+        scale += _scale(weights, expected)
+    return _two_sides(subject, judged, bwd3, "adjoint", (left, right), scale, calls)
+
+
+def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
+    """<bwd3(c, a).inputs, u> is equal for all six orders of c, a and u: third derivatives of <g, fwd> are symmetric."""
+    case = judged.case
+    bwd3 = third_of(case.definition)
+    names = [a.name for a in case.inputs]
+    prefixed = {
+        "ggg_": {n: case.gggs[f"ggg_{n}"] for n in names},
+        "gg_": {n: case.ggs[f"gg_{n}"] for n in names},
+        "": {n: case.directions[n] for n in names},
+    }
+    outer = {f"ggg_grad_{a.name}": None for a in case.definition.outputs}
+    sums, calls = [], []
+    for order in permutations(prefixed):
+        c, a, u = (prefixed[k] for k in order)
+        arguments = {
+            **case.arguments(bwd3),
+            **outer,
+            **{f"ggg_{n}": c[n] for n in names},
+            **{f"gg_{n}": a[n] for n in names},
+        }
+        calls.append(attempt(subject, bwd3, arguments, names if subject.selective else None))
+        expected = judged.cached((bwd3.name, "symmetry", order), partial(ask, bwd3, arguments, names))
+        sums.append((_inner(u, calls[-1].fields), _scale(u, expected)))
+    (first, scale), *others = sums
+    return [
+        _two_sides(subject, judged, bwd3, "symmetry", (first, other), scale + more, (calls[0], call))
+        for (other, more), call in zip(others, calls[1:], strict=True)
+    ]
 
 
 def renumbered_fields(case: Case, op: Operator) -> list[Array]:

@@ -14,7 +14,7 @@ from slopecheck.report import encoded, page, replace_files
 from slopecheck.summary import ratio, worst
 from slopecheck.terminal import plain
 from trigraph.environment import print_environment
-from trigraph.table import OPERATORS
+from trigraph.table import NAMED
 from trigraph.verification.terms import TERMS
 from trigraph.verification.tolerances import TABLE
 
@@ -36,7 +36,7 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
     groups = {name: [c for c in made if c.kind == name] for name in TERMS.kinds}
     accuracy, curves = groups["accuracy"], [c for c in made if c.kind in TERMS.curves]
     return {
-        "operators": list(dict.fromkeys(c.operator for c in made if c.operator in OPERATORS)),
+        "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
         "kinds": [_kind(name, group) for name, group in groups.items() if group],
         # Inputs that were compared with the judge, of all definitions.

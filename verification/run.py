@@ -16,7 +16,7 @@ from slopecheck.units import Task, Unit, unit_of
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
-from trigraph.table import DEFINITIONS, OPERATORS, Definition
+from trigraph.table import DEFINITIONS, NAMED, Definition
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
@@ -24,7 +24,7 @@ from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as BACKEND_STEPS
 from trigraph.verification.differentiated import differentiated, own_functions
 from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged, every_operator_of
+from trigraph.verification.judged import Judged
 from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.settings import Where, admits, restriction
@@ -50,6 +50,7 @@ WEIGHTS = {
     "nan": 15,
     "algebra": 8,
     "differences": 60,
+    "third order": 150,
     "judge differences": 180,
     "patch": 10,
     "real adjoint": 25,
@@ -82,12 +83,12 @@ def available_backends() -> tuple[str, ...]:
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
     """Names of operators, from names of operators, definitions and families; ValueError if a name is none of these."""
     if operators is None:
-        return frozenset(OPERATORS)
+        return frozenset(NAMED)
     selected: set[str] = set()
     for name in operators:
-        named = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
+        named = {op.name for op in NAMED.values() if name in (op.name, op.definition.name, op.family)}
         if not named:
-            raise ValueError(f"verify: operator is {name!r}; expected one of {', '.join(OPERATORS)}, or a family")
+            raise ValueError(f"verify: operator is {name!r}; expected one of {', '.join(NAMED)}, or a family")
         selected |= named
     return frozenset(selected)
 
@@ -115,7 +116,9 @@ class _Run:
 
     def definitions(self) -> list[Definition]:
         """Definitions with a selected operator."""
-        return [d for d in DEFINITIONS if any(op.name in self.selected for op in every_operator_of(d))]
+        return [
+            d for d in DEFINITIONS if any(op.definition is d and name in self.selected for name, op in NAMED.items())
+        ]
 
     def units(self) -> Iterator[Unit]:
         """Units in order: generated cases, real inputs, golden vectors; or only those of the structures."""
@@ -168,6 +171,14 @@ class _Run:
                 yield unit("nan", tasks.of_nonfinite, judged)
             if kind.differenced:
                 yield unit("algebra", tasks.of_algebra, judged, self.seed)
+            if kind.third and turn:
+                kinds = ["accuracy"]
+                if kind.called:
+                    kinds += ["repeat", "layout", "subsets", *["out"] * (scope.subject.into is not None)]
+                kinds += ["batch"] * kind.batch + ["permutation"] * kind.differenced
+                kinds += ["threads"] * (name == "fortran" and not kind.one_thread)
+                steps = BACKEND_STEPS if kind.differenced else None
+                yield unit("third order", tasks.of_third, judged, kinds, steps, self.seed)
             if differenced and name not in UNDIFFERENCED:
                 yield unit("differences", tasks.of_differences, judged, BACKEND_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
@@ -334,8 +345,8 @@ def plan(
         scopes.append(Scope(implementation, _selection(operators), skip=frozenset(skip)))
     selected = _selection(operators)
     if alone:
-        selected = frozenset(name for name in selected if OPERATORS[name].family == "dimenet")
-    restricted = restriction(where, [name for name in OPERATORS if name in selected])
+        selected = frozenset(name for name in selected if NAMED[name].family == "dimenet")
+    restricted = restriction(where, [name for name in NAMED if name in selected])
     scopes = [replace(s, where=restricted) for s in scopes]
     if backends is None:
         backends = available_backends() if implementation is None else ()
@@ -346,7 +357,7 @@ def plan(
         if dtype not in DTYPES:
             raise ValueError(f"verify: dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     distinct = _distinct(structures)
-    if distinct and not any(OPERATORS[name].family == "dimenet" for name in selected):
+    if distinct and not any(NAMED[name].family == "dimenet" for name in selected):
         raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is asked for")
     return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted).units())
 

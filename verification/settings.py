@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from trigraph.table import OPERATORS, Definition
+from trigraph.table import NAMED, Definition
 from trigraph.verification.kinds import CASE_KINDS
 
 # Allowed values by the name of an argument; arguments that are not named may have any value.
@@ -34,7 +34,7 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     ValueError if a word has another form, or an operator has no such setting or value; the message lists valid ones.
     """
     where: dict[str, tuple[str, ...]] = {}
-    definitions = {OPERATORS[name].definition.name: OPERATORS[name].definition for name in operators}
+    definitions = {NAMED[name].definition.name: NAMED[name].definition for name in operators}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):

@@ -7,11 +7,12 @@ from typing import Any
 
 from slopecheck.record import Check
 from slopecheck.units import Task
+from trigraph.backends import third
 from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
-from trigraph.verification.judged import Judged, every_operator_of, operators_of
+from trigraph.verification.judged import Judged, every_operator_of, operators_of, third_of
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
@@ -142,6 +143,40 @@ def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
     return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
 
 
+def of_third(scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int) -> list[Task]:
+    """Make checks of bwd3: some `CHECKS`; with `steps`, also adjoint, symmetry, NaN and finite differences of bwd2."""
+    judged, subject = lazy(), scope.subject
+    case, op = judged.case, third_of(judged.case.definition)
+    # The reference has bwd3 from the judge.
+    if not scope.has(op) or not admits(scope.where, case.values) or subject.name == "fortran-reference":
+        return []
+    if not third.has(subject.name, op, case.values):
+        return []
+    more = {"batch": (seed,), "permutation": (seed,)}
+    make = partial(_task, scope)
+    tasks = [
+        make(
+            OF_VALUES.get(kind, kind),
+            op.name,
+            case.dtype,
+            count(case, op),
+            partial(check, subject, judged, op, *more.get(kind, ())),
+        )
+        for kind, (check, count) in ((kind, CHECKS[kind]) for kind in kinds)
+    ]
+    if steps is None:
+        return tasks
+    adjoint = partial(properties.check_adjoint_of_third, subject, judged)
+    tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
+    tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
+    spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
+    tasks += [make("nan", op.name, case.dtype, _fields(case, op), partial(spoil, a.name)) for a in case.given(op)]
+    if case.dtype == "float64":
+        differ = partial(differences.check_differences, subject, judged, op, steps)
+        tasks.append(make("differences", op.name, case.dtype, _fields(case, op), differ))
+    return tasks
+
+
 def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
@@ -172,7 +207,7 @@ def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[f
     check = partial(differences.check_differences, None, judged)
     return [
         Task(op.name, "judge", "real128", len(judged.case.returned(op)), partial(check, op, steps))
-        for op in every_operator_of(judged.case.definition)[1:]
+        for op in (*every_operator_of(judged.case.definition)[1:], third_of(judged.case.definition))
         if op.name in selected
     ]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from slopecheck.terms import PROPERTIES, Terms
 from trigraph.backends import BACKENDS
 from trigraph.environment import collect
-from trigraph.table import OPERATORS
+from trigraph.table import NAMED
 from trigraph.verification.kinds import CASE_KINDS, kind_of
 
 # Kinds of check, and what they compare.
@@ -67,8 +67,8 @@ other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/
 def remark(case: str, operator: str) -> str:
     """Return a remark about a special case; "" for others."""
     name = case.partition(",")[0]
-    if name == "integers" and operator in OPERATORS:
-        return CONVENTIONS.get(OPERATORS[operator].definition.name, kind_of(name).remark)
+    if name == "integers" and operator in NAMED:
+        return CONVENTIONS.get(NAMED[operator].definition.name, kind_of(name).remark)
     if name.startswith("hub of "):
         return f"sums of {name.removeprefix('hub of ')} terms at one place"
     return kind_of(name).remark
@@ -96,7 +96,7 @@ TERMS = Terms(
     },
     curves=("differences", "forces", "force training"),
     influences=INFLUENCES,
-    definitions={name: op.definition.name for name, op in OPERATORS.items()},
+    definitions={name: op.definition.name for name, op in NAMED.items()},
     remarks=remarks,
     # Okabe and Ito's colours, which are distinguishable with all kinds of colour vision.
     colours=dict(

@@ -6,6 +6,7 @@ import click
 
 from slopecheck.terminal import Finite, say
 from trigraph.backends import unavailable
+from trigraph.benchmarks.qualify.driver import STAGES
 from trigraph.benchmarks.qualify.driver import qualify as run_stages
 from trigraph.benchmarks.qualify.place import place
 from trigraph.benchmarks.qualify.summary import VERDICTS, write
@@ -26,9 +27,16 @@ from trigraph.benchmarks.qualify.summary import VERDICTS, write
     show_default=True,
     help="Time limit in seconds; the summary lists the checks that did not fit.",
 )
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=click.Choice([stage.name for stage in STAGES]),
+    help="Run this stage alone; may be repeated (default: all).",
+)
 @click.option("--rehearse", is_flag=True, hidden=True, help="Run on the CPU with gpu-host, to test this command.")
 @click.pass_context
-def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> None:
+def qualify(ctx: click.Context, out: Path, deadline: float, stages: tuple[str, ...], rehearse: bool) -> None:
     """Verify the kernels on the CUDA device and measure their speed, in ten minutes.
 
     Stages: environment and peak rates, compilation and register budgets, `trigraph verify`, checks that need a device,
@@ -42,7 +50,8 @@ def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> N
     if not rehearse and unavailable("gpu"):
         say(f"Error: {unavailable('gpu')}", err=True)
         ctx.exit(2)
-    record = run_stages(where, out, deadline, progress=lambda text: say(text, err=True))
+    chosen = [stage for stage in STAGES if stage.name in stages or not stages]
+    record = run_stages(where, out, deadline, chosen, progress=lambda text: say(text, err=True))
     summary = write(out, record)
     say((out / "summary.md").read_text(encoding="utf-8"))
     ctx.exit(VERDICTS[summary["verdict"]])

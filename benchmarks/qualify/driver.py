@@ -141,7 +141,8 @@ def qualify(
     """Run all stages; return the record, which is kept in ``out / "record.json"`` from the first part on.
 
     ``out / "parts"`` has what each part noted and printed. After `deadline` seconds everything has ended, the summary
-    included. A stage may take its share of what is left when it begins; what it does not need is left to later ones.
+    included. A stage may take its share of what is left when it begins, the last one all of it; what it does not need
+    is left to later ones.
     """
     begun = time.monotonic()
     folder = out / "parts"
@@ -157,7 +158,7 @@ def qualify(
     }
     for stage in stages:
         start = time.monotonic()
-        limit = max(begun + deadline - RESERVE - start, 0.0) * stage.share
+        limit = max(begun + deadline - RESERVE - start, 0.0) * (stage.share if stage is not stages[-1] else 1.0)
         progress(f"{stage.name}: at most {limit:.0f} s")
         entry: dict[str, Any] = {"stage": stage.name, "limit": limit}
         record["stages"].append(entry)

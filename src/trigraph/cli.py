@@ -20,7 +20,7 @@ from slopecheck.terminal import Commands, Finite, mark, plain_console, say
 from trigraph import __version__
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.fortran.threads import MOST, available_processors
-from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, Argument, Array
+from trigraph.table import DEFINITIONS, FAMILIES, NAMED, Argument, Array
 
 if TYPE_CHECKING:
     from slopecheck.compare import Comparison
@@ -41,7 +41,7 @@ LAZY = {
     "bench": ("trigraph.benchmarks.cli", "Time the backends of trigraph next to other packages (peers)."),
     "qualify": ("trigraph.benchmarks.qualify.cli", "Verify and time the kernels on a CUDA device."),
 }
-NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
+NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
 class _Commands(Commands):
@@ -148,7 +148,7 @@ def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str,
     if not alone and not golden.check_missing():  # else they are failures
         place = golden.directory() or "the package, nor in a folder shared/golden beside a checkout"
         reason = f"not in {place}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
-        families = dict.fromkeys(OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS)
+        families = dict.fromkeys(NAMED[c.operator].family for c in checks if c.operator in NAMED)
         absent = {family: len(golden.missing([family])) for family in families}
         if any(absent.values()):
             counts = ", ".join(f"{number} of {family}" for family, number in absent.items() if number)
@@ -198,7 +198,7 @@ def _report(
 
     options = ctx.params
     report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs, seconds)
-    names = {c.operator for c in checks} if options["operators"] or options["implementation"] else OPERATORS.keys()
+    names = {c.operator for c in checks} if options["operators"] or options["implementation"] else NAMED.keys()
     asked = names, {c.backend for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, asked) if earlier else None
     try:
@@ -228,11 +228,11 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     """
     from trigraph.verification.settings import named_in
 
-    failed = next((c for c in checks if c.failed and c.operator in OPERATORS), None)
+    failed = next((c for c in checks if c.failed and c.operator in NAMED), None)
     if failed is None or options["files"]:
         return ""
     implementation, framework = options["implementation"], options["framework"]
-    definition = OPERATORS[failed.operator].definition
+    definition = NAMED[failed.operator].definition
     operator = definition.name if framework else failed.operator
     words = ["--operator", operator, "--dtype", failed.dtype, "--seed", str(options["seed"])]
     words += ["--implementation", implementation] if implementation else ["--backend", failed.backend]
@@ -547,7 +547,7 @@ def operators() -> None:
         )
         for header in ("operator", "arguments", "and", "returns"):
             table.add_column(header, overflow="fold")
-        for op in (op for op in OPERATORS.values() if op.definition is spec):
+        for op in (op for op in NAMED.values() if op.definition is spec):
             graphs = [f"{a.name} ({op.graph.type_name})" for a in op.graph.arguments] if op.graph else []
             others = graphs + [a.name for a in op.attributes]
             table.add_row(op.name, _shapes(op.arguments), "\n".join(others), _shapes(op.fields))

@@ -12,7 +12,7 @@ import pytest
 from programs import run
 
 import trigraph
-from trigraph.table import OPERATORS, result_type
+from trigraph.table import NAMED, result_type
 
 GOOD = """
 import numpy as np
@@ -98,15 +98,15 @@ def test_the_stub_says_what_the_package_is():
     names = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
     assert sorted(ast.literal_eval(names)) == sorted(trigraph.__all__)
     imported = {a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname}
-    assert imported == {*dir(trigraph)} - {*OPERATORS, "__version__"}
-    for name, node in assert_same_functions(tree, described({n: getattr(trigraph, n) for n in OPERATORS})).items():
+    assert imported == {*dir(trigraph)} - {*NAMED, "__version__"}
+    for name, node in assert_same_functions(tree, described({n: getattr(trigraph, n) for n in NAMED})).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
         real = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
         assert repr(defaults) == repr([default for default in real if default is not inspect.Parameter.empty])
     tree = stub("results.pyi")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    expected = {result_type(n): op for n, op in OPERATORS.items() if not op.single}
+    expected = {result_type(n): op for n, op in NAMED.items() if not op.single}
     assert classes.keys() == {kind.__name__ for kind in expected}
     for kind in expected:
         assert [n.target.id for n in classes[kind.__name__].body if isinstance(n, ast.AnnAssign)] == list(kind._fields)

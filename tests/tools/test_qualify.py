@@ -193,6 +193,15 @@ def test_a_deadline_that_is_too_short(tmp_path):
     assert ("**little was checked**" in ran.stdout, ran.exit_code) == (True, 4)
 
 
+def test_one_stage(tmp_path):
+    """A stage that runs alone may use all the time, and is no qualification."""
+    command = ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "120", "--stage", "environment"]
+    ran = CliRunner().invoke(main, command)
+    (stage,) = json.loads((tmp_path / "record.json").read_text())["stages"]
+    assert (stage["stage"], stage["passed"], ran.exit_code) == ("environment", True, 4)
+    assert stage["limit"] > 100
+
+
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_no_device(tmp_path):
     """Without a device the command refuses; if it disappears during the run, the summary says so."""

@@ -1,4 +1,4 @@
-"""`trigraph.torch` on the device: both derivatives, streams, captures, compilation, half precision, memory, layers.
+"""`trigraph.torch` on the device: three orders, streams, captures, compilation, half precision, memory, layers.
 
 A rehearsal has the CPU's tensors; streams, captures and several devices are not in it.
 """
@@ -14,11 +14,12 @@ import trigraph
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
-from trigraph.table import DEFINITIONS, OPERATORS, Definition
+from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import half_dtype
 
 STEPS = 1000  # after which as much memory is taken as after the first tenth
-CLOSE = 512 * 2.0**-23  # of layers on the device and on the CPU: sums of some thousand terms in other orders
+# Of layers, and of third derivatives, on the device and on the CPU: sums of some thousand terms in other orders.
+CLOSE = 512 * 2.0**-23
 Fields = dict[str, Any]
 
 
@@ -64,22 +65,29 @@ def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more:
 
 
 def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
-    """Return what autograd gives: the outputs, their gradients, and the derivatives of these."""
+    """Return what autograd gives: the outputs, their gradients, and the derivatives of these, up to the third order.
+
+    The third order is the gradient of the sum of the products of the second's fields with the cotangents ggg_.
+    """
     import torch
 
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
     grads = [f"grad_{a.name}" for a in spec.outputs]
-    values = {n: v.requires_grad_() if n in (*inputs, *grads) else v for n, v in values.items()}
+    ggs = [f"gg_{n}" for n in inputs]
+    values = {n: v.requires_grad_() if n in (*inputs, *grads, *ggs) else v for n, v in values.items()}
     result = _forward(place, spec, values)
     outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, a.name) for a in spec.outputs]
     first = torch.autograd.grad(outputs, [values[n] for n in inputs], [values[n] for n in grads], create_graph=True)
-    along = [values[f"gg_{n}"] for n in inputs]
     names = [*grads, *inputs]
-    second = torch.autograd.grad(first, [values[n] for n in names], along, allow_unused=True)
+    along = [values[n] for n in ggs]
+    second = torch.autograd.grad(first, [values[n] for n in names], along, create_graph=True, allow_unused=True)
+    total = sum((values[f"ggg_{n}"] * t).sum() for n, t in zip(names, second, strict=True) if t is not None)
+    third = torch.autograd.grad(total, [values[n] for n in (*ggs, *names)], allow_unused=True)
     return {
         "fwd": dict(zip((a.name for a in spec.outputs), outputs, strict=True)),
         "bwd": dict(zip(inputs, first, strict=True)),
         "bwd2": dict(zip(names, second, strict=True)),
+        "bwd3": dict(zip((*ggs, *names), third, strict=True)),
     }
 
 
@@ -92,14 +100,25 @@ def _unlike(fields: Fields, right: Fields, place: Device) -> str:
     return unlike(place, arrays, {n: right[n] for n in arrays})
 
 
+def _distance(tensor: Any, right: np.ndarray) -> float:
+    """Return the largest difference over the largest number; a tensor that is None is zero."""
+    got = 0.0 if tensor is None else tensor.detach().cpu().numpy()
+    return float(abs(got - right).max(initial=0) / max(abs(right).max(initial=0), 1e-6))
+
+
 def _derivatives(place: Device, notes: Notes) -> None:
-    """Check both orders of every operator by autograd against the backend, bit for bit; on each device there is."""
+    """Check every operator by autograd, on each device there is: two orders bit for bit, the third against pyref."""
     import torch
 
     for index in range(1 if place.rehearsal else torch.cuda.device_count()):
         for spec in DEFINITIONS[: place.size(len(DEFINITIONS), 2)]:
-            values = arguments_of(OPERATORS[f"{spec.name}_bwd2"])
+            bwd3 = THIRD[f"{spec.name}_bwd3"]
+            values = arguments_of(bwd3)
             orders = _derived(place, spec, _on(place, values, index))
+            right = called(bwd3, values, "pyref")
+            errors = {n: _distance(t, right[n]) for n, t in orders.pop("bwd3").items()}
+            far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= CLOSE))
+            notes.add(f"{bwd3.name}, device {index}", not far, far or f"largest error {max(errors.values()):.1e}")
             for order, fields in orders.items():
                 op = OPERATORS[f"{spec.name}_{order}"]
                 arguments = {n: values.get(n) for n in op.parameters if n not in spec.requests}

@@ -13,7 +13,7 @@ from trigraph.checks.arguments import bind_arguments
 from trigraph.checks.call import Checked, check_call
 from trigraph.graphs.base import entered
 from trigraph.table.grammar import Operator
-from trigraph.table.operators import OPERATORS, THIRD
+from trigraph.table.operators import NAMED
 from trigraph.table.public import BACKENDS, docstring, public_signature, publish
 
 
@@ -69,4 +69,4 @@ def _restore(op: Operator, result: Any, checked: Checked) -> Any:
     return result._replace(**changed) if changed else result
 
 
-FUNCTIONS = {name: front_door(op) for name, op in (OPERATORS | THIRD).items()}
+FUNCTIONS = {name: front_door(op) for name, op in NAMED.items()}

@@ -54,6 +54,11 @@ def multilinear(
     return results
 
 
+def has(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
+    """Whether a backend has bwd3 of an operator with these choices."""
+    return backend in OWN or op.definition.is_multilinear(values)
+
+
 def execute(
     op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend_cache: Any, backend: str
 ) -> Any:
@@ -61,7 +66,7 @@ def execute(
     if backend in OWN:
         return backend_function(backend, "execute")(op, values, sizes, wanted, out, backend_cache)
     spec = op.definition
-    if not spec.is_multilinear(values):
+    if not has(backend, op, values):
         raise ValueError(
             f"{op.name}: backend {backend!r} has third derivatives of operators that are linear in each input; "
             f"expected one of {', '.join(OWN)}, or trigraph.torch.{spec.name}, which has them on every device"

@@ -604,12 +604,13 @@ OPERATORS: dict[str, Operator] = {
 }
 # The vector-Jacobian products of bwd2. No backend has a kernel of its own for them (`trigraph.backends.third`).
 THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
+NAMED = OPERATORS | THIRD  # every operator by name
 
 
 @cache  # depends on the table, which is constant, and on the name, which is the key
 def result_type(name: str) -> type[Any]:
     """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
-    cls = namedtuple(typename, [f.name for f in (OPERATORS | THIRD)[name].fields])  # type: ignore[misc]
+    cls = namedtuple(typename, [f.name for f in NAMED[name].fields])  # type: ignore[misc]
     cls.__module__ = "trigraph.results"  # where pickle finds it
     return cls
