@@ -2,12 +2,14 @@
 
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
 It returns what the operator's fwd returns: a tensor, a tuple in field order, or a mapping from field to tensor, without
-auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice.
+auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice; of trigraph's own functions
+bwd3 comes from a third time.
 """
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,12 +77,16 @@ def _call(
             if op.order == 1:
                 fields = dict(zip(inputs, tools.vjp(leaves, wanted, grads), strict=True))
             else:
+                names = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
                 ggs = tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs])
-                of_inputs, of_grads = tools.vjp2(leaves, wanted, grads, ggs)
-                fields = dict(zip(inputs, of_inputs, strict=True))
-                fields |= {f"grad_{a.name}": g for a, g in zip(spec.outputs, of_grads, strict=True)}
-                leaves += grads
-                inputs = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
+                if op.order == 2:
+                    results = tools.vjp2(leaves, wanted, grads, ggs)
+                else:
+                    gggs = tensors([f"ggg_{n}" for n in names], [tools.to_host(t) for t in (*leaves, *grads)])
+                    results = tools.vjp3(leaves, wanted, grads, ggs, gggs[: len(inputs)], gggs[len(inputs) :])
+                    names += [f"gg_{n}" for n in inputs]
+                fields = dict(zip(names, chain(*results), strict=True))
+                leaves, inputs = [*leaves, *grads, *ggs][: len(names)], names
             # The derivative is zero for inputs that the function does not depend on.
             for name, tensor in zip(inputs, leaves, strict=True):
                 if fields[name] is None:
@@ -90,8 +96,8 @@ def _call(
     asked = {f.name for f in op.fields if wrt is None or f.name in wrt}
     left_out = {a.name for a in spec.auxiliary if op.order == 0 and auxiliary.get(a.name) is None}
     LEFT_OUT.update(left_out)
-    results = {f.name: fields.get(f.name) if f.name in asked else None for f in op.fields if f.name not in left_out}
-    return {n: None if v is None else tools.to_host(v) for n, v in results.items()}
+    returned = {f.name: fields.get(f.name) if f.name in asked else None for f in op.fields if f.name not in left_out}
+    return {n: None if v is None else tools.to_host(v) for n, v in returned.items()}
 
 
 def own_functions(framework: str, device: str | None = None) -> Subject:
@@ -112,7 +118,7 @@ def own_functions(framework: str, device: str | None = None) -> Subject:
             raise NotOffered(f"{name} has bwd2 as a whole")
         return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt)
 
-    return Subject(name, True, call, selective=False)
+    return Subject(name, True, call, selective=False, has_third=lambda op, values: True)
 
 
 def differentiated(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.outcome import Outcome, observe
-from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
+from trigraph.backends import BACKENDS, FUNCTIONS, third, unavailable
 from trigraph.graphs import array_kind, to_device
 from trigraph.table import Operator, result_type
 
@@ -45,6 +45,8 @@ class Subject:
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
     # Whether derivatives are separate functions, which take `wrt` and results of fwd.
     selective: bool = True
+    # Whether it has bwd3 of an operator, for arguments with these choices.
+    has_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
 
 
 class CallError(ValueError):
@@ -157,4 +159,5 @@ def backend(name: str) -> Subject:
         raise ValueError(f"verify: backend {name!r} cannot run here: {unavailable(name)}")
     call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
-    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks)
+    has_third = partial(third.has, name)
+    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, has_third=has_third)

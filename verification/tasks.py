@@ -7,7 +7,6 @@ from typing import Any
 
 from slopecheck.record import Check
 from slopecheck.units import Task
-from trigraph.backends import third
 from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
@@ -148,9 +147,9 @@ def of_third(scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float,
     judged, subject = lazy(), scope.subject
     case, op = judged.case, third_of(judged.case.definition)
     # The reference has bwd3 from the judge.
-    if not scope.has(op) or not admits(scope.where, case.values) or subject.name == "fortran-reference":
+    if not (scope.has(op) and admits(scope.where, case.values) and subject.has_third(op, case.values)):
         return []
-    if not third.has(subject.name, op, case.values):
+    if subject.name == "fortran-reference":
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
     make = partial(_task, scope)

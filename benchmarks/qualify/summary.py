@@ -83,7 +83,9 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
     verdicts = [stage["passed"] for stage in stages]
     verified = any(stage["name"] == "verify" and stage["passed"] for stage in stages)
     unfinished = "passed in part" if verified else "little was checked"
-    complete = verified and None not in verdicts and all(p["status"] == "done" for s in record["stages"] for p in s["parts"])
+    complete = (
+        verified and None not in verdicts and all(p["status"] == "done" for s in record["stages"] for p in s["parts"])
+    )
     return {
         "title": "rehearsal on gpu-host, not a device" if record["rehearsal"] else "qualification of a device",
         "verdict": "failed" if False in verdicts else "passed" if complete else unfinished,

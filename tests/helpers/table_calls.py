@@ -7,12 +7,13 @@ import pytest
 
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.checks import bind_sizes
-from trigraph.table import OPERATORS, SYMBOLS, evaluate
+from trigraph.table import NAMED, OPERATORS, SYMBOLS, evaluate
 from trigraph.verification import cases, graphs, tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask
 
 OPS = tuple(OPERATORS.values())
+EVERY = tuple(NAMED.values())  # with bwd3
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 CPU_BACKENDS = tuple(name for name, (_, kind) in BACKENDS.items() if kind == "numpy")
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}

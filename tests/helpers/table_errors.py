@@ -4,13 +4,13 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import OPS, call, draw, raises
+from table_calls import EVERY, call, draw, raises
 
 from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, shape_of
 from trigraph.table import SYMBOLS, names_in
 
-GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]  # without arguments that are absent from the drawn calls
+GIVEN = [(op, a) for op in EVERY for a in op.given(draw(op))]  # without arguments that are absent from the drawn calls
 
 
 def sizes_of(op, values):
@@ -97,22 +97,22 @@ def _label(op, array):
 EACH_KIND = one_of_each(GIVEN, kind_of, _label)
 ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
 INDICES = [p for p in EACH_KIND if p.values[1].index]
-ATTRIBUTES = [(op, a) for op in OPS for a in op.attributes]
+ATTRIBUTES = [(op, a) for op in EVERY for a in op.attributes]
 WIDTHS = one_of_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, _label)
 NUMBERS = one_of_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
 CHOICES = one_of_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
 FIELDS = one_of_each(
-    [(op, f) for op in OPS for f in op.fields if f.name in call(op, draw(op))],
+    [(op, f) for op in EVERY for f in op.fields if f.name in call(op, draw(op))],
     lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
     _label,
 )
 EACH_OPERATOR = one_of_each(
-    [(op,) for op in OPS],
+    [(op,) for op in EVERY],
     lambda op: (op.order, op.single, op.definition.graph, bool(op.definition.given_back)),
     lambda op: op.name,
 )
-EACH_GRAPH = one_of_each([(op,) for op in OPS if op.graph], lambda op: op.definition.graph, lambda op: op.name)
-SELECTIVE = one_of_each([(op,) for op in OPS if op.selective], lambda op: op.definition.graph, lambda op: op.name)
+EACH_GRAPH = one_of_each([(op,) for op in EVERY if op.graph], lambda op: op.definition.graph, lambda op: op.name)
+SELECTIVE = one_of_each([(op,) for op in EVERY if op.selective], lambda op: op.definition.graph, lambda op: op.name)
 
 
 def refused(op, values, error, text, **keywords):

@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, call, draw, fields, graphs_of, raises
+from table_calls import CPU_BACKENDS, EVERY, OPS, assert_same_bits, call, draw, fields, graphs_of, raises
 from table_errors import (
     ARRAYS,
     CHOICES,
@@ -319,7 +319,7 @@ def test_defaults(op):
     assert_same_bits(call(op, {n: v for n, v in explicit.items() if n not in defaults}), call(op, explicit))
 
 
-COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.arguments if a.column]
+COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a in op.arguments if a.column]
 
 
 @pytest.mark.parametrize(("op", "array"), COLUMNS)

@@ -71,7 +71,7 @@ def check_form(case):
             assert value.dtype == case.dtype
             assert not value.flags.writeable
     for name, direction in case.directions.items():
-        assert direction.shape == {**case.values, **case.grads}[name].shape
+        assert direction.shape == {**case.values, **case.grads, **case.ggs}[name].shape
 
 
 def test_a_graph_has_everything_that_is_awkward():

@@ -329,7 +329,8 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_absent(op, values)
     _check_indices(op, values)
     columns = squeeze_columns(op, values)
-    columns |= {f.name for f in op.fields if f.name.removeprefix("gg_") in columns}
+    # A cotangent that is None has the shape of its input.
+    columns |= {gg for n in columns if (gg := f"gg_{n}") in op.names and values[gg] is None}
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
     _check_positions(op, values)
     _check_positive(op, values)
