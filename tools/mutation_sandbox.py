@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The first files of a family by backend; what they include, import or use belongs to it as well.
 BACKENDS = {
-    "fortran": ("fortran/fast/{}.fypp",),
+    "fortran": ("fortran/fast/{}.fypp", "src/trigraph/backends/third.py"),
     "fortran-reference": ("fortran/reference/{}.fypp",),
-    "pyref": ("pyref/{}.py",),
+    "pyref": ("pyref/{}.py", "pyref/__init__.py"),
     "gpu-host": ("gpu/{}.py", "gpu/kernels/{}.cu"),
 }
 USED = re.compile(
@@ -260,7 +260,7 @@ class Sandbox:
     def write(self, file: str, text: str) -> None:
         """Write a source, of the checkout and as it is installed."""
         (self.checkout / file).write_text(text)
-        installed = self._site / "trigraph" / file
+        installed = self._site / "trigraph" / file.removeprefix("src/trigraph/")
         installed.write_text(text)
 
     def outcome(self, backend: str, file: str, text: str, families: Sequence[str]) -> Outcome:

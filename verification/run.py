@@ -174,7 +174,8 @@ class _Run:
             if kind.third and turn:
                 kinds = ["accuracy"]
                 if kind.called:
-                    kinds += ["repeat", "layout", "subsets", *["out"] * (scope.subject.into is not None)]
+                    kinds += ["repeat", "layout", *["subsets"] * scope.subject.selective]
+                    kinds += ["out"] * (scope.subject.into is not None)
                 kinds += ["batch"] * kind.batch + ["permutation"] * kind.differenced
                 kinds += ["threads"] * (name == "fortran" and not kind.one_thread)
                 steps = BACKEND_STEPS if kind.differenced else None

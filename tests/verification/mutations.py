@@ -11,7 +11,7 @@ GNO = {
         "kernel for its cotangent": "K}$(f_out, f_in, ⟦gg_kernel → kernel⟧(:, e), grad_message(:, i),",
     },
     "pyref/gno.py": {
-        ">= for > in relu'": "mask = ~(z ⟦<= → <⟧ 0)",
+        ">= for > in relu'": "mask = ~(z.real ⟦<= → <⟧ 0)",
         "sign of a second-order term": "coords=lambda: s @ U_dot ⟦+ → -⟧ s_dot @ U,",
         "transposed kernel": "return kernel.reshape(len(kernel), ⟦f_in, f_out → f_out, f_in).swapaxes(1, 2⟧)",
     },
@@ -127,7 +127,7 @@ WEIGHTED = {
     "fortran/reference/weighted.fypp": {"sign of the degree's change": "if (centred) w_dot = w_dot ⟦- → +⟧ w * rho"},
     "pyref/weighted.py": {
         "not centred": "out = ⟦(forward.output_embedding if output_embedding is None else output_embedding)[i] → 0⟧",
-        "location within the row": "location[i] = ⟦start + pick → pick⟧(messages[start:stop], axis=0)",
+        "location within the row": "location[i] = ⟦start + pick → pick⟧(messages[start:stop].real, axis=0)",
         "weights where there are none": "    weighted = ⟦edge_weight is not None → True⟧\n    centred",
         "number before NaN in min": "⟦np.argmin → (lambda x, axis: np.argmin(np.where(np.isnan(x), np.inf, x), axis))⟧",
     },
@@ -158,6 +158,16 @@ WEIGHTED = {
     },
 }
 GEMNET = {
+    "src/trigraph/backends/third.py": {
+        "the direction stays in a": 'add(2, {n: t⟦, f"gg_{n}": None → ⟧}, {**of_grads',
+        "a replaced input is differentiated": "for k in of_inputs⟦ if k != n → ⟧}})",
+        "a term of bwd is left out": "        ⟦add(1, grads, of_along) → pass⟧\n",
+        "a term replaces those before": "⟦results[fields[n]] + t if fields[n] in results else t → t⟧",
+    },
+    "pyref/__init__.py": {
+        "cotangents of gradients are left out": 'for name in (⟦*(f"grad_{a.name}" for a in spec.outputs),  → ⟧*(a.name',
+        "derivatives of another size": "moved[name].imag = 0 if along is None else ⟦STEP → 2 * STEP⟧ * along",
+    },
     "fortran/reference/gemnet.fypp": {
         "second-order term of the radial basis dropped": "out_rad_basis(:, e) + ⟦rad_second + rad_first → rad_second⟧",
     },
