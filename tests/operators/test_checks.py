@@ -282,14 +282,15 @@ def test_indices_given_back(op, array):
             refused(op, good | {name: bad}, ValueError, f"{name}[{i}, 0] is {place}; expected {expected}")
 
 
-@pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if p.values[0].order == 2 and p.values[0].definition.optional])
+@pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if p.values[0].order >= 2 and p.values[0].definition.optional])
 def test_cotangent_of_what_is_absent(op):
     for a in op.definition.inputs:
         if a.optional:
             good = draw(op, setting={a.name: None})
             call(op, good)
-            text = f"{op.name}: gg_{a.name} is given, but {a.name} is None; expected None"
-            raises(ValueError, text, FUNCTIONS[op.name], **(good | {f"gg_{a.name}": draw(op)[f"gg_{a.name}"]}))
+            for cotangent in (f"{g}_{a.name}" for g in ("gg", "ggg")[: op.order - 1]):
+                text = f"{op.name}: {cotangent} is given, but {a.name} is None; expected None"
+                raises(ValueError, text, FUNCTIONS[op.name], **(good | {cotangent: draw(op)[cotangent]}))
 
 
 @pytest.mark.parametrize(("op", "attribute"), CHOICES)

@@ -203,10 +203,11 @@ def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
-    """Raise if an input is None, but not its cotangent."""
-    for a in op.definition.inputs:
-        if a.optional and values[a.name] is None and values.get(gg := f"gg_{a.name}") is not None:
-            raise ValueError(f"{op.name}: {gg} is given, but {a.name} is None; expected None")
+    """Raise if an input is None, but not each of its cotangents."""
+    for a in (a for a in op.definition.inputs if a.optional and values[a.name] is None):
+        for cotangent in (f"gg_{a.name}", f"ggg_{a.name}"):
+            if values.get(cotangent) is not None:
+                raise ValueError(f"{op.name}: {cotangent} is given, but {a.name} is None; expected None")
 
 
 def check_out(
