@@ -7,7 +7,8 @@ import numpy as np
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type
 
-STEP = 2.0**-300  # a power of two, which rounds nothing
+# A power of two, which rounds nothing. Its square is far below epsilon; results times it must not underflow.
+STEP = 2.0**-100
 
 for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, of its kinks
     _functions = vars(import_module(f"trigraph.pyref.{_spec.family}"))

@@ -32,7 +32,10 @@ def split_weights(attention_weights, x):
 
 def scores(a, x):
     """sum_k a[k].x[k] of every position and head."""
-    return np.einsum("khd,kphd->ph", a, x)
+    score = np.einsum("khd,kphd->ph", a, x)
+    if np.iscomplexobj(score):  # without the products of two imaginary parts, which would decide where a score is 0
+        score.real = np.einsum("khd,kphd->ph", a.real, x.real)
+    return score
 
 
 def sigmoid(score):

@@ -20,7 +20,7 @@ def packed(U, b_u, V, b_v):
 def hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
-    mask = ~(z.real <= 0)
+    mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # not of z.real, which has products of two imaginary parts, too
     return mask, masked(mask, z)
 
 

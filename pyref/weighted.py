@@ -37,7 +37,7 @@ def extrema(messages, graph, op):
     location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
         if stop > start:
-            location[i] = start + pick(messages[start:stop].real, axis=0)
+            location[i] = start + pick(messages[start:stop], axis=0)
     return location
 
 
@@ -53,7 +53,8 @@ def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weigh
     messages = w * embedding[graph.indices]
     degree = location = None
     if op in ("min", "max"):
-        location = extrema(messages, graph, op)
+        # Not of messages.real, which has products of two imaginary parts, too: these would decide between equals.
+        location = extrema(w.real * embedding.real[graph.indices], graph, op)
         out = scatter(i, masked(winning(location, graph), messages), n)
     else:
         out = scatter(i, messages, n)
