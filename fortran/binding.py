@@ -15,7 +15,7 @@ from trigraph.checks import index_dtype, shape_of, unchecked
 from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
-from trigraph.table import OPERATORS, Argument, Operator, evaluate, result_type
+from trigraph.table import NAMED, OPERATORS, Argument, Operator, evaluate, result_type
 
 LARGEST = 2**31 - 1
 
@@ -24,9 +24,10 @@ class _CallLayout(NamedTuple):
     """What is the same in all calls of an operator whose arguments have the same shapes, dtypes and attributes.
 
     `function` is that of the extension module, empty where there is nothing to compute; `work` counts floating
-    operations and numbers written. `integers` are sizes, flags of presence and choices, in the order of the function's
-    arguments; `flags` tell which fields are wanted (none without `wrt`). `outputs` have shape, dtype and whether the
-    field is not wanted: it crosses as one number then. In `integer` the graph's arrays cross.
+    operations and numbers written, where threads divide them. `integers` are sizes, flags of presence and choices, in
+    the order of the function's arguments; `flags` tell which fields are wanted (none without `wrt`). `outputs` have
+    shape, dtype and whether the field is not wanted: it crosses as one number then. In `integer` the graph's arrays
+    cross.
     """
 
     function: str
@@ -105,7 +106,7 @@ class _ShimCall:
         integers = numbers + [int(values[n] is not None) for n in self.presence] + [sizes[n] for n in op.choices]
         return _CallLayout(
             function=name if all(numbers) and all(written) else "",
-            work=evaluate(op.operations, sizes) + sum(written),
+            work=evaluate(op.operations, sizes) + sum(written) if self.shims.threads else 0,
             integers=integers,
             flags=[int(f.name in wanted) for f in op.fields] if op.selective else [],
             outputs=outputs,
@@ -145,7 +146,7 @@ class _ShimCall:
         """Return an array argument as it crosses; a cotangent that is None is zeros, what is absent one element."""
         value = values[a.name]
         if value is None:
-            absent = a.given_back or (a.nullable and values.get(a.name.removeprefix("gg_")) is None)
+            absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
             dtype = self.index_dtype(values) if a.index else values[self.first].dtype
             value = np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), dtype)
         array: np.ndarray = value.reshape(self.input_shape).T
@@ -162,10 +163,11 @@ def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[.
     use, returns the extension module.
     """
     shims = SHIM_SETS[name]
-    shim_calls = {op.name: _ShimCall(op, shims, load) for op in OPERATORS.values()}
+    operators = NAMED if shims.scaled else OPERATORS
+    shim_calls = {name: _ShimCall(op, shims, load) for name, op in operators.items()}
 
     def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, backend_cache: Any) -> Any:
         return shim_calls[op.name].execute(values, sizes, wanted, out, backend_cache)
 
     lead = len(shims.input_parts)
-    return {"execute": execute, **{op.name: unchecked(op, execute, lead) for op in OPERATORS.values()}}
+    return {"execute": execute, **{op.name: unchecked(op, execute, lead) for op in operators.values()}}

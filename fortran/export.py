@@ -439,6 +439,7 @@ def _paths() -> dict[str, Path]:
         SOURCES / "common" / "kinds.f90",
         SOURCES / "common" / "graphs.fypp",
         SOURCES / "reference" / "scaled.f90",
+        SOURCES / "reference" / "dual.f90",
     )
     return paths | {f"{path.stem}.f90": path for path in others}
 

@@ -1,7 +1,8 @@
 """The judge: the Fortran reference in real128, with the scale of the accuracy rule.
 
 Functions have the names and signatures of the operator table, but every floating array has a leading axis: inputs are
-pairs ``(2, ...)`` of float64, hi + lo; outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|.
+pairs ``(2, ...)`` of float64, hi + lo; outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
+derivatives (`X_bwd3`) are those of `X_bwd` and `X_bwd2` of dual numbers.
 """
 
 import importlib
@@ -16,7 +17,8 @@ def _module() -> ModuleType:
     return importlib.import_module("trigraph.fortran._judge")
 
 
-globals().update(functions("judge", _module))
+FUNCTIONS = functions("judge", _module)
+globals().update(FUNCTIONS)
 
 
 def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:

@@ -13,6 +13,7 @@ whatever the caller's memory held, mostly 0.
 import argparse
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -35,7 +36,8 @@ class ShimSet(NamedTuple):
     # Numbers of which one real number of an input, or of an output, is made, as a shape: (2,) for a pair, () for one.
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
-    scaled: bool = False  # whether value and scale are computed, by the instance for type(scaled)
+    # Whether value and scale are computed, by the instance for type(scaled); third derivatives by that for type(dual).
+    scaled: bool = False
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
     # Whether the fast path is called: derivatives get further arrays of the graph, and the auxiliary results of the
     # forward that a caller can give back. An output that can be given back is not read.
@@ -121,20 +123,21 @@ def order_of(op: Any, shims: ShimSet) -> Order:
     )
 
 
-def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
-    """Source of one shim."""
+def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
+    """Source of one shim; that of bwd3 differentiates `lower`, bwd and bwd2."""
     order = order_of(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
     ending = f"_{index}" if index else ""
     name = f"{op.name}_{real}{ending}"
-    procedure, (own, kind) = op.name + shims.procedures, REALS[real]
+    own, kind = REALS[real]
     text = wrapped(f"subroutine {name}", [*order.names, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if shims.scaled:
-        text += "    use trigraph_scaled, only: scaled\n    use trigraph_pairs, only: join, split\n"
-    called = f"{procedure}_{'sc' if shims.scaled else own}{ending}"
-    text += f"    use trigraph_{op.family}{shims.procedures}, only: {called}\n"
+        text += "    use trigraph_dual, only: scaled, dual, assignment(=)\n    use trigraph_pairs, only: join, split\n"
+    suffix = ("du" if lower else "sc") if shims.scaled else own
+    called = [f"{o.name}{shims.procedures}_{suffix}{ending}" for o in lower or [op]]
+    text += f"    use trigraph_{op.family}{shims.procedures}, only: {', '.join(called)}\n"
     text += "    implicit none\n    !f2py threadsafe\n"
     text += TEAM if shims.threads else ""
     text += "    integer(c_int), intent(out) :: status\n"
@@ -148,11 +151,12 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
             declared, shape = (whole, ()) if a in integers else (kind, parts)
             text += f"    {declared}, intent({intent}) :: {a}({', '.join([f'n_{a}', *map(str, shape)])})\n"
     if shims.scaled:
-        return text + judge_body(called, order) + f"end subroutine {name}\n\n"
+        body = third_body(called, lower, shims, order) if lower else judge_body(called[0], order)
+        return text + body + f"end subroutine {name}\n\n"
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     text += f"    {UNSET}\n"
-    text += wrapped(f"call {called}", [*order.passed(), "status"])
+    text += wrapped(f"call {called[0]}", [*order.passed(), "status"])
     text += "    call trigraph_release_team()\n" if shims.threads else ""
     return text + f"end subroutine {name}\n\n"
 
@@ -177,13 +181,39 @@ def judge_body(procedure: str, order: Order) -> str:
     return text
 
 
+def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
+    """Return the body of a judge shim of bwd3: gg_ fields are what bwd, the others what bwd2 has as derivatives."""
+    values = [a for a in order.inputs if not a.startswith("ggg_")]
+    text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
+    for a in values + order.outputs:
+        text += f"    allocate (du_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
+    for a in values:
+        text += f"    call join({a}, du_{a}%v)\n"
+        text += f"    call join(ggg_{a}, du_{a}%d)\n" if f"ggg_{a}" in order.inputs else f"    du_{a}%d = 0\n"
+    for procedure, op in zip(procedures, lower, strict=True):
+        below, prefix = order_of(op, shims), "gg_" if op.order == 1 else ""
+        below = below._replace(
+            inputs=[f"du_{a}" for a in below.inputs],
+            wants=[w.replace("want_", f"want_{prefix}", 1) for w in below.wants],
+            outputs=[a.replace("out_", f"du_out_{prefix}", 1) for a in below.outputs],
+        )
+        some = " .or. &\n        & ".join(f"{w} /= 0" for w in below.wants)
+        text += f"    if ({some}) then\n        {UNSET}\n"
+        text += wrapped(f"call {procedure}", [*below.passed(), "status"], "        ")
+        text += "        if (status /= 0) return\n    end if\n"
+    for a, want in zip(order.outputs, order.wants, strict=True):
+        text += f"    if ({want} /= 0) then\n        call split(du_{a}%d, {a})\n    end if\n"
+    return text
+
+
 def source(name: str) -> str:
     """All shims of one set."""
     table, shims = load_table(), SHIM_SETS[name]
     text = "! Written by fortran/shims.py from the operator table.\n"
-    for op in table.OPERATORS.values():
+    for op in (table.NAMED if shims.scaled else table.OPERATORS).values():
+        lower = [table.OPERATORS[f"{op.definition.name}_{order}"] for order in ("bwd", "bwd2") if op.order == 3]
         indices: tuple[str | None, ...] = shims.indices if op.graph is not None else (None,)
-        text += "".join(shim(op, shims, real, index) for real in shims.reals for index in indices)
+        text += "".join(shim(op, shims, real, index, lower) for real in shims.reals for index in indices)
     return text + REFUSED_BYTES + "\n".join(shims.extra)
 
 
@@ -283,7 +313,7 @@ SHIM_SETS = {
         extra=(LIMIT_BLOCKS,),
     ),
     # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale),
-    # both by the source instantiated for type(scaled).
+    # both by the source instantiated for type(scaled); third derivatives by that for type(dual).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from table_calls import ALL, draw, fields
+from table_calls import EVERY, draw, fields
 
 import trigraph.fortran
 from trigraph.fortran import judge, reference
-from trigraph.table import OPERATORS
+from trigraph.table import NAMED, OPERATORS
 
 MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
 # f2py's type characters, by the suffix of a function's name.
@@ -65,7 +65,7 @@ def exact_change(after, before):
     return np.max(changes, initial=0) / max(1, np.max(np.abs(before[0]), initial=0))
 
 
-@pytest.mark.parametrize("op", ALL)
+@pytest.mark.parametrize("op", EVERY, ids=NAMED)
 def test_the_judge_keeps_both_halves_of_a_pair(op):
     back = {a.name: None for a in op.arguments if a.given_back}  # the judge computes it itself
     good = {name: judge.pair(v) if isinstance(v, np.ndarray) else v for name, v in (ones(op) | back).items()}

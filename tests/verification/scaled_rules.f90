@@ -1,13 +1,16 @@
-!> Prints value and scale of each operation of trigraph_scaled, for numbers that are read: x, its scale, y, its scale.
+!> Prints value and scale of each operation of trigraph_scaled, for numbers that are read: x, its scale, y, its scale; and
+!! those of trigraph_dual's derivatives, where x moves along y and y along x.
 program scaled_rules
     use trigraph_kinds, only: qp
-    use trigraph_scaled
+    use trigraph_dual
     implicit none
     real(qp) :: given(4)
     type(scaled) :: x, y, two
+    type(dual) :: p, q, constant
     integer :: status
 
     two = 2
+    constant = 2
     do
         read (*, *, iostat=status) given
         if (status /= 0) exit
@@ -35,6 +38,32 @@ program scaled_rules
         call show("at_most", merge(two, -two, x <= y))
         call show("at_most_integer", merge(two, -two, x <= 1))
         call show("at_least_integer", merge(two, -two, x >= 1))
+        p = dual(x, y)
+        q = dual(y, x)
+        call show_dual("integer", constant)
+        call show_dual("add", p + q)
+        call show_dual("subtract", p - q)
+        call show_dual("subtract_integer", p - 3)
+        call show_dual("subtract_from_integer", 3 - p)
+        call show_dual("negate", -p)
+        call show_dual("multiply", p*q)
+        call show_dual("multiply_integer", (-3)*p)
+        call show_dual("times", times(p, q))
+        call show_dual("divide", p/q)
+        call show_dual("divide_integer", p/(-3))
+        call show_dual("sin", sin(p))
+        call show_dual("cos", cos(p))
+        call show_dual("exp", exp(p))
+        call show_dual("tanh", tanh(p))
+        call show_dual("scale", scale(p, -3))
+        call show_dual("sqrt", sqrt(times(q, q)))
+        call show_dual("exponent", scale(constant, exponent(p)))
+        call show_dual("at_most", merge(constant, -constant, p <= q))
+        call show_dual("at_most_integer", merge(constant, -constant, p <= 1))
+        call show_dual("at_least_integer", merge(constant, -constant, p >= 1))
+        constant = input(given(1))
+        call show_dual("input", constant)
+        constant = 2
     end do
 
 contains
@@ -44,5 +73,12 @@ contains
         type(scaled), intent(in) :: z
         write (*, "(a, 2es40.30)") name, z%v, z%s
     end subroutine show
+
+    subroutine show_dual(name, z)
+        character(*), intent(in) :: name
+        type(dual), intent(in) :: z
+        call show("value_" // name, z%v)
+        call show("derivative_" // name, z%d)
+    end subroutine show_dual
 
 end program scaled_rules

@@ -1,4 +1,4 @@
-"""The arithmetic of the judge's scales, by itself: `trigraph verify` would not notice a scale that is too large."""
+"""The arithmetic of the judge's types, by itself: `trigraph verify` would not notice a scale that is too large."""
 
 import math
 import os
@@ -25,7 +25,12 @@ def rules(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scaled")
     sources = [
         ROOT / n
-        for n in ("fortran/common/kinds.f90", "fortran/reference/scaled.f90", "tests/verification/scaled_rules.f90")
+        for n in (
+            "fortran/common/kinds.f90",
+            "fortran/reference/scaled.f90",
+            "fortran/reference/dual.f90",
+            "tests/verification/scaled_rules.f90",
+        )
     ]
     subprocess.run(["gfortran", *sources, "-o", "rules"], cwd=folder, check=True)
     lines = "".join(" ".join(map(repr, numbers)) + "\n" for numbers in NUMBERS)
@@ -70,6 +75,52 @@ def test_scales(rules, number):
         expected[name] = (function(x), abs(function(x)) + abs(derivative(function, x)) * of_x)
     square, of_square = y * y, y * y + 2 * abs(y) * (of_y - abs(y)) + EIGHT_EPS * of_y**2
     expected["sqrt"] = (abs(y), abs(y) + derivative(math.sqrt, square) * of_square)
-    assert results.keys() == expected.keys()
+    assert {n for n in results if not n.startswith(("value_", "derivative_"))} == expected.keys()
     for name, pair in expected.items():
         assert np.allclose(results[name], pair, rtol=1e-8, atol=0), name
+
+
+def times(a, b):
+    """The product of two results, as `test_scales` expects it."""
+    rest = abs(a[0]) * b[1] + a[1] * abs(b[0]) - abs(a[0] * b[0])
+    return a[0] * b[0], rest + EIGHT_EPS * a[1] * b[1]
+
+
+def divide(a, b):
+    return a[0] / b[0], a[1] / abs(b[0]) + abs(a[0]) * b[1] / b[0] ** 2
+
+
+def add(a, b, sign=1):
+    return a[0] + sign * b[0], a[1] + b[1]
+
+
+@pytest.mark.parametrize("number", range(len(NUMBERS)))
+def test_derivatives(rules, number):
+    """Values are those of the type without derivatives; derivatives of p = (x, y) and q = (y, x) follow the rules."""
+    results, (value_x, of_x, value_y, of_y) = rules[number], NUMBERS[number]
+    x, y = (value_x, of_x), (value_y, of_y)
+    minus_y, zero = (-value_y, of_y), (0, 0)
+    minus_sine = (-results["sin"][0], results["sin"][1])
+    expected = {
+        "add": add(y, x),
+        "subtract": add(y, x, -1),
+        "subtract_integer": y,
+        "subtract_from_integer": minus_y,
+        "negate": minus_y,
+        "multiply": (value_y**2 + value_x**2, of_y**2 + of_x**2),
+        "multiply_integer": (-3 * value_y, 3 * of_y),
+        "times": add(times(y, y), times(x, x)),
+        "divide": divide(add(y, times(divide(x, y), x), -1), y),
+        "divide_integer": (value_y / -3, of_y / 3),
+        "scale": (value_y / 8, of_y / 8),
+        "sin": times(results["cos"], y),
+        "cos": times(minus_sine, y),
+        "exp": times(results["exp"], y),
+        "tanh": times(add((1, 1), times(results["tanh"], results["tanh"]), -1), y),
+        "sqrt": divide(add(times(x, y), times(y, x)), [2 * n for n in results["sqrt"]]),
+    }
+    expected |= dict.fromkeys(("input", "integer", "exponent", "at_most", "at_most_integer", "at_least_integer"), zero)
+    assert {n.removeprefix("derivative_") for n in results if n.startswith("derivative_")} == expected.keys()
+    for name, pair in expected.items():
+        assert np.allclose(results[f"derivative_{name}"], pair, rtol=1e-8, atol=0), name
+        assert results[f"value_{name}"] == results[name], name

@@ -1,0 +1,70 @@
+"""Third derivatives of arrays: the judge's are derivatives of its lower ones; backends with their own agree with it."""
+
+import numpy as np
+import pytest
+from table_calls import assert_right, assert_same_bits, call
+
+from trigraph.backends.third import OWN
+from trigraph.fortran import judge
+from trigraph.table import DEFINITIONS, OPERATORS, THIRD
+from trigraph.verification import cases, tolerances
+from trigraph.verification.judged import ask
+from trigraph.verification.variants import variants
+
+EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
+STEP = 2.0**-32
+GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturated attention are multiplied by 2^6
+
+
+def calls(op, dtype):
+    """Return the arguments of bwd3, and whether they keep clear of kinks, for the cases that `verify` takes."""
+    third = [v for v in variants(op.definition) if v.kind.third]
+    return [(cases.build(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
+
+
+def moved(op, values, step):
+    """Return arguments of bwd or bwd2, as pairs: gradients and inputs are moved by a step along the cotangents ggg_."""
+    pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.given(values)}
+    return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
+
+
+@pytest.mark.parametrize("op", EACH)
+def test_the_judge_differentiates_its_derivatives(op):
+    """As central differences do: a step leaves terms of two orders more, and pairs end at 2^-105 of their scale."""
+    for values, smooth in calls(op, "float64"):
+        third = ask(op, values)
+        for lower, prefix in ((OPERATORS[f"{op.definition.name}_{o}"], p) for o, p in (("bwd", "gg_"), ("bwd2", ""))):
+            plus, minus = (ask(lower, moved(lower, values, step)) for step in (STEP, -STEP))
+            assert {prefix + n for n in plus} <= third.keys()
+            for name in plus if smooth else ():
+                hi, lo, scale = third[prefix + name]
+                difference = (plus[name] - minus[name]) / (2 * STEP)
+                floor = tolerances.eps("real128") * (plus[name][2] + minus[name][2]) / (2 * STEP)
+                error = abs((difference[0] - hi) + (difference[1] - lo))
+                assert np.all(error <= (GROWTH * STEP) ** 2 * scale + floor), prefix + name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", EACH)
+def test_backends_agree_with_the_judge(op, dtype):
+    for values, _ in calls(op, dtype):
+        assert_right(op, values, call(op, values, backend="pyref"), chunked=False)
+        rounded = dict.fromkeys(f.name for f in op.fields)
+        rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in ask(op, values).items()}
+        assert_same_bits(call(op, values, backend="fortran-reference"), rounded)
+
+
+@pytest.mark.parametrize("backend", OWN)
+@pytest.mark.parametrize("op", EACH)
+def test_what_a_call_leaves_out(op, backend):
+    """Fields that are not asked for change no bit of the others; a cotangent that is None is zero."""
+    values, _ = calls(op, "float32")[0]
+    for name, expected in call(op, values, backend=backend).items():
+        if expected is not None:
+            out = np.full_like(expected, np.nan)
+            got = call(op, values, backend=backend, wrt=name, out=out)
+            assert got[name] is out
+            assert_same_bits(got, dict.fromkeys(got) | {name: expected})
+    for a in (a for a in op.given(values) if a.nullable and not a.optional):
+        zero, none = ({**values, a.name: value} for value in (np.zeros_like(values[a.name]), None))
+        assert_same_bits(call(op, none, backend=backend), call(op, zero, backend=backend))
