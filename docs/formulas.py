@@ -4,7 +4,10 @@ import re
 import textwrap
 from pathlib import Path
 
-from trigraph.table import DEFINITIONS, GRAPHS, NAMED, ORDERS, Definition
+from numpydoc.docscrape_sphinx import SphinxDocString
+
+from trigraph.table import DEFINITIONS, GRAPHS, NAMED, OPERATORS, ORDERS, Definition
+from trigraph.table.public import jax_docstring
 
 # Passages of docs/maths.md, the one place with typeset formulas: from a comment to the next.
 PASSAGE = re.compile(r"<!-- formula: (\w+) -->\n(.*?)(?=<!-- )", re.S)
@@ -45,23 +48,31 @@ def formulas(order: int, *definitions: Definition) -> list[str]:
 
 def operators_of(name: str) -> tuple[int, list[Definition]]:
     """Return the order and the definitions that a function or a layer of `trigraph` computes."""
+    name = name.removeprefix("distributed.")
     if name in NAMED:
         return NAMED[name].order, [NAMED[name].definition]
     forms = re.fullmatch(r"(?:torch\.)?basis_embedding(?:_(fwd|bwd2?))?", name)
     if forms:  # one function for the three forms of the embedding
         return ORDERS.index(forms[1] or "fwd"), [d for d in DEFINITIONS if d.name.startswith("basis_embedding_")]
-    layers = [d for d in DEFINITIONS if name in (f"torch.{d.name}", *(f"torch.nn.{layer}" for layer in d.layers))]
-    return 0, layers
+    module, _, own = name.rpartition(".")
+    return 0, [
+        d for d in DEFINITIONS if own in {"torch": [d.name], "jax": [d.name], "torch.nn": d.layers}.get(module, [])
+    ]
 
 
 def complete(app, what, name, obj, options, lines):
     """Typeset the formula of an operator or of a layer, and link what a docstring names."""
+    if add_formulas(what, name, lines):
+        app.env.note_dependency(str(MATHS))
+
+
+def add_formulas(what: str, name: str, lines: list[str]) -> bool:
+    """Do so for the lines of the docstring of a name; return whether it has a formula."""
     name = name.removeprefix("trigraph.")
     order, definitions = operators_of(name)
     if name in NAMED:
         del lines[lines.index("Formula::") : lines.index("Parameters")]
     if definitions:
-        app.env.note_dependency(str(MATHS))
         if "Notes" not in lines:
             lines += ["", "Notes", "-----"]
         at = lines.index("Notes") + 2
@@ -71,3 +82,13 @@ def complete(app, what, name, obj, options, lines):
     if related:
         lines += ["", "See Also", "--------", *(f"trigraph.{other}" for other in related)]
     lines[:] = [ARXIV.sub(r"`arXiv:\1 <https://arxiv.org/abs/\1>`__", line) for line in lines]
+    return bool(definitions)
+
+
+def page_without_import(name: str) -> str:
+    """Return the page of a function of `trigraph.jax`, as autodoc would write it if JAX were there."""
+    op = OPERATORS[f"{name.rpartition('.')[2]}_fwd"]
+    lines = jax_docstring(op).splitlines()
+    add_formulas("function", name, lines)
+    text = textwrap.indent(str(SphinxDocString("\n".join(lines))), "   ")
+    return f"{name}\n{'=' * len(name)}\n\n.. py:function:: {name}{op.signature}\n\n{text}"

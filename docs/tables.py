@@ -39,6 +39,7 @@ from trigraph.table import (
     Operator,
     result_type,
 )
+from trigraph.table.public import summary
 from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.terms import KINDS
 from trigraph.verification.tolerances import TABLE
@@ -157,9 +158,15 @@ def _family(family: str) -> str:
 
 
 def _module(module: str) -> str:
-    """Return a table of what a module exports; of trigraph.torch, of its operators."""
-    names = [spec.name for spec in DEFINITIONS] if module == "trigraph.torch" else import_module(module).__all__
-    return _names(*(f"{module}.{name}" for name in names))
+    """Return a table of what a module exports, or of its operators, from their table."""
+    of_operators = {
+        "trigraph.torch": [(spec.name, spec.summary) for spec in DEFINITIONS],
+        "trigraph.jax": [(spec.name, spec.summary) for spec in DEFINITIONS],
+        "trigraph.distributed": [(name, summary(op)) for name, op in OPERATORS.items()],
+    }
+    if module in of_operators:
+        return _table(("name", "what it is"), ((f"`{module}.{name}`", text) for name, text in of_operators[module]))
+    return _names(*(f"{module}.{name}" for name in import_module(module).__all__))
 
 
 def _code(path: str, part: str) -> str:

@@ -158,9 +158,9 @@ def test_mistakes_in_second_derivatives(name):
 # Wrong third derivatives of the cube: the kind of check that must find the mistake, the array that it is in, and a
 # function that makes them from the right ones (in inputs x, cotangents g and directions u) and the arguments.
 THIRD_MISTAKES = {
-    "inputs, sign": ("differences", "input 0", lambda r, x, g, u, v, h: (r[0] - 12 * g * u * v, r[1], r[2])),
-    "inputs, one of many": ("elements", "input 0, 6 of 6 elements", lambda r, x, g, *_: (one_more(r[0]), r[1], r[2])),
-    "inputs, NaN": ("differences", "input 0", lambda r, *_: (r[0] * np.where(r[0] == r[0].max(), np.nan, 1), *r[1:])),
+    "inputs, sign": ("differences", "x", lambda r, x, g, u, v, h: (r[0] - 12 * g * u * v, r[1], r[2])),
+    "inputs, one of many": ("elements", "x, 6 of 6 elements", lambda r, x, g, *_: (one_more(r[0]), r[1], r[2])),
+    "inputs, NaN": ("differences", "x", lambda r, *_: (r[0] * np.where(r[0] == r[0].max(), np.nan, 1), *r[1:])),
     "inputs, no second part": ("adjoint", "inputs", lambda r, x, g, u, v, h: (r[0] - 6 * x * h * u, r[1], r[2])),
     "cotangents": ("adjoint", "cotangents", lambda r, *_: (r[0], 1.001 * r[1], r[2])),
     "cotangents, NaN": ("adjoint", "cotangents", lambda r, *_: (r[0], np.nan * r[1], r[2])),
@@ -173,13 +173,13 @@ THIRD_MISTAKES = {
     ),
     "float32": (
         "float32",
-        "third derivative in direction 0",
+        "third derivative in direction of x",
         lambda r, x, *_: (r[0], r[1], r[2] * (1 + (x.dtype == "float32"))),
     ),
     "random": ("repeat", "third derivatives", lambda r, *_: (r[0], r[1] * (1 + 1e-10 * DRAWS.random()), r[2])),
     "strides": (
         "layout",
-        "second direction 0, strided",
+        "second direction of x, strided",
         lambda r, x, g, u, v, h: (r[0], 6 * x * u * contiguous(v), r[2]),
     ),
     "strides of the cotangent": (
@@ -192,7 +192,7 @@ THIRD_MISTAKES = {
         "direction of cotangent 0",
         lambda r, x, g, u, v, h: (r[0] + 0 * np.multiply(h, 2, out=h), r[1], r[2]),
     ),
-    "dtype": ("form", "direction 0", lambda r, *_: (r[0], r[1], r[2].astype(np.float32))),
+    "dtype": ("form", "direction of x", lambda r, *_: (r[0], r[1], r[2].astype(np.float32))),
 }
 
 
@@ -486,7 +486,7 @@ def test_what_is_of_torch_itself_is_told():
     skip = {kind: "another test" for kind in KINDS if kind != "layout"}
     for function, wrong, told in ((normed, own, own), (reads_by_pointer, True, False)):
         result = check_derivatives(function, (x, w), order=1, skip=skip, raises=False)
-        notes = [c.note for c in result.failures if c.field == "input 1, strided"]
+        notes = [c.note for c in result.failures if c.field == "w, strided"]
         assert bool(notes) == wrong
         assert any("alone: it is torch's own" in note for note in notes) == told, notes
         assert all("those of torch.nn.functional.batch_norm alone" in note for note in notes if told)
@@ -520,9 +520,32 @@ def test_the_callers_arrays_stay_as_they_are():
         return x / degrees[:, None]
 
     result = check_derivatives(changing, (x, degrees), order=1, vjp=lambda x, g: (g[0],), raises=False)
-    assert [c.field for c in result.failures if c.kind == "unchanged"] == ["input 0", "input 1"]
+    assert [c.field for c in result.failures if c.kind == "unchanged"] == ["x", "degrees"]
     np.testing.assert_array_equal(degrees, [2, 0, 1])
     np.testing.assert_array_equal(x, X)
+
+
+def several(x, *others):
+    return x * others[0]
+
+
+@torch_only
+def test_checks_name_parameters():
+    """Inputs have the names of the function's parameters, and numbers where it has none."""
+    import torch
+
+    x = torch.linspace(1, 2, 3, dtype=torch.float64)
+    for function, names in [
+        (lambda mass, speed: mass * speed, ["mass", "speed"]),
+        (torch.nn.CosineSimilarity(), ["x1", "x2"]),
+        (several, ["x", "input 1"]),
+        (torch.mul, ["input 0", "input 1"]),
+    ]:
+        result = check_derivatives(function, (x[None], x.square()[None]), skip={"alone": "another test"})
+        for label in ("{}", "gradient in {}", "direction of {}", "{}, strided", "{}, 3 of 3 elements"):
+            assert {label.format(name) for name in names} <= {c.field for c in result.checks}, (label, str(result))
+    with pytest.raises(AssertionError, match=r"\(order 1, speed\): element \[0\] is "):
+        check_derivatives(lambda mass, speed: mass * speed.detach() + 0 * speed, (x, x.clone()))
 
 
 # JAX
@@ -601,7 +624,7 @@ def test_macos_does_not_fork(monkeypatch):
 
 def test_the_page_on_derivatives(jax):
     page = (Path(__file__).parents[2] / "docs" / "derivatives.md").read_text()
-    (block,) = re.findall(r"^```{code-block} python\n:name: jax\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```py\n(import jax\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(block, {})
 
 
@@ -700,7 +723,7 @@ def test_too_many_derivatives_are_told_once(first, second, note, left_out):
 
     inputs = np.linspace(1.0, 2.0, 4), np.array([0, 2, 2])
     result = check_derivatives(gathered, inputs, vjp=(vjp, vjp2), skip=left_out, raises=False)
-    expected = [f"{text} were returned; expected 1: those of the floating inputs (0) alone" for text in note]
+    expected = [f"{text} were returned; expected 1: those of the floating inputs (x) alone" for text in note]
     assert [c.note for c in result.failures] == expected
 
 
@@ -799,7 +822,7 @@ def test_table_picture_and_page(tmp_path):
     assert marks == sorted(marks, reverse=True), "failures are first"
     assert "<b>[red]strange[/]" in table
     assert "skipped: [/] it may <be> anything" in table
-    assert re.search(r"│ differences +│ 1 +│ input 0 +│ inf +│ 1.0e-07 +│ .*failed: element \[2, 1\]", table)
+    assert re.search(r"│ differences +│ 1 +│ x +│ inf +│ 1.0e-07 +│ .*failed: element \[2, 1\]", table)
     assert len(result.plot().axes) >= 1
     result.save(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()

@@ -135,12 +135,12 @@ def test_fixtures(pytester):
     run.stdout.fnmatch_lines(
         ["twice: * checks failed; values and derivatives: *", "  basis_embedding_radial_fwd: accuracy of rad_W1*"]
     )
-    run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed", "  differences (order 1, input 0): element*"])
+    run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed", "  differences (order 1, *): element*"])
     text = run.stdout.str()
     assert "Traceback" not in text
     # In CI, pytest repeats whole messages in its summary.
     before_summary = text.partition("short test summary info")[0]
-    assert before_summary.count("  differences (order 1, input 0): element") == 1
+    assert before_summary.count("  differences (order 1, ") == 1
     assert "trigraph/testing" not in text
     assert "slopecheck/" not in text
     pages = sorted(p.name for p in (pytester.path / "pages").iterdir())

@@ -17,7 +17,7 @@ import pytest
 from programs import run
 
 import trigraph
-from trigraph.table import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, NAMED, OPERATORS
 
 ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
 sys.path.append(str(ROOT / "docs"))
@@ -186,15 +186,42 @@ def test_every_function_and_layer_has_an_example():
             assert "\n>>> " in inspect.getdoc(found), name
 
 
-@pytest.mark.parametrize("name", [*OPERATORS, *(f"torch.{spec.name}" for spec in DEFINITIONS)])
+OF_TORCH = [f"torch.{spec.name}" for spec in DEFINITIONS]
+
+
+@pytest.mark.parametrize("name", [*NAMED, *OF_TORCH, *(f"distributed.{name}" for name in OPERATORS)])
 def test_generated_examples(name):
     """The examples that docstrings get from the table print what the table says."""
-    if name.startswith("torch."):
+    if name in OF_TORCH:
         pytest.importorskip("torch")
+    if name.startswith("distributed."):
+        pytest.importorskip("trigraph.distributed", exc_type=ImportError)
     test = doctest.DocTestParser().get_doctest(attrgetter(name)(trigraph).__doc__, {}, name, None, 0)
     outcome = doctest.DocTestRunner().run(test)
     assert outcome.attempted
     assert not outcome.failed
+
+
+EXAMPLES_OF_JAX = """
+import doctest, trigraph.jax
+for name in trigraph.jax.__all__:
+    test = doctest.DocTestParser().get_doctest(getattr(trigraph.jax, name).__doc__, {}, name, None, 0)
+    assert test.examples and not doctest.DocTestRunner().run(test).failed, name
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install 'trigraph[jax]'")
+def test_generated_examples_of_jax():
+    """In a new process: JAX does not survive forks by other tests."""
+    run(sys.executable, "-c", EXAMPLES_OF_JAX)
+
+
+def test_pages_of_jax_are_written_without_it():
+    """Pages of `trigraph.jax` have what autodoc would find: signature, formula, example and links."""
+    pytest.importorskip("numpydoc")
+    page = formulas.page_without_import("trigraph.jax.mha_gat_n2n")
+    head = ".. py:function:: trigraph.jax.mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
+    assert all(text in page for text in (head, ".. math::", ">>> jax.grad(", ":obj:`trigraph.mha_gat_n2n_fwd`"))
 
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)

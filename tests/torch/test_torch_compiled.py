@@ -140,6 +140,22 @@ def test_atoms_of_a_wrong_shape(wrong):
             call(z, pos, batch)
 
 
+@pytest.mark.parametrize("detach", [lambda atoms: atoms.detach(), lambda atoms: atoms.detach().requires_grad_()])
+def test_energies_that_do_not_depend_on_vectors(detach):
+    """They are told where there are edges; lone atoms need no vectors, and have no forces."""
+
+    class Detached(Springs):
+        def atoms_of_vectors(self, *arguments):
+            return detach(super().atoms_of_vectors(*arguments))
+
+    model, (z, pos, batch) = Detached(), structures((5, 6))
+    with raising("ValueError: Potential.atoms_of_vectors: ...do not depend on vec; expected"):
+        model.energy_forces_stress(z, pos, batch)
+    forces = model.energy_forces_stress(z[:1], pos[:1], create_graph=True).forces
+    assert forces.tolist() == [[0.0, 0.0, 0.0]]
+    assert model.hessian(z[:1], pos[:1]).abs().sum() == 0
+
+
 def test_kinds_of_calls():
     """Each dtype has its own program; errors are the eager potential's."""
     model = Springs()

@@ -388,6 +388,11 @@ def test_features_of_sources():
     assert torch.autograd.gradgradcheck(neighbors.of_sources, (x,))
     assert torch.equal(torch.compile(neighbors.of_sources, backend="aot_eager", fullgraph=True)(x), x[neighbors.src])
     assert model_of().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
+    with raising("ValueError: Neighbors.of_sources: values has shape (3, 5); expected (num_atoms, width) with 4 rows"):
+        neighbors.of_sources(x[:3])
+    for name, number in (("into_atoms", "num_edges"), ("into_structures", "num_atoms")):
+        with raising(f"ValueError: Neighbors.{name}: values has shape (4,); expected ({number}, width)"):
+            getattr(neighbors, name)(x[:, 0])
 
 
 def test_bad_neighbors_and_channels():

@@ -102,7 +102,7 @@ class Checks:
         )
 
     def _label(self, k: int) -> str:
-        return f"input {self.p.wanted[k]}"
+        return self.p.floating[k]
 
     def phi(self, order: int, x: Arrays) -> tuple[float, float]:
         """Return a scalar function for finite differences, and the sum of its |terms|.
@@ -227,21 +227,21 @@ class Checks:
                     note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
                     yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
             else:
-                like = [(f"input {i}", a.inputs[i], p.originals[i]) for i in p.wanted]
+                like = [(p.names[i], a.inputs[i], p.originals[i]) for i in p.wanted]
                 like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order >= 2]
                 if order == 3:
-                    like += [(f"direction {i}", *pair) for i, *pair in zip(p.wanted, a.directions, u, strict=True)]
+                    like += [(f"direction of {n}", *pair) for n, *pair in zip(p.floating, a.directions, u, strict=True)]
                 for (name, argument, wanted), g in zip(like, results, strict=True):
                     if g is not None and argument is not None:
                         yield self._form(order, name, g, argument, wanted)
-            kept = [(f"input {i}", a.inputs[i], old) for i, old in p.originals.items()]
+            kept = [(p.names[i], a.inputs[i], old) for i, old in p.originals.items()]
             if order > 0:
                 kept += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if g is not None]
             if order >= 2:
-                kept += [(f"direction {i}", *pair) for i, *pair in zip(p.wanted, a.directions, u, strict=True)]
+                kept += [(f"direction of {n}", *pair) for n, *pair in zip(p.floating, a.directions, u, strict=True)]
             if order == 3:
-                more = zip(p.wanted, a.second_directions, v, strict=True)
-                kept += [(f"second direction {i}", *pair) for i, *pair in more]
+                more = zip(p.floating, a.second_directions, v, strict=True)
+                kept += [(f"second direction of {n}", *pair) for n, *pair in more]
                 changes = enumerate(a.cotangent_directions)
                 kept += [(f"direction of cotangent {k}", g, h[k]) for k, g in changes if g is not None]
             for name, value, old in kept:
@@ -254,7 +254,7 @@ class Checks:
         p, what = self.p, DERIVATIVES[order]
         array, note = p.host(derivative, f"{what} in {name}"), ""
         if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
-            note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as the {name[:-2]}"
+            note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as {name}"
         elif p.framework.place(derivative) != p.framework.place(argument):
             note = f"{what} is on {p.framework.place(derivative)}; expected {p.framework.place(argument)}"
         return self.check("form", order, name, float(bool(note)), 0.0, note)
@@ -338,7 +338,7 @@ class Checks:
             return self._label(number)
         if number < inputs + cotangents:
             return f"cotangent {number - inputs}"
-        return f"direction {self.p.wanted[number - inputs - cotangents]}"
+        return f"direction of {self._label(number - inputs - cotangents)}"
 
     def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
         error = _relative(np.asarray(array), expected, usual)
@@ -409,9 +409,9 @@ class Checks:
         like = p.inputs[p.wanted[0]]
         changed = [("inputs", 0, p.wanted[k], self._label(k), x, p.inputs[p.wanted[k]]) for k, x in enumerate(p.x)]
         changed += [("cotangents", 1, k, f"cotangent {k}", w, like) for k, w in enumerate(self.w)]
-        of_inputs = [("directions", 2, "direction", self.u), ("second_directions", 3, "second direction", self.v)]
+        of_inputs = [("directions", 2, "direction of", self.u), ("second_directions", 3, "second direction of", self.v)]
         changed += [
-            (kind, lowest, k, f"{name} {i}", u, p.inputs[i])
+            (kind, lowest, k, f"{name} {p.names[i]}", u, p.inputs[i])
             for kind, lowest, name, group in of_inputs
             for k, (i, u) in enumerate(zip(p.wanted, group, strict=False))
             if lowest in self.orders
@@ -591,8 +591,7 @@ class Checks:
 
     def _part(self, order: int, i: int) -> str:
         """Name a result of an order."""
-        name = DERIVATIVES[order]
-        return f"{name} {i}" if order < 2 or i < len(self.p.x) else f"{name} in {self._argument(i)}"
+        return f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
 
     def _last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays

@@ -1,7 +1,9 @@
 """A function at a point, with NumPy arrays: outputs, vector-Jacobian products, second and third derivatives."""
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,8 +48,10 @@ class Problem:
     wanted: list[int] = field(default_factory=list)
     x: Arrays = field(default_factory=list)
     originals: dict[int, np.ndarray] = field(default_factory=dict)  # all array inputs in their original dtype
+    names: list[str] = field(default_factory=list)  # of all inputs
 
     def __post_init__(self) -> None:
+        self.names = _names(self.framework.function, len(self.inputs))
         for i, value in enumerate(self.inputs):
             if self.framework.takes(value):
                 array = self.originals[i] = self.framework.to_host(value)
@@ -127,7 +131,8 @@ class Problem:
         numbers = {"inputs": len(wanted), "cotangents": len(a.cotangents), "directions": len(wanted)}
         for group, (name, number) in zip(groups, numbers.items(), strict=False):
             if len(group) != number:
-                of = f": those of the floating inputs ({', '.join(map(str, wanted))}) alone" * (name != "cotangents")
+                names = ", ".join(self.names[i] for i in wanted)
+                of = f": those of the floating inputs ({names}) alone" * (name != "cotangents")
                 raise Miscounted(
                     f"{len(group)} {DERIVATIVES[order]}s in the {name} were returned; expected {number}{of}"
                 )
@@ -138,7 +143,7 @@ class Problem:
         if order == 0:
             return self.returned(a.inputs)
         if order == 1:
-            return self._gradients(self.raw(1, a), self.x, "gradient")
+            return self._gradients(1, self.raw(1, a), self.x, self.floating)
         return [array for group in self.higher(order, a) for array in group]
 
     def returned(self, inputs: Sequence[Any]) -> Arrays:
@@ -150,12 +155,18 @@ class Problem:
         """Return the floating outputs at a point."""
         return self.returned(self.native(arrays))
 
-    def _gradients(self, gradients: Sequence[Any], expected: Arrays, what: str) -> Arrays:
+    @property
+    def floating(self) -> list[str]:
+        """Names of the floating inputs."""
+        return [self.names[i] for i in self.wanted]
+
+    def _gradients(self, order: int, gradients: Sequence[Any], expected: Arrays, names: Sequence[str]) -> Arrays:
         arrays = []
-        for k, (value, like) in enumerate(zip(gradients, expected, strict=True)):
-            array = np.zeros_like(like) if value is None else self.host(value, f"{what} {k}")
+        for value, like, name in zip(gradients, expected, names, strict=True):
+            what = f"{DERIVATIVES[order]} in {name}"
+            array = np.zeros_like(like) if value is None else self.host(value, what)
             if array.shape != like.shape:
-                raise CallFailed(f"{what} {k} has shape {array.shape}; expected {like.shape}")
+                raise CallFailed(f"{what} has shape {array.shape}; expected {like.shape}")
             arrays.append(array)
         return arrays
 
@@ -169,12 +180,14 @@ class Problem:
         Those with respect to a cotangent or direction that is left out are left out.
         """
         of_x, *others = self._derivatives(order, a, self.wanted)
-        groups = [self._gradients(of_x, self.x, DERIVATIVES[order])]
-        given = (("cotangent", a.cotangents), ("direction", a.directions))
-        for derivatives, (name, arguments) in zip(others, given[: order - 1], strict=True):
-            present = [(g, w) for g, w in zip(derivatives, arguments, strict=True) if w is not None]
-            expected = [self.framework.to_host(w) for _, w in present]
-            groups.append(self._gradients([g for g, _ in present], expected, f"derivative in {name}"))
+        groups = [self._gradients(order, of_x, self.x, self.floating)]
+        cotangents = [f"cotangent {k}" for k in range(len(a.cotangents))]
+        given = ((cotangents, a.cotangents), ([f"direction of {name}" for name in self.floating], a.directions))
+        for derivatives, (names, arguments) in zip(others, given[: order - 1], strict=True):
+            present = [of for of in zip(derivatives, arguments, names, strict=True) if of[1] is not None]
+            expected = [self.framework.to_host(w) for _, w, _ in present]
+            found, own = [g for g, *_ in present], [name for *_, name in present]
+            groups.append(self._gradients(order, found, expected, own))
         return groups
 
     def second(self, *arrays: Any) -> list[Arrays]:
@@ -189,7 +202,7 @@ class Problem:
         """Return the derivative of an order in floating input `k`, asked for alone: other inputs are constants."""
         of_one = replace(a, directions=[a.directions[k]], second_directions=[a.second_directions[k]])
         derivatives = self._derivatives(order, of_one, [self.wanted[k]])[0]
-        return self._gradients(derivatives, [self.x[k]], DERIVATIVES[order])[0]
+        return self._gradients(order, derivatives, [self.x[k]], [self.floating[k]])[0]
 
     def nudged(self, arrays: Arrays, relative: float) -> Arrays:
         """Return arrays with random relative perturbations of a given size."""
@@ -208,6 +221,15 @@ class Problem:
     def weights(self, outputs: Arrays) -> Arrays:
         """Return random cotangents."""
         return [self.rng.uniform(0.5, 1.0, y.shape) * self.rng.choice([-1.0, 1.0], y.shape) for y in outputs]
+
+
+def _names(function: Any, number: int) -> list[str]:
+    """Return the names of parameters that so many positional arguments have, `input 1` for one without a name."""
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with suppress(TypeError, ValueError):  # of functions that are written in C
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters
+    named = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*named, *(f"input {i}" for i in range(len(named), number))][:number]
 
 
 def magnitude(array: np.ndarray) -> float:

@@ -5,7 +5,7 @@ Only the standard library is used here: the build writes type stubs from this mo
 
 import inspect
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trigraph.table.grammar import Argument, Definition, Operator
@@ -105,8 +105,8 @@ def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> l
     return ["", "Examples", "--------", lines, printed]
 
 
-def _call_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph`."""
+def _given(op: Operator) -> dict[str, str]:
+    """Return the arguments of an example by name, as expressions, and others; `y` is the result of the forward."""
     spec, example = op.definition, op.definition.example
     forward = Operator(f"{spec.name}_fwd", 0, spec)
     given = dict(zip(forward.parameters, example.arguments.split(", "), strict=False))
@@ -115,13 +115,24 @@ def _call_example(op: Operator) -> list[str]:
     given |= {f"ggg_{a.name}": "None" for a in spec.inputs if op.order == 3}
     for prefix in ("grad_", "ggg_grad_"):
         given |= {f"{prefix}{a.name}": "y" if forward.single else f"y.{a.name}" for a in spec.outputs}
+    return given
+
+
+def _result(op: Operator, given: Mapping[str, str]) -> str:
+    """Return the field of the results that an example prints."""
+    return op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
+
+
+def _call_example(op: Operator) -> list[str]:
+    """Return an example of the function in `trigraph`."""
+    example, given = op.definition.example, _given(op)
     words = ", ".join(given[name] for name in op.parameters if name in given)
     if op.order == 3:
         words = ", ".join(f"{n}={given[n]}" for n in op.parameters if given.get(n, "None") != "None")
-    field = op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
-    statements = [*example.lines, f"trigraph.{op.name}({words}){'' if op.single else f'.{field}'}"]
+    field = "" if op.single else f".{_result(op, given)}"
+    statements = [*example.lines, f"trigraph.{op.name}({words}){field}"]
     if any(name.startswith("grad_") for name in op.parameters):
-        statements.insert(-1, f"y = trigraph.{forward.name}({example.arguments})")
+        statements.insert(-1, f"y = trigraph.{op.definition.name}_fwd({example.arguments})")
     return _example(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
 
 
@@ -135,12 +146,59 @@ def _torch_example(op: Operator) -> list[str]:
     return _example(("import torch, trigraph.torch",), statements, example.prints["torch"])
 
 
+def _jax_example(op: Operator) -> list[str]:
+    """Return an example of the function in `trigraph.jax`: a gradient, with the numbers of the example of bwd."""
+    spec, example = op.definition, op.definition.example
+    first, _, others = example.arguments.partition(", ")
+    field = "" if op.single or len(spec.outputs) > 1 else f".{op.fields[0].name}"
+    call = f"trigraph.jax.{spec.name}(v, {others}){field}"
+    half = f"({call}**2).sum() / 2" if len(spec.outputs) == 1 else f"sum((y**2).sum() / 2 for y in {call})"
+    heads = "import jax, numpy as np, trigraph.jax", 'jax.config.update("jax_enable_x64", True)'
+    statements = *example.lines, f"jax.grad(lambda v: {half})({first})"
+    return _example(heads, statements, example.prints["bwd"].replace("array", "Array")[:-1] + ", dtype=float64)")
+
+
+def _distributed_example(op: Operator) -> list[str]:
+    """Return an example of the function in `trigraph.distributed`, whose numbers are those of `trigraph`."""
+    spec, example, given = op.definition, op.definition.example, _given(op)
+    forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
+    sizes, words, graph = ("num_edges",), {"partition": "partition=part"}, "trigraph.CSC.from_coo(edges, edges)"
+    if op.graph:
+        name = op.graph.arguments[0].name
+        sizes, words, graph = op.graph.sizes, {name: "part"}, given[name]
+    arrays = (*op.arguments, *forward.arguments, *op.fields)
+    rows = {a.name: next((d for d in a.dims if d in sizes), "") for a in arrays}
+    for name, value in given.items():  # `y`, and what is made of it, has the rows of this rank
+        whole = rows.get(name) and value[0] not in "Ny"
+        words.setdefault(name, f'part.take({value}, "{rows[name]}")' if whole else value)
+
+    def call(op: Operator) -> str:
+        return f"distributed.{op.name}({', '.join(words[n] for n in (*op.parameters, 'partition') if n in words)})"
+
+    field = _result(op, given)
+    statements = [
+        *example.lines,
+        *([] if op.graph else [f"edges = np.arange(len({first}))"]),
+        f"part = distributed.partition({graph}, MPI.COMM_WORLD)",
+        *([f"y = {call(forward)}"] if any(name.startswith("grad_") for name in op.parameters) else []),
+        f"mine = {call(op)}{'' if op.single else f'.{field}'}",
+        f'part.collect(mine, "{rows[field]}")' if rows[field] else "mine",
+    ]
+    heads = ("import numpy as np, trigraph", "from mpi4py import MPI", "from trigraph import distributed")
+    return _example(heads, statements, example.prints[op.suffix])
+
+
+def summary(op: Operator) -> str:
+    """Return what an operator computes, in one sentence."""
+    of = f"{op.definition.name}_{('', 'fwd', 'bwd', 'bwd2')[op.order]}"
+    part = "Part of the vector" if op.restriction else "Vector"
+    return f"{part}-Jacobian product of `{of}`." if op.order else op.definition.summary
+
+
 def docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph`."""
     spec = op.definition
-    of = f"{spec.name}_{('', 'fwd', 'bwd', 'bwd2')[op.order]}"
-    part = "Part of the vector" if op.restriction else "Vector"
-    lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
+    lines = [summary(op), ""]
     formula = [line for statement in op.formula.split("; ") for line in wrapped(statement, "    ", "        ")]
     lines += ["Formula::", "", *formula, "", "Parameters", "----------"]
     described = {a.name: _described(a.name, _kind(a), _doc(a)) for a in op.arguments}
@@ -191,7 +249,7 @@ def torch_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        *wrapped(", ".join(op.parameters)),
+        ", ".join(op.parameters),  # in one line, as numpydoc reads it
         f"    As for `trigraph.{op.name}`, with tensors on the CPU or a CUDA device instead of arrays.",
         "out : tensor or mapping from field to tensor, optional",
         "    Receives the results, which are then not recorded for differentiation.",
@@ -226,7 +284,7 @@ def jax_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        *wrapped(", ".join(op.parameters)),
+        ", ".join(op.parameters),  # in one line, as numpydoc reads it
         f"    As for `trigraph.{op.name}`, with JAX arrays on the CPU. Numbers are not looked at.",
         "",
         "Returns",
@@ -241,10 +299,12 @@ def jax_docstring(op: Operator) -> str:
         "    has not enabled them, and ValueError for an array on another device than a CPU, or that was donated.",
         "NotImplementedError",
         "    If a program for another device than a CPU calls it.",
+        *_see_also(op.definition, op.name, f"torch.{op.definition.name}"),
         "",
         "Notes",
         "-----",
         *wrapped(f"Source: {op.definition.source}"),
+        *_jax_example(op),
     ]
     return "\n".join(lines)
 
@@ -252,11 +312,11 @@ def jax_docstring(op: Operator) -> str:
 def distributed_docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph.distributed`."""
     lines = [
-        op.definition.summary,
+        summary(op),
         "",
         "Parameters",
         "----------",
-        *wrapped(", ".join(p for p in distributed_signature(op).parameters if p != "partition")),
+        ", ".join(p for p in distributed_signature(op).parameters if p != "partition"),
         f"    As for `trigraph.{op.name}`, with a Partition as the graph. All ranks must call the function.",
         "    Arrays with rows hold those that this rank owns; all other arguments are equal on all ranks.",
         *(["partition : Partition", "    Partition of the edges that the rows belong to."] if op.graph is None else []),
@@ -272,5 +332,7 @@ def distributed_docstring(op: Operator) -> str:
         f"    As for `trigraph.{op.name}`, on the rank with the error; ValueError on all if arguments differ.",
         "RuntimeError",
         "    On a rank without an error, if another rank has one.",
+        *_see_also(op.definition, op.name, "distributed.partition"),
+        *_distributed_example(op),
     ]
     return "\n".join(lines)

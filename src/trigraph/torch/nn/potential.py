@@ -444,7 +444,17 @@ def derivatives(
     vec = neighbors.vectors(pos, cells)
     of_atoms = atoms_of_vectors(z, vec, neighbors)
     energy = neighbors.into_structures(of_atoms)[:, 0]
-    by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
+    total = energy.sum()
+    by_vec = None
+    if total.requires_grad:
+        by_pos, by_vec = torch.autograd.grad(total, (pos, vec), create_graph=create_graph, allow_unused=True)
+    if by_vec is None:
+        if vec.shape[0]:  # without edges a model may leave them out
+            raise ValueError(
+                "Potential.atoms_of_vectors: the returned outputs of atoms do not depend on vec; expected them to be "
+                "computed from it, without detach, numpy or no_grad"
+            )
+        by_pos, by_vec = torch.zeros_like(pos), torch.zeros_like(vec)
     # A strain acts on vectors as on positions and cell: the strain derivative is a sum over edges.
     stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
     forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours

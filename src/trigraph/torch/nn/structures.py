@@ -16,7 +16,7 @@ from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
-from trigraph.torch.nn.edges import narrowed
+from trigraph.torch.nn.edges import check_rows, narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
@@ -132,19 +132,20 @@ class Neighbors(NamedTuple):
         each = offsets[:-1]
         # The edges are sorted by source, so that all orders of this graph are known.
         arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
-        return _summed(values, assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True)))
+        graph = assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
+        return _summed("of_sources", values, graph, "num_atoms")
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return ``at_source[src] + at_destination[dst]`` for each edge."""
-        return _summed(torch.cat([at_source, at_destination]), self.ends)
+        return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
         """Sum the rows of edges into the atoms that they enter."""
-        return _summed(values, self.into)
+        return _summed("into_atoms", values, self.into, "num_edges")
 
     def into_structures(self, values: Tensor) -> Tensor:
         """Sum the rows of atoms into their structures."""
-        return _summed(values, self.members)
+        return _summed("into_structures", values, self.members, "num_atoms")
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
@@ -164,7 +165,8 @@ class Neighbors(NamedTuple):
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
-def _summed(values: Tensor, graph: CSC) -> Tensor:
+def _summed(method: str, values: Tensor, graph: CSC, symbol: str) -> Tensor:
+    check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
     return _sum(values, None, graph).output_embedding
 
 
