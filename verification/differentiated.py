@@ -118,7 +118,7 @@ def own_functions(framework: str, device: str | None = None) -> Subject:
             raise NotOffered(f"{name} has bwd2 as a whole")
         return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt)
 
-    return Subject(name, True, call, selective=False, has_third=lambda op, values: True)
+    return Subject(name, True, call, selective=False, has_third=lambda op, values: framework == "torch")
 
 
 def differentiated(

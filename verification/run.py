@@ -172,13 +172,13 @@ class _Run:
             if kind.differenced:
                 yield unit("algebra", tasks.of_algebra, judged, self.seed)
             if kind.third and turn:
-                kinds = ["accuracy"]
-                if kind.called:
+                kinds = ["accuracy", *["batch"] * kind.batch]
+                steps = BACKEND_STEPS if kind.differenced and name not in EMULATED else None
+                if kind.called and name not in EMULATED:
                     kinds += ["repeat", "layout", *["subsets"] * scope.subject.selective]
                     kinds += ["out"] * (scope.subject.into is not None)
-                kinds += ["batch"] * kind.batch + ["permutation"] * kind.differenced
+                kinds += ["permutation"] * (steps is not None)
                 kinds += ["threads"] * (name == "fortran" and not kind.one_thread)
-                steps = BACKEND_STEPS if kind.differenced else None
                 yield unit("third order", tasks.of_third, judged, kinds, steps, self.seed)
             if differenced and name not in UNDIFFERENCED:
                 yield unit("differences", tasks.of_differences, judged, BACKEND_STEPS)

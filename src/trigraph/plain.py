@@ -31,6 +31,7 @@ class Library(NamedTuple):
     extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); anything where there is no row
     constant: Callable[[Any], Any]  # the same number, with derivatives of zero
     polynomial: Callable[[np.ndarray, Any], Any]  # coefficients from the highest degree, and the variable
+    softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): over rows that share an index, by `softmax` or not
     bessel: Callable[[int, Any], Any]  # (l, x): j_l, by `spherical_bessel` or with derivatives of its own
     wide: Callable[[Any], Any]  # the same numbers in the widest dtype there is
     array: Callable[[np.ndarray, Any], Any]  # an array, also of NumPy, in dtype and place of the other
@@ -119,12 +120,21 @@ def _harmonics(lib: Library, unit: Any, degree: int) -> list[Any]:
 def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     """Sum over triplets by the addition theorem: sums of harmonics at each node, less what is left out."""
     xp, vec, degrees, number = lib.xp, v["vec"], s["num_spherical"], s["num_spherical"] * s["num_radial"]
-    num_edges = vec.shape[0]
+    num_edges, nodes, embedding = vec.shape[0], s["num_nodes"], v["embedding"]
+    if s["exclude"] == "node":
+        number_left, other = v["reverse_stop"] - v["reverse_start"], v["reverse_start"]
+    elif s["exclude"] == "edge":
+        number_left, other = 1 * (v["reverse_edge"] >= 0), v["reverse_edge"]
+    if s["exclude"] is not None:
+        # Edges f that belong to no triplet are in no sum, so that their derivatives are exactly 0. As many e leave out
+        # f as f leaves out.
+        degree = lib.scatter(xp.ones_like(v["src"]), v["src"], nodes)[v["dst"]]
+        embedding = xp.where((degree > number_left)[:, None], embedding, 0.0)
     W1 = v["weights"][:number].reshape(degrees, s["num_radial"], v["weights"].shape[1])
     r = v["sbf_rad"].reshape(num_edges, degrees, s["num_radial"])
     norms = lib.array(np.sqrt((2 * np.arange(degrees) + 1) / (4 * math.pi)), vec)[:, None, None]
     K = xp.einsum("lnm,cm->lnc", norms * W1, v["weights"][number:])
-    feature = xp.einsum("eln,lnc->lec", r, K) * v["embedding"]
+    feature = xp.einsum("eln,lnc->lec", r, K) * embedding
     # Vectors are divided by powers of two, so that no square overflows or vanishes.
     largest = xp.amax(abs(lib.constant(vec)), 1)[:, None]
     scaled = vec * xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
@@ -136,15 +146,10 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
         """Z of each group of edges: the sum of S_lm x q_l, (groups, S*S, C)."""
         return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, of_degree, strict=True)], 1)
 
-    nodes = s["num_nodes"]
     all_S = xp.concatenate(S, 1)
     out = lib.times(all_S, sums(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
     if s["exclude"] is None:
         return {"out": out}
-    if s["exclude"] == "node":
-        number_left, other = v["reverse_stop"] - v["reverse_start"], v["reverse_start"]
-    else:
-        number_left, other = 1 * (v["reverse_edge"] >= 0), v["reverse_edge"]
     other = xp.where(number_left > 0, other, 0)
     if s["exclude"] == "node" and s.get("has_parallel_edges", True):
         # The edges between the same two nodes together: groups in the order by destination.
@@ -168,9 +173,18 @@ def _activated(lib: Library, score: Any, activation: str, slope: float) -> Any:
     where, negative = lib.xp.where, score <= 0
     if activation == "ELU":
         return where(negative, lib.xp.expm1(where(negative, score, 0.0)), score)
-    if activation in ("tanh", "sigmoid"):
-        return lib.xp.tanh(score) if activation == "tanh" else (1 + lib.xp.tanh(score / 2)) / 2
+    if activation == "sigmoid":
+        power = lib.xp.exp(where(negative, score, -score))
+        return where(negative, power, 1.0) / (1 + power)
+    if activation == "tanh":
+        return lib.xp.tanh(score)
     return score if activation == "linear" else where(negative, slope * score if "Leaky" in activation else 0.0, score)
+
+
+def softmax(lib: Library, logit: Any, i: Any, n: int) -> Any:
+    """Softmax of the logits over the in-edges of each destination."""
+    powers = lib.xp.exp(logit - lib.extremum(lib.constant(logit), i, n, "max")[i])
+    return powers / lib.scatter(powers, i, n)[i]
 
 
 def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
@@ -181,8 +195,7 @@ def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
     weights = v["attention_weights"].reshape(len(x), heads, x["src_embedding"].shape[2])
     score = sum((a * x[name]).sum(2)[rows[name]] for name, a in zip(x, weights, strict=True))
     logit = _activated(lib, score, s["activation"], s["negative_slope"])
-    powers = lib.xp.exp(logit - lib.extremum(lib.constant(logit), i, n, "max")[i])
-    alpha = powers / lib.scatter(powers, i, n)[i]
+    alpha = lib.softmax(logit, i, n)
     out = lib.scatter(alpha[:, :, None] * x["src_embedding"][v["indices"]], i, n)
     return {"output_embedding": out.reshape(n, heads * out.shape[2]) if s["concat_heads"] else out.sum(1) / heads}
 

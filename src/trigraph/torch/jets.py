@@ -184,6 +184,29 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
     )
 
 
+class _Expm1(torch.autograd.Function):
+    """Of torch's expm1 the derivative is the value + 1, which has lost digits where the value is close to -1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.expm1(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * torch.exp(ctx.saved_tensors[0])
+
+    @staticmethod
+    def jvp(ctx: Any, x_dot: Tensor) -> Tensor:
+        return x_dot * torch.exp(ctx.saved_tensors[0])
+
+
 class Namespace:
     """Functions of torch on tensors and jets; those that are not named here take the values alone."""
 
@@ -191,7 +214,7 @@ class Namespace:
     sin = staticmethod(composed(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
     cos = staticmethod(composed(torch.cos, lambda y, x: -torch.sin(x), lambda y, x: -y))
     exp = staticmethod(composed(torch.exp, lambda y, x: y, lambda y, x: y))
-    expm1 = staticmethod(composed(torch.expm1, lambda y, x: y + 1, lambda y, x: y + 1))
+    expm1 = staticmethod(composed(_Expm1.apply, lambda y, x: torch.exp(x), lambda y, x: torch.exp(x)))
     tanh = staticmethod(composed(torch.tanh, lambda y, x: 1 - y * y, lambda y, x: -2 * y * (1 - y * y)))
     sqrt = staticmethod(composed(torch.sqrt, lambda y, x: 0.5 / y, lambda y, x: -0.25 / (x * y)))
 

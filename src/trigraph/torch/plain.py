@@ -161,6 +161,49 @@ def _constant(x: Any) -> Any:
     return x.detach()  # of a jet, that of its values
 
 
+class _Softmax(torch.autograd.Function):
+    """The softmax, whose derivatives have deviations from means as factors. Quotients would lose them by rounding."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:
+        return plain.softmax(LIBRARY, logit, index, num)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.num = inputs[2]
+        ctx.save_for_backward(inputs[1], output)
+        ctx.save_for_forward(inputs[1], output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        index, alpha = ctx.saved_tensors
+        return alpha * _deviation(alpha, grad, index, ctx.num), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, logit_dot: Tensor, _: None, __: None) -> Tensor:
+        index, alpha = ctx.saved_tensors
+        return alpha * _deviation(alpha, logit_dot, index, ctx.num)
+
+
+def _deviation(alpha: Tensor, t: Tensor, index: Tensor, num: int) -> Tensor:
+    """Return t less its mean over rows that share an index, weighted by alpha."""
+    return t - _scatter(alpha * t, index, num)[index]
+
+
+def _softmax(logit: Any, index: Tensor, num: int) -> Any:
+    values, *rest = jet(logit).parts
+    alpha = _Softmax.apply(values, index, num)
+    if not isinstance(logit, Jet):
+        return alpha
+    first, second, mixed = (None if t is None else _deviation(alpha, t, index, num) for t in rest)
+    if first is not None and second is not None:
+        curved = _deviation(alpha, first * second, index, num)
+        mixed = curved if mixed is None else mixed + curved
+    return Jet([alpha, *(None if t is None else alpha * t for t in (first, second, mixed))])
+
+
 LIBRARY = plain.Library(
     xp=Namespace(),
     scatter=of_rows(_scatter),
@@ -170,6 +213,7 @@ LIBRARY = plain.Library(
     extremum=_extremum,
     constant=_constant,
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
+    softmax=_softmax,
     bessel=_bessel,
     wide=of_rows(torch.Tensor.double),
     array=of_rows(lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like.device, like.dtype)),
