@@ -124,21 +124,30 @@ def _energy_forces(
 ) -> tuple[Any, Callable[[Any], Any]]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
 
-    With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated.
+    With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated. All
+    is on torch's default device.
     """
     import torch
 
     from trigraph.torch.nn.compiled import compile_potential, trace
 
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
-    model = copy.deepcopy(_dimenet(form.removesuffix("-compiled"), dtype, **widths))
-    z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
-    pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
-    batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
-    periodic = structures[0].pbc.any()
-    cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
-    pbc = [atoms.pbc.tolist() for atoms in structures]
-    neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        model = copy.deepcopy(_dimenet(form.removesuffix("-compiled"), dtype, **widths)).to(device)
+        z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
+        pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
+        batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
+        periodic = structures[0].pbc.any()
+        cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
+        pbc = [atoms.pbc.tolist() for atoms in structures]
+        neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+        edge_index = torch.tensor(np.stack([neighbors.graph.src, neighbors.graph.dst])).to(device)
+        idx_ji, idx_kj = (torch.tensor(t).to(device) for t in neighbors.graph.triplets("edge"))
+        offset = neighbors.vectors(torch.zeros_like(pos), cell).to(device)
+    z, pos, batch, cell = (None if t is None else t.to(device) for t in (z, pos, batch, cell))
+    if device.type != "cpu":
+        neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
     if form == "trigraph" and curvature:
         return model, lambda vector: model.hessian_vector_product(
             z, pos, vector, cell=cell, neighbors=neighbors, create_graph=True
@@ -149,9 +158,6 @@ def _energy_forces(
             z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph
         )[:2]
     module, names = _pyg_module(model), [name for name, _ in model.named_parameters()]
-    edge_index = torch.tensor(np.stack([neighbors.graph.src, neighbors.graph.dst]))
-    idx_ji, idx_kj = map(torch.tensor, neighbors.graph.triplets("edge"))
-    offset = neighbors.vectors(torch.zeros_like(pos), cell)
     pos.requires_grad_()
 
     def peer(parameters: Sequence[Any], pos: Any, create_graph: bool = True) -> tuple[Any, Any]:

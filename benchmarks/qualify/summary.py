@@ -99,6 +99,7 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "ceilings": ceilings,
         "stages": stages,
         "times": _times(record, ceilings),
+        "steps": [line for line in _lines(record, "torch") if line.get("ratio")],
         "left_out": list(_left_out(record)),
     }
 

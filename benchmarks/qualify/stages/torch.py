@@ -4,6 +4,7 @@ A rehearsal has the CPU's tensors; streams, captures and several devices are not
 """
 
 import copy
+import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,12 +12,17 @@ from typing import Any
 import numpy as np
 
 import trigraph
+from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
+from trigraph.benchmarks.run import tolerance
+from trigraph.benchmarks.worker import as_numpy
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import half_dtype
 
+FORCE_TRAINING = ("dimenet-energy-forces-training", "dimenet-molecules-training")
 STEPS = 1000  # after which as much memory is taken as after the first tenth
 # Of layers, and of third derivatives, on the device and on the CPU: sums of some thousand terms in other orders.
 CLOSE = 512 * 2.0**-23
@@ -299,6 +305,27 @@ def _peers(place: Device, notes: Notes) -> None:
             notes.add(name, seconds=times[0], peer=times[1], ratio=times[1] / times[0])
 
 
+def _models(place: Device, notes: Notes) -> None:
+    """Time training on forces and on the Hessian times a vector beside PyTorch Geometric's model."""
+    import torch
+
+    torch.set_default_device("cuda")
+    for program in (p for p in PROGRAMS if "curvature" in p.name or p.name in FORCE_TRAINING):
+        times, results = {}, {}
+        try:
+            for name in ("trigraph", "pyg"):
+                call = program.call(name, program.at("full"), "float32")
+                results[name] = {n: as_numpy(t) for n, t in call().items()}
+                times[name] = statistics.median(place.seconds(call) for _ in range(7))
+        except (ImportError, RuntimeError) as error:  # what the peer lacks, or memory
+            notes.add(program.name, None, f"{type(error).__name__}: {str(error)[:300]}", seconds=times.get("trigraph"))
+            continue
+        error, most = relative_error(results["pyg"], results["trigraph"]), tolerance("float32", program.terms)
+        note = "" if error <= most else f"the peer differs by {error:.1e}, more than {most:.1e}"
+        seconds, peer = times["trigraph"], times["pyg"]
+        notes.add(program.name, None, note, seconds=seconds, peer=peer, ratio=peer / seconds, error=error)
+
+
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {
     "derivatives": _derivatives,
     "half precision": _half,
@@ -308,4 +335,5 @@ CHECKS: dict[str, Callable[[Device, Notes], None]] = {
     "captures": _captures,
     "memory": _memory,
     "peers": _peers,
+    "models": _models,
 }
