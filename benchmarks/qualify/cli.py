@@ -34,9 +34,19 @@ from trigraph.benchmarks.qualify.summary import VERDICTS, write
     type=click.Choice([stage.name for stage in STAGES]),
     help="Run this stage alone; may be repeated (default: all).",
 )
+@click.option(
+    "--part", "chosen_parts", multiple=True, metavar="NAME", help="Run this part of the stages alone; may be repeated."
+)
 @click.option("--rehearse", is_flag=True, hidden=True, help="Run on the CPU with gpu-host, to test this command.")
 @click.pass_context
-def qualify(ctx: click.Context, out: Path, deadline: float, stages: tuple[str, ...], rehearse: bool) -> None:
+def qualify(
+    ctx: click.Context,
+    out: Path,
+    deadline: float,
+    stages: tuple[str, ...],
+    chosen_parts: tuple[str, ...],
+    rehearse: bool,
+) -> None:
     """Verify the kernels on the CUDA device and measure their speed, in ten minutes.
 
     Stages: environment and peak rates, compilation and register budgets, `trigraph verify`, checks that need a device,
@@ -51,7 +61,7 @@ def qualify(ctx: click.Context, out: Path, deadline: float, stages: tuple[str, .
         say(f"Error: {unavailable('gpu')}", err=True)
         ctx.exit(2)
     chosen = [stage for stage in STAGES if stage.name in stages or not stages]
-    record = run_stages(where, out, deadline, chosen, progress=lambda text: say(text, err=True))
+    record = run_stages(where, out, deadline, chosen, chosen_parts, progress=lambda text: say(text, err=True))
     summary = write(out, record)
     say((out / "summary.md").read_text(encoding="utf-8"))
     ctx.exit(VERDICTS[summary["verdict"]])

@@ -54,10 +54,10 @@ class _Parts:
         self._module = importlib.import_module(self._name)
         self._processes: list[subprocess.Popen[Any]] = []
 
-    def run(self, kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-        """Return what is known of each part, and let it be `kept` as it comes."""
+    def run(self, chosen: Sequence[str], kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+        """Return what is known of each part, by default of all, and let it be `kept` as it comes."""
         try:
-            names = list(self._module.parts(self._place))
+            names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
         except Exception as error:  # CuPy without a device, say: the other stages go on
             return [_known("", "crashed", repr(error))]
         records: list[dict[str, Any]] = []
@@ -136,9 +136,10 @@ def qualify(
     out: Path,
     deadline: float,
     stages: Sequence[Stage] = STAGES,
+    chosen: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run all stages; return the record, which is kept in ``out / "record.json"`` from the first part on.
+    """Run all parts of the stages, or those `chosen`; return the record, which is kept in ``out / "record.json"`` from the first part on.
 
     ``out / "parts"`` has what each part noted and printed. After `deadline` seconds everything has ended, the summary
     included. A stage may take its share of what is left when it begins, the last one all of it; what it does not need
@@ -171,5 +172,5 @@ def qualify(
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             whole.replace(out / "record.json")
 
-        kept(_Parts(stage, place, folder, start + limit).run(kept))
+        kept(_Parts(stage, place, folder, start + limit).run(chosen, kept))
     return record
