@@ -139,7 +139,7 @@ def qualify(
     chosen: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run all parts of the stages, or those `chosen`; return the record, which is kept in ``out / "record.json"`` from the first part on.
+    """Run all parts of the stages, or those `chosen`; return the record, kept in ``out / "record.json"`` all the time.
 
     ``out / "parts"`` has what each part noted and printed. After `deadline` seconds everything has ended, the summary
     included. A stage may take its share of what is left when it begins, the last one all of it; what it does not need
@@ -155,6 +155,7 @@ def qualify(
         "kit": os.environ.get("TRIGRAPH_KIT", ""),  # where the wheel of `make qualify-kit` comes from
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,
+        "chosen": list(chosen),
         "stages": [],
     }
     for stage in stages:
