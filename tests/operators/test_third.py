@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from table_calls import assert_right, assert_same_bits, call
+from table_calls import assert_right, assert_same_bits, call, draw
 
 from trigraph.backends.third import OWN
 from trigraph.fortran import judge
@@ -52,6 +52,15 @@ def test_backends_agree_with_the_judge(op, dtype):
         rounded = dict.fromkeys(f.name for f in op.fields)
         rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in ask(op, values).items()}
         assert_same_bits(call(op, values, backend="fortran-reference"), rounded)
+
+
+@pytest.mark.parametrize("choice", ["min", "max"])
+def test_the_first_of_equal_messages_counts(choice):
+    """Messages are zero, and differ along the cotangents; as complex numbers they differ in their real parts, too."""
+    op = THIRD["agg_weighted_n2n_bwd3"]
+    values = draw(op, setting={"op": choice})
+    values["embedding"] = np.zeros_like(values["embedding"])
+    assert_right(op, values, call(op, values, backend="pyref"), chunked=False)
 
 
 @pytest.mark.parametrize("backend", OWN)
