@@ -11,7 +11,7 @@ GNO = {
         "kernel for its cotangent": "K}$(f_out, f_in, ⟦gg_kernel → kernel⟧(:, e), grad_message(:, i),",
     },
     "pyref/gno.py": {
-        ">= for > in relu'": "mask = ~(z.real ⟦<= → <⟧ 0)",
+        ">= for > in relu'": "mask = ~(xi.real @ U.real.T + b_u.real ⟦<= → <⟧ 0)",
         "sign of a second-order term": "coords=lambda: s @ U_dot ⟦+ → -⟧ s_dot @ U,",
         "transposed kernel": "return kernel.reshape(len(kernel), ⟦f_in, f_out → f_out, f_in).swapaxes(1, 2⟧)",
     },
@@ -85,6 +85,10 @@ DIMENET = {
     },
 }
 GAT = {
+    "fortran/reference/dual.f90": {
+        "sign of a quotient's derivative": "z%d = (x%d ⟦- → +⟧ times(z%v, y%d)) / y%v",
+        "a product is differentiated in one factor": "z = dual(x%v * y%v, x%d * y%v⟦ + x%v * y%d → ⟧)",
+    },
     "fortran/reference/gat.fypp": {
         "sign of the activation's curvature": "& ⟦+ → -⟧ act_curvature_${K}$(activation, score(p), times(score_dot(p),",
         "cotangent of the weights dropped": "a(c, k) * grad_score(p)⟦ + a_dot(c, k) * grad_score_dot(p) → ⟧",
@@ -127,7 +131,7 @@ WEIGHTED = {
     "fortran/reference/weighted.fypp": {"sign of the degree's change": "if (centred) w_dot = w_dot ⟦- → +⟧ w * rho"},
     "pyref/weighted.py": {
         "not centred": "out = ⟦(forward.output_embedding if output_embedding is None else output_embedding)[i] → 0⟧",
-        "location within the row": "location[i] = ⟦start + pick → pick⟧(messages[start:stop].real, axis=0)",
+        "location within the row": "location[i] = ⟦start + pick → pick⟧(messages[start:stop], axis=0)",
         "weights where there are none": "    weighted = ⟦edge_weight is not None → True⟧\n    centred",
         "number before NaN in min": "⟦np.argmin → (lambda x, axis: np.argmin(np.where(np.isnan(x), np.inf, x), axis))⟧",
     },
