@@ -85,7 +85,7 @@ def test_positional_and_keyword_calls(op):
         assert_same_bits(fields(op, function(*positional, **keywords)), expected)
 
 
-@pytest.mark.parametrize("op", EACH_OPERATOR)
+@pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if p.values[0].order < 3])  # bwd3 calls lower orders
 def test_the_default_is_the_fast_path(op, monkeypatch):
     values = draw(op)
     called = []
