@@ -31,6 +31,7 @@ class Library(NamedTuple):
     extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); anything where there is no row
     constant: Callable[[Any], Any]  # the same number, with derivatives of zero
     polynomial: Callable[[np.ndarray, Any], Any]  # coefficients from the highest degree, and the variable
+    harmonics: Callable[[Any, int], Any]  # (unit vectors, degree), by `harmonics` or with derivatives of its own
     softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): over rows that share an index, by `softmax` or not
     bessel: Callable[[int, Any], Any]  # (l, x): j_l, by `spherical_bessel` or with derivatives of its own
     wide: Callable[[Any], Any]  # the same numbers in the widest dtype there is
@@ -92,29 +93,64 @@ def radial_basis(lib: Library, v: Values, s: Values) -> Values:
     return {"rbf": xp.where(inside, env * xp.sin(v["freq"] * x), 0.0), "sbf_rad": xp.concatenate(columns, 1)}
 
 
-def _harmonics(lib: Library, unit: Any, degree: int) -> list[Any]:
-    """S_lm of unit vectors for each l, as polynomials: P_l(u_e.u_f) = sum over m of S_lm(u_e) S_lm(u_f)."""
-    x, y, z = unit[:, 0], unit[:, 1], unit[:, 2]
-    one = lib.xp.ones_like(z)
-    q: dict[tuple[int, int], Any] = {(0, 0): one}
-    for m in range(degree):
-        if m:
-            q[m, m] = (2 * m - 1) * q[m - 1, m - 1]
-        q[m + 1, m] = (2 * m + 1) * z * q[m, m]
-        for l in range(m + 2, degree):  # noqa: E741
-            q[l, m] = ((2 * l - 1) * z * q[l - 1, m] - (l + m - 1) * q[l - 2, m]) / (l - m)
-    plane = [(one, 0 * one)]
-    for _ in range(degree):
-        re, im = plane[-1]
-        plane.append((x * re - y * im, x * im + y * re))
-    harmonics = []
-    for l in range(degree):  # noqa: E741
-        rows = [q[l, 0]]
-        for m in range(1, l + 1):
-            size = math.sqrt(2 * math.factorial(l - m) / math.factorial(l + m))
-            rows += [size * q[l, m] * part for part in plane[m]]
-        harmonics.append(lib.xp.stack(rows, 1))
-    return harmonics
+def harmonics(lib: Library, unit: Any, degree: int) -> Any:
+    """S_l of unit vectors, (num_edges, degree^2): P_l(u_e.u_f) = sum over the 2l+1 columns of l of S_l(u_e) S_l(u_f).
+
+    The columns are N_lm q_lm(z) times the real and the imaginary part of (x + i y)^m, for m from 0 to l and from 1 to
+    l. All m of a degree are computed at once.
+    """
+    xp, z = lib.xp, unit[:, 2:]
+    one = xp.ones_like(z)
+    zero = 0 * one
+    x, y = unit[:, :1], unit[:, 1:2]
+    plane = [xp.concatenate([one, zero], 1)]  # real and imaginary part of each power
+    for _ in range(1, degree):
+        re_im = plane[-1]
+        plane.append(x * re_im + y * xp.concatenate([-re_im[:, 1:], re_im[:, :1]], 1))
+    re, im = (xp.concatenate([power[:, k : k + 1] for power in plane], 1) for k in (0, 1))
+    q, columns = [one], [one]
+    for l in range(1, degree):  # noqa: E741
+        m = np.arange(l)
+        above = z * q[l - 1] * lib.array((2 * l - 1) / (l - m), z)
+        if l > 1:
+            below = q[l - 2] * lib.array((l + m[:-1] - 1) / (l - m[:-1]), z)
+            above = xp.concatenate([above[:, :-1] - below, above[:, -1:]], 1)
+        q.append(xp.concatenate([above, math.prod(range(1, 2 * l, 2)) * one], 1))
+        sizes = [math.sqrt((2 - (m == 0)) * math.factorial(l - m) / math.factorial(l + m)) for m in range(l + 1)]
+        rows = q[l] * lib.array(np.array(sizes), z)
+        columns += [rows * re[:, : l + 1], rows[:, 1:] * im[:, 1 : l + 1]]
+    return xp.concatenate(columns, 1)
+
+
+@cache  # of a number alone
+def harmonics_gradient(degree: int) -> np.ndarray:
+    """Return G, (3, degree^2, degree^2): d S / d u_k = S G_k, of S as homogeneous polynomials of degree l.
+
+    T_lm = (x + i y)^m q_lm / (l+m)! has dT_lm/dz = T_(l-1)m, (d/dx - i d/dy) T_lm = T_(l-1)(m-1) and (d/dx + i d/dy)
+    T_lm = -T_(l-1)(m+1), with T_l(-m) = (-1)^m conj(T_lm) (Hobson, The theory of spherical and ellipsoidal harmonics).
+    """
+    gradient = np.zeros((3, degree**2, degree**2))
+
+    def size(l: int, m: int) -> float:  # noqa: E741
+        return math.sqrt((2 - (m == 0)) * math.factorial(l - m) * math.factorial(l + m))
+
+    def add(k: int, l: int, m: int, part: int, to: int, other: int, factor: float) -> None:  # noqa: E741
+        if abs(to) <= l - 1 and not (to == 0 and other):
+            column, row = (n * n + j + (n if i else 0) for n, j, i in ((l, m, part), (l - 1, to, other)))
+            gradient[k, row, column] += factor * size(l, m) / size(l - 1, to)
+
+    for l in range(1, degree):  # noqa: E741
+        for m in range(l + 1):
+            for part in range(2 if m else 1):  # real and imaginary
+                add(2, l, m, part, m, part, 1.0)
+                if m == 0:
+                    add(0, l, 0, 0, 1, 0, -1.0)
+                    add(1, l, 0, 0, 1, 1, -1.0)
+                    continue
+                for to, sign in ((m - 1, 1.0), (m + 1, -1.0)):
+                    add(0, l, m, part, to, part, 0.5 * sign)
+                    add(1, l, m, part, to, 1 - part, 0.5 * (1.0 if part else -1.0))
+    return gradient
 
 
 def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
@@ -139,14 +175,14 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     largest = xp.amax(abs(lib.constant(vec)), 1)[:, None]
     scaled = vec * xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
     unit = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
-    S = _harmonics(lib, unit, degrees)
+    all_S = lib.harmonics(unit, degrees)
+    S = [all_S[:, l * l : (l + 1) ** 2] for l in range(degrees)]  # noqa: E741
     of_degree = list(feature)
 
     def sums(groups: Any) -> Any:
         """Z of each group of edges: the sum of S_lm x q_l, (groups, S*S, C)."""
         return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, of_degree, strict=True)], 1)
 
-    all_S = xp.concatenate(S, 1)
     out = lib.times(all_S, sums(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
     if s["exclude"] is None:
         return {"out": out}

@@ -18,6 +18,7 @@ LIBRARY: plain.Library = plain.Library(
     extremum=lambda rows, index, num, which: SEGMENTS[which](rows, index, num),
     constant=jax.lax.stop_gradient,
     polynomial=lambda terms, x: jnp.polyval(jnp.asarray(terms, x.dtype), x, unroll=1),
+    harmonics=lambda unit, degree: plain.harmonics(LIBRARY, unit, degree),
     softmax=lambda logit, i, n: plain.softmax(LIBRARY, logit, i, n),
     bessel=lambda l, x: plain.spherical_bessel(LIBRARY, l, x),  # noqa: E741
     wide=lambda x: x,

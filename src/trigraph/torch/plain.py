@@ -3,6 +3,7 @@
 Third and higher derivatives come from it; `trigraph.torch` computes the first two with its operators.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -161,6 +162,51 @@ def _constant(x: Any) -> Any:
     return x.detach()  # of a jet, that of its values
 
 
+class _Harmonics(torch.autograd.Function):
+    """`trigraph.plain.harmonics`, whose derivatives are products with constants."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(unit: Tensor, gradient: Tensor) -> Tensor:
+        return plain.harmonics(LIBRARY, unit, math.isqrt(gradient.shape[0]))  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], output)
+        ctx.save_for_forward(inputs[1], output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        gradient, S = ctx.saved_tensors
+        return torch.einsum("es,eks->ek", grad, _derivatives(S, gradient)), None
+
+    @staticmethod
+    def jvp(ctx: Any, unit_dot: Tensor, _: None) -> Tensor:
+        gradient, S = ctx.saved_tensors
+        return torch.einsum("ek,eks->es", unit_dot, _derivatives(S, gradient))
+
+
+def _derivatives(S: Tensor, gradient: Tensor) -> Tensor:
+    """Return derivatives of polynomials S (rows, s) in three coordinates, (rows, 3, s)."""
+    return (S @ gradient).unflatten(1, (3, -1))
+
+
+def _harmonics(unit: Any, degree: int) -> Any:
+    values, *rest = jet(unit).parts
+    constants = plain.harmonics_gradient(degree).transpose(1, 0, 2).reshape(degree**2, -1)
+    gradient = torch.from_numpy(constants.copy()).to(values.device, values.dtype)
+    S = _Harmonics.apply(values, gradient)
+    if not isinstance(unit, Jet):
+        return S
+    by_unit = _derivatives(S, gradient)
+    first, second, mixed = (None if t is None else torch.einsum("ek,eks->es", t, by_unit) for t in rest)
+    if first is not None and rest[1] is not None:
+        curved = torch.einsum("ek,eks->es", rest[1], _derivatives(first, gradient))
+        mixed = curved if mixed is None else mixed + curved
+    return Jet([S, first, second, mixed])
+
+
 class _Softmax(torch.autograd.Function):
     """The softmax, whose derivatives have deviations from means as factors. Quotients would lose them by rounding."""
 
@@ -213,6 +259,7 @@ LIBRARY = plain.Library(
     extremum=_extremum,
     constant=_constant,
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
+    harmonics=_harmonics,
     softmax=_softmax,
     bessel=_bessel,
     wide=of_rows(torch.Tensor.double),
