@@ -157,7 +157,7 @@ def set_breaks(app, pagename, templatename, context, doctree):
     """Let names in titles and code break between their words, and no line begin with a formula's comma."""
 
     def breaking(match):
-        return re.sub(r"([._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
+        return re.sub(r"((?<=[\w)])[._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
 
     if "body" not in context:
         return
@@ -165,10 +165,16 @@ def set_breaks(app, pagename, templatename, context, doctree):
         r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
     )
     body = re.sub(r'<(h1|span class="pre")>[^<]*', breaking, body)
+    body = re.sub(r'(<span class="pre">)(--?\w[\w-]*)', r'\1<span class="option">\2</span>', body)
     if pagename.startswith("reference/"):
         for page in filter(None, (context.get("next"), context.get("prev"))):
             page["title"] = re.sub(".+", breaking, page["title"])
     context["body"] = body
+
+
+def skip_fields(app, what, name, obj, skip, options):
+    """Leave out fields of named tuples, which their classes describe."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def mathml(node, display):
@@ -195,6 +201,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("builder-inited", list_reference)
     app.connect("autodoc-process-docstring", formulas.complete, priority=100)  # before numpydoc
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("html-page-context", set_breaks)
     app.connect("source-read", refer)
     app.connect("source-read", add_contents)
