@@ -93,12 +93,14 @@ install(FILES include/trigraph.h DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
 install(DIRECTORY ${{modules}}/ DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}}/trigraph)
 install(EXPORT trigraph NAMESPACE trigraph:: FILE trigraph-config.cmake DESTINATION ${{package}})
 write_basic_package_version_file(trigraph-config-version.cmake COMPATIBILITY SameMinorVersion)
+# Relative to where the file is: `cmake --install --prefix`, and moves of the whole, change that.
+file(RELATIVE_PATH include ${{CMAKE_INSTALL_FULL_LIBDIR}}/pkgconfig ${{CMAKE_INSTALL_FULL_INCLUDEDIR}})
 file(CONFIGURE OUTPUT trigraph.pc @ONLY CONTENT [[
 Name: trigraph
 Description: graph and geometric message-passing operators
 Version: @PROJECT_VERSION@
-Libs: -L@CMAKE_INSTALL_FULL_LIBDIR@ -ltrigraph
-Cflags: -I@CMAKE_INSTALL_FULL_INCLUDEDIR@ -I@CMAKE_INSTALL_FULL_INCLUDEDIR@/trigraph
+Libs: -L${{pcfiledir}}/.. -ltrigraph
+Cflags: -I${{pcfiledir}}/@include@ -I${{pcfiledir}}/@include@/trigraph
 ]])
 install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph-config-version.cmake DESTINATION ${{package}})
 install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
