@@ -224,7 +224,7 @@ def test_pages_of_jax_are_written_without_it():
     """Pages of `trigraph.jax` have what autodoc would find: signature, formula, example and links."""
     pytest.importorskip("numpydoc")
     page = formulas.page_without_import("trigraph.jax.mha_gat_n2n")
-    head = ".. py:function:: trigraph.jax.mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
+    head = ".. py:function:: mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
     assert all(text in page for text in (head, ".. math::", ">>> jax.grad(", ":obj:`trigraph.mha_gat_n2n_fwd`"))
 
 
