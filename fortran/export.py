@@ -22,6 +22,7 @@ from trigraph import __version__
 from trigraph.fortran import calls
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
 from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, SYMBOLS, Attribute, Operator
+from trigraph.table.public import summary
 
 SOURCES = Path(__file__).parent
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
@@ -92,12 +93,14 @@ install(FILES include/trigraph.h DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
 install(DIRECTORY ${{modules}}/ DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}}/trigraph)
 install(EXPORT trigraph NAMESPACE trigraph:: FILE trigraph-config.cmake DESTINATION ${{package}})
 write_basic_package_version_file(trigraph-config-version.cmake COMPATIBILITY SameMinorVersion)
+# Relative to where the file is: `cmake --install --prefix`, and moves of the whole, change that.
+file(RELATIVE_PATH include ${{CMAKE_INSTALL_FULL_LIBDIR}}/pkgconfig ${{CMAKE_INSTALL_FULL_INCLUDEDIR}})
 file(CONFIGURE OUTPUT trigraph.pc @ONLY CONTENT [[
 Name: trigraph
 Description: graph and geometric message-passing operators
 Version: @PROJECT_VERSION@
-Libs: -L@CMAKE_INSTALL_FULL_LIBDIR@ -ltrigraph
-Cflags: -I@CMAKE_INSTALL_FULL_INCLUDEDIR@ -I@CMAKE_INSTALL_FULL_INCLUDEDIR@/trigraph
+Libs: -L${{pcfiledir}}/.. -ltrigraph
+Cflags: -I${{pcfiledir}}/@include@ -I${{pcfiledir}}/@include@/trigraph
 ]])
 install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph-config-version.cmake DESTINATION ${{package}})
 install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
@@ -283,7 +286,7 @@ def _header(graphs: str, families: Sequence[str]) -> str:
     text += '#include <stdint.h>\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
     for op in (op for op in OPERATORS.values() if op.family in families):
         prototypes = "".join(_c_prototype(op, *instance) for instance in _instances(op))
-        text += f"/* {op.definition.summary} */\n{prototypes}\n"
+        text += f"/* {summary(op)} */\n{prototypes}\n"
     if named := "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _choices(families)):
         text += f"/* Values of the choices that operators take. */\nenum {{\n{named}}};\n\n"
     text += "/* What makes or checks the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
@@ -344,7 +347,7 @@ def _list(op: Operator, fast: str, reference: str) -> str:
     back = {n for a in op.arguments if a.given_back for n in (a.name, f"has_{a.name}")}
     choices = {a.name: a.choices for a in op.attributes if a.choices}
     direct = [n for n in other_order.graph if n not in order.graph]
-    lines = [f"### `{op.name}_fast`", "", op.definition.summary, ""]
+    lines = [f"### `{op.name}_fast`", "", summary(op), ""]
     for n in order._replace(graph=direct + order.graph).names:
         kind, shape, *_ = declared.get(n) or in_reference[n][1]
         marks = " ***" * (n in direct) + " **" * (n in back) + " *" * (n in order.graph and n not in other_order.graph)
@@ -379,9 +382,10 @@ def _graph_list(name: str, source: str) -> str:
 
 def _call_list(op: Operator) -> str:
     """Return the arguments of an operator with graphs and optional arguments, one a line."""
-    lines = [f"### `{op.name}`", "", op.definition.summary, ""]
+    lines = [f"### `{op.name}`", "", summary(op), ""]
     for d in calls.dummies(op, "f64", "i64"):
         text = f"{d.kind.partition('(')[0]} array `({', '.join(d.shape)})`" if d.shape else f"`{d.kind}`"
+        text += ", written" * (d.intent != "in")
         if isinstance(d.about, Attribute):
             named = ", ".join(f"{k} {c}" for k, c in enumerate(d.about.choices))
             text += f", {named or d.about.doc}" + ("" if d.about.required else f" [{d.about.default}]")

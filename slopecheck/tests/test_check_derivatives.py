@@ -311,6 +311,8 @@ def test_a_module_in_float32_and_inputs_that_name_their_framework():
         result = check_derivatives(function, inputs[1:], raises=False)
         (note,) = failed(result, "call")
         assert note.endswith("; inputs are converted to float64: convert a module by .double(), too")
+    (note,) = failed(check_derivatives(torch.nn.Linear(3, 2).double(), inputs[1:], raises=False), "form")
+    assert note.endswith("; inputs are as given here: give them in float64, as the module is")
     check_derivatives(lambda rows, x: x[rows].sin(), inputs)
     with pytest.raises(TypeError, match="vjp is given for 'torch'"):
         check_derivatives(torch.sin, inputs[1:], vjp=gradient)

@@ -45,7 +45,7 @@ WARNING = 0  # the kind of message of `lammps.error` that does not end the proce
 
 
 class Attached:
-    """A model that computes the forces of a LAMMPS object, made by :func:`attach`.
+    """A model that computes the forces of a LAMMPS object, made by `attach`.
 
     Attributes
     ----------

@@ -396,5 +396,5 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_compiling_ahead_without_cupy_says_what_to_install():
-    with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]', or ..."):
+    with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
         gpu.compile("agg_weighted_n2n")

@@ -40,12 +40,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(folder):
-    """Where CMake installed the sources, built without optimisation."""
+    """Where CMake installed the sources, built without optimisation, for another place."""
     place = folder.parent / "installed"
-    options = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_Fortran_FLAGS=-O0 -w", f"-DCMAKE_INSTALL_PREFIX={place}"]
+    options = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_Fortran_FLAGS=-O0 -w", "-DCMAKE_INSTALL_PREFIX=/elsewhere"]
     run("cmake", "-S", folder, "-B", folder.parent / "build", *options)
     run("cmake", "--build", folder.parent / "build", "-j", "2")
-    run("cmake", "--install", folder.parent / "build")
+    run("cmake", "--install", folder.parent / "build", "--prefix", place)
     return place
 
 

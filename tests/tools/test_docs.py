@@ -186,41 +186,45 @@ def test_every_function_and_layer_has_an_example():
             assert "\n>>> " in inspect.getdoc(found), name
 
 
-OF_TORCH = [f"torch.{spec.name}" for spec in DEFINITIONS]
-
-
-@pytest.mark.parametrize("name", [*NAMED, *OF_TORCH, *(f"distributed.{name}" for name in OPERATORS)])
+@pytest.mark.parametrize("name", [*NAMED, *(f"torch.{spec.name}" for spec in DEFINITIONS)])
 def test_generated_examples(name):
     """The examples that docstrings get from the table print what the table says."""
-    if name in OF_TORCH:
+    if name.startswith("torch."):
         pytest.importorskip("torch")
-    if name.startswith("distributed."):
-        pytest.importorskip("trigraph.distributed", exc_type=ImportError)
     test = doctest.DocTestParser().get_doctest(attrgetter(name)(trigraph).__doc__, {}, name, None, 0)
     outcome = doctest.DocTestRunner().run(test)
     assert outcome.attempted
     assert not outcome.failed
 
 
-EXAMPLES_OF_JAX = """
-import doctest, trigraph.jax
-for name in trigraph.jax.__all__:
-    test = doctest.DocTestParser().get_doctest(getattr(trigraph.jax, name).__doc__, {}, name, None, 0)
+RUN_EXAMPLES = """
+import doctest, sys
+from importlib import import_module
+functions = import_module(f"trigraph.{sys.argv[1]}.functions").FUNCTIONS
+for name, function in functions.items():
+    test = doctest.DocTestParser().get_doctest(function.__doc__, {}, name, None, 0)
     assert test.examples and not doctest.DocTestRunner().run(test).failed, name
 """
+MPIEXEC = shutil.which("mpiexec", path=f"{BIN}:{os.environ['PATH']}")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install 'trigraph[jax]'")
 def test_generated_examples_of_jax():
     """In a new process: JAX does not survive forks by other tests."""
-    run(sys.executable, "-c", EXAMPLES_OF_JAX)
+    run(sys.executable, "-c", RUN_EXAMPLES, "jax")
+
+
+@pytest.mark.skipif(MPIEXEC is None or importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec")
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_generated_examples_of_divided_graphs(ranks):
+    run(MPIEXEC, "-n", ranks, sys.executable, "-c", RUN_EXAMPLES, "distributed")
 
 
 def test_pages_of_jax_are_written_without_it():
     """Pages of `trigraph.jax` have what autodoc would find: signature, formula, example and links."""
     pytest.importorskip("numpydoc")
     page = formulas.page_without_import("trigraph.jax.mha_gat_n2n")
-    head = ".. py:function:: trigraph.jax.mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
+    head = ".. py:function:: mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
     assert all(text in page for text in (head, ".. math::", ">>> jax.grad(", ":obj:`trigraph.mha_gat_n2n_fwd`"))
 
 

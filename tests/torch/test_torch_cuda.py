@@ -205,7 +205,5 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
     layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
     monkeypatch.setitem(sys.modules, "cupy", None)
     for edges_or_graph in (edge_index, graph):
-        with raising(
-            "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]', or 'trigraph[cuda13]' for ..."
-        ):
+        with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
             layer(x, edges_or_graph)

@@ -214,6 +214,10 @@ class _Plan(Plan):
     def lost(self, number: int, text: str) -> Check:
         order, kind = self.steps[number]
         name = self.problem.framework.name
-        if kind == CALL and re.search("double.*float|float.*double", text, re.IGNORECASE):
-            text += "; inputs are converted to float64: convert a module by .double(), too"
+        mends = {
+            CALL: "inputs are converted to float64: convert a module by .double(), too",
+            "form": "inputs are as given here: give them in float64, as the module is",
+        }
+        if kind in mends and re.search("double.*float|float.*double", text, re.IGNORECASE):
+            text += f"; {mends[kind]}"
         return Check(self.name, name, "float64", kind, order, "", math.inf, 0.0, note=text)

@@ -151,7 +151,7 @@ def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> tuple[str, ...
 
 @dataclass(frozen=True)
 class Installed:
-    """What :func:`install` has replaced.
+    """What `install` has replaced.
 
     Attributes
     ----------

@@ -21,8 +21,8 @@ LARGEST_INT = 2**63 - 1
 
 
 NO_CUPY = (
-    "CuPy is not installed: pip install 'trigraph[cuda12]', or 'trigraph[cuda13]' for a driver of CUDA 13, as "
-    "nvidia-smi shows it"
+    "CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or 'trigraph[cuda13]' "
+    "'cupy-cuda13x[ctk]' for a driver of CUDA 13, as nvidia-smi shows it"
 )
 
 

@@ -162,7 +162,8 @@ def _distributed_example(op: Operator) -> list[str]:
     """Return an example of the function in `trigraph.distributed`, whose numbers are those of `trigraph`."""
     spec, example, given = op.definition, op.definition.example, _given(op)
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
-    sizes, words, graph = ("num_edges",), {"partition": "partition=part"}, "trigraph.CSC.from_coo(edges, edges)"
+    sizes: Sequence[str] = ("num_edges",)
+    words, graph = {"partition": "partition=part"}, "trigraph.CSC.from_coo(edges, edges)"
     if op.graph:
         name = op.graph.arguments[0].name
         sizes, words, graph = op.graph.sizes, {name: "part"}, given[name]

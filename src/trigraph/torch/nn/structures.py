@@ -123,7 +123,7 @@ class Neighbors(NamedTuple):
         return tensors(self.graph, False)[DST]
 
     def of_sources(self, values: Tensor) -> Tensor:
-        """Return ``values[src]``: the row of the source atom of each edge.
+        """Return ``values[src]``: the row of the source atom of each edge, shape (num_edges, width).
 
         Its derivatives are sums over the edges of each atom in a fixed order, on devices too.
         """
@@ -140,11 +140,11 @@ class Neighbors(NamedTuple):
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
-        """Sum the rows of edges into the atoms that they enter."""
+        """Sum the rows of edges, shape (num_edges, width), into the atoms that they enter, shape (num_atoms, width)."""
         return _summed("into_atoms", values, self.into, "num_edges")
 
     def into_structures(self, values: Tensor) -> Tensor:
-        """Sum the rows of atoms into their structures."""
+        """Sum the rows of atoms, shape (num_atoms, width), into their structures."""
         return _summed("into_structures", values, self.members, "num_atoms")
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
