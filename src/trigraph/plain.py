@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import spherical_jn
 
+from trigraph.graphs.base import FEW_PARALLEL
 from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS
 
@@ -158,9 +159,9 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     xp, vec, degrees, number = lib.xp, v["vec"], s["num_spherical"], s["num_spherical"] * s["num_radial"]
     num_edges, nodes, embedding = vec.shape[0], s["num_nodes"], v["embedding"]
     if s["exclude"] == "node":
-        number_left, other = v["reverse_stop"] - v["reverse_start"], v["reverse_start"]
+        number_left, first = v["reverse_stop"] - v["reverse_start"], v["reverse_start"]
     elif s["exclude"] == "edge":
-        number_left, other = 1 * (v["reverse_edge"] >= 0), v["reverse_edge"]
+        number_left, first = 1 * (v["reverse_edge"] >= 0), v["reverse_edge"]
     if s["exclude"] is not None:
         # Edges f that belong to no triplet are in no sum, so that their derivatives are exactly 0. As many e leave out
         # f as f leaves out.
@@ -186,22 +187,28 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     out = lib.times(all_S, sums(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
     if s["exclude"] is None:
         return {"out": out}
-    other = xp.where(number_left > 0, other, 0)
-    if s["exclude"] == "node" and s.get("has_parallel_edges", True):
+    most = s.get("max_parallel_edges", FEW_PARALLEL + 1) if s["exclude"] == "node" else 1
+    if most > FEW_PARALLEL:
         # The edges between the same two nodes together: groups in the order by destination.
         order = v["dst_edge_index"]
         src, dst = v["src"][order], v["dst"][order]
         begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
         in_order = begins.cumsum(0) - 1
         of_groups = sums(lib.groups(in_order[xp.argsort(order)], num_edges))
+        other = xp.where(number_left > 0, first, 0)
         left_out = lib.times(all_S, of_groups, lib.groups(in_order[other], num_edges))
-    else:  # one edge f at most: sum over l of P_l(u_e.u_f) x_f q_l
-        other = v["dst_edge_index"][other] if s["exclude"] == "node" else other
-        pairs = zip(S, of_degree, strict=True)
-        left_out = sum((rows * rows[other]).sum(1)[:, None] * terms[other] for rows, terms in pairs)
+        out = out - xp.where((number_left > 0)[:, None], left_out, 0.0)
+    else:  # one edge f after the other: sum over l of P_l(u_e.u_f) x_f q_l
+        for k in range(most):
+            there = number_left > k
+            other = xp.where(there, first + k, 0)
+            other = v["dst_edge_index"][other] if s["exclude"] == "node" else other
+            terms, products = feature[:, other], all_S * all_S[other]
+            cosines = [products[:, l * l : (l + 1) ** 2].sum(1)[:, None] for l in range(degrees)]  # noqa: E741
+            left_out = sum(P * x for P, x in zip(cosines, list(terms), strict=True))
+            out = out - xp.where(there[:, None], left_out, 0.0)
     # Where every edge is left out the sum is exactly 0.
     degree = v["dst_offsets"][v["src"] + 1] - v["dst_offsets"][v["src"]]
-    out = out - xp.where((number_left > 0)[:, None], left_out, 0.0)
     return {"out": xp.where((degree > number_left)[:, None], out, 0.0)}
 
 

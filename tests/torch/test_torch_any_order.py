@@ -62,7 +62,7 @@ def test_plain_forms_have_the_values_of_the_operators(spec):
     for variant in variants(spec):
         case = build(spec, variant, "float64", 0)
         for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
-            if exclude == "edge" and case.values["graph"].has_parallel_edges:
+            if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
                 continue  # the reverse of an edge is not known
             values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
             expected = named_fields(op, FUNCTIONS[op.name](**values))

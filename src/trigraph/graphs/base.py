@@ -73,7 +73,8 @@ def find_long_rows(offsets: Any) -> LongRows | None:
     return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
 
 
-ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "has_parallel_edges": 1}
+FEW_PARALLEL = 4  # edges between the same two nodes, which `trigraph.plain` takes one after the other
+ALWAYS = {"edges_in_order": 0, "is_sorted": 0}
 """Flags that are valid for every graph; kernels then read an order, such as `edge_ids`, even if it is trivial."""
 
 
@@ -81,8 +82,11 @@ def coarsened(name: str, number: int) -> int:
     """Return a number of a graph that does not follow from sizes of arrays, so that many graphs share it.
 
     Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such
-    powers, and flags are set to `ALWAYS`. Results stay bitwise the same.
+    powers, and flags are set to `ALWAYS`. Results stay bitwise the same. Up to
+    `FEW_PARALLEL` edges are as many.
     """
+    if name == "max_parallel_edges" and number <= FEW_PARALLEL:
+        return FEW_PARALLEL
     return ALWAYS.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
 
 

@@ -102,8 +102,8 @@ class EdgeGraph(Immutable):
         are parallel edges, and neither `shifts` nor `vec` was given.
     num_nodes, num_edges : int
     max_in_degree, max_out_degree : int
-    has_parallel_edges : bool
-        Whether two edges share source and destination.
+    max_parallel_edges : int
+        Most edges that share source and destination.
 
     Raises
     ------
@@ -140,7 +140,7 @@ class EdgeGraph(Immutable):
     num_edges: int
     max_in_degree: int
     max_out_degree: int
-    has_parallel_edges: bool
+    max_parallel_edges: int
     _edge_start: Any
     _edge_stop: Any
 
@@ -161,9 +161,10 @@ class EdgeGraph(Immutable):
         pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
         wanted = _pair_number(src, dst, num_nodes)
         start, stop = xp.searchsorted(pairs, wanted, side="left"), xp.searchsorted(pairs, wanted, side="right")
-        parallel = bool((pairs[1:] == pairs[:-1]).any())
+        alike = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")
+        most = int(alike.max()) if alike.size else 0
         edge_start = edge_stop = None
-        if reverse_edge is not None or shifts is not None or vec is not None or not parallel:
+        if reverse_edge is not None or shifts is not None or vec is not None or most < 2:
             if reverse_edge is None:
                 position = reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
             else:
@@ -189,7 +190,7 @@ class EdgeGraph(Immutable):
             num_edges=int(src.size),
             max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
             max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
-            has_parallel_edges=parallel,
+            max_parallel_edges=most,
             **self._place(src),
         )
 

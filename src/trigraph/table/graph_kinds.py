@@ -173,7 +173,7 @@ GRAPH_PARTS: dict[str, GraphParts] = {
         ),
         frozenset(("reverse_edge", "_edge_start", "_edge_stop")),
         (),
-        ("max_in_degree", "max_out_degree", "has_parallel_edges"),
+        ("max_in_degree", "max_out_degree", "max_parallel_edges"),
         (("num_nodes", "src_offsets", 1), ("num_edges", "src", 0)),
     ),
     "Segments": GraphParts(

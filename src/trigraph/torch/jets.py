@@ -27,6 +27,10 @@ class Jet:
         return getattr(self.parts[0], name)
 
     def __getitem__(self, at: Any) -> "Jet":
+        dim = int(isinstance(at, tuple) and at[0] == slice(None))
+        index = at[1] if dim else at
+        if isinstance(index, Tensor) and index.dtype == torch.int64:  # whose derivative is faster than that of t[at]
+            return linear(lambda t: t.index_select(dim, index), self)
         return linear(lambda t: t[at], self)
 
     def __iter__(self) -> Iterator["Jet"]:

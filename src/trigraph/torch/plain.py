@@ -283,8 +283,8 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
         rows = torch.arange(len(arrays["offsets"]) - 1, device=arrays["offsets"].device)
         degrees = arrays["offsets"].diff()
         arrays["destinations"] = torch.repeat_interleave(rows, degrees, output_size=len(arrays["indices"]))
-    # Without parallel edges `agg_edge_to_edge` leaves out one edge at most.
-    flags = {n: getattr(keywords["graph"], n) for n in ("has_parallel_edges",) if spec.graph == "edges"}
+    # As many edges at most are left out of a sum of `agg_edge_to_edge`.
+    flags = {n: getattr(keywords["graph"], n) for n in ("max_parallel_edges",) if spec.graph == "edges"}
     return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
 
 
