@@ -145,7 +145,8 @@ def _energy_forces(
         edge_index = torch.tensor(np.stack([neighbors.graph.src, neighbors.graph.dst])).to(device)
         idx_ji, idx_kj = (torch.tensor(t).to(device) for t in neighbors.graph.triplets("edge"))
         offset = neighbors.vectors(torch.zeros_like(pos), cell).to(device)
-    z, pos, batch, cell = (None if t is None else t.to(device) for t in (z, pos, batch, cell))
+    z, pos, batch = (t.to(device) for t in (z, pos, batch))
+    cell = None if cell is None else cell.to(device)
     if device.type != "cpu":
         neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
     if form == "trigraph" and curvature:

@@ -28,7 +28,7 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
         if values[name] is not None:
             moved[name] = values[name].astype(np.complex128)
             moved[name].imag = 0 if along is None else STEP * along.astype(np.float64)
-    results = {}
+    results: dict[str, Any] = {}
     with np.errstate(all="ignore"):
         for order, prefix in (("bwd", "gg_"), ("bwd2", "")):
             lower = OPERATORS[f"{spec.name}_{order}"]

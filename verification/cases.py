@@ -86,8 +86,8 @@ class Case:
         def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
             return {n: frozen(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()}
 
-        arrays = ("values", "grads", "ggs", "gggs", "directions")
-        return replace(self, **{name: every(getattr(self, name)) for name in arrays})
+        values, grads, ggs, gggs = map(every, (self.values, self.grads, self.ggs, self.gggs))
+        return replace(self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=every(self.directions))
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -237,8 +237,8 @@ def assemble(
     gggs = {f"ggg_{n}": plain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
     ggg = draw(gggs, sizes, dtype, of_third, data, half)
-    values = {**absent, **values, **graphs, **attributes}
-    return Case(name, definition, sizes, values, grad, gg, {}, 0.0, half=half, gggs=ggg)
+    whole = {**absent, **values, **graphs, **attributes}
+    return Case(name, definition, sizes, whole, grad, gg, {}, 0.0, half=half, gggs=ggg)
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:

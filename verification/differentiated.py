@@ -79,6 +79,7 @@ def _call(
             else:
                 names = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
                 ggs = tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs])
+                results: tuple[Sequence[Any], ...]
                 if op.order == 2:
                     results = tools.vjp2(leaves, wanted, grads, ggs)
                 else:

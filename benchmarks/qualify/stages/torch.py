@@ -320,10 +320,10 @@ def _models(place: Device, notes: Notes) -> None:
         except (ImportError, RuntimeError) as error:  # what the peer lacks, or memory
             notes.add(program.name, None, f"{type(error).__name__}: {str(error)[:300]}", seconds=times.get("trigraph"))
             continue
-        error, most = relative_error(results["pyg"], results["trigraph"]), tolerance("float32", program.terms)
-        note = "" if error <= most else f"the peer differs by {error:.1e}, more than {most:.1e}"
+        apart, most = relative_error(results["pyg"], results["trigraph"]), tolerance("float32", program.terms)
+        note = "" if apart <= most else f"the peer differs by {apart:.1e}, more than {most:.1e}"
         seconds, peer = times["trigraph"], times["pyg"]
-        notes.add(program.name, None, note, seconds=seconds, peer=peer, ratio=peer / seconds, error=error)
+        notes.add(program.name, None, note, seconds=seconds, peer=peer, ratio=peer / seconds, error=apart)
 
 
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {

@@ -194,6 +194,7 @@ def _derivatives(S: Tensor, gradient: Tensor) -> Tensor:
 
 def _harmonics(unit: Any, degree: int) -> Any:
     values, *rest = jet(unit).parts
+    assert values is not None
     constants = plain.harmonics_gradient(degree).transpose(1, 0, 2).reshape(degree**2, -1)
     gradient = torch.from_numpy(constants.copy()).to(values.device, values.dtype)
     S = _Harmonics.apply(values, gradient)
