@@ -1,0 +1,222 @@
+"""What the checks of `check_derivatives` share, and the identities between derivatives of one order."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from slopecheck.curves import BETTER, Rounded
+from slopecheck.problem import Arrays, CallFailed, Problem, dot
+from slopecheck.record import Check
+from slopecheck.tolerances import EPS, MARGIN, ROUNDING, UNSURE
+
+EPSILON = EPS["float64"]
+STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numbers that show the rounding of results
+# The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
+# errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
+KNOWN, LOST = 2.0**-44, 2.0**-24
+Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with that of its |terms|
+
+
+class Identities:
+    """The function of a problem up to an order of derivatives, as a sum, and the identities of its derivatives."""
+
+    def __init__(self, problem: Problem, name: str, order: int) -> None:
+        self.p, self.name, self.orders = problem, name, range(1, order + 1)
+        self.y = problem.outputs(problem.x)
+        if not any(y.size for y in self.y):
+            raise CallFailed("no output has an element of a floating dtype")
+        self.u = [problem.direction(x) for x in problem.x]
+        self.sizes, self.lost = self._sizes()
+        self.w = self._weights()
+        # Third derivatives are those of a sum of second derivatives with these: directions, and weights of outputs.
+        third = order == 3
+        self.v = [problem.direction(x) for x in problem.x] if third else []
+        self.h = self._weights() if third else []
+        self.still = [np.zeros_like(w) for w in self.h]  # the part of the sum that `h` has is left out
+        self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives beside the inputs
+        # Random points and their outputs, by the number of the point. They depend on the function and the seed, which
+        # are those of these checks alone.
+        self.elsewhere: list[tuple[Arrays, Arrays]] = []
+
+    def _sizes(self) -> tuple[Arrays, list[int]]:
+        """Return the size of each element of the outputs, a power of two, and how many in each output are rounding.
+
+        The size is that of the element, of its change by a step of the size of the inputs, or of its rounding over
+        `KNOWN`.
+        """
+        p, sizes, lost = self.p, [], []
+        steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
+        near = [p.outputs(p.nudged(p.x, EPSILON)) for _ in range(3)]
+        for k, y in enumerate(self.y):
+            moves = [abs(outputs[k] - y) / h for h, outputs in steps if outputs[k].shape == y.shape]
+            own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
+            noise = np.max(
+                [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
+            )
+            lost.append(int(np.count_nonzero(noise > LOST * own)))
+            size = np.asarray(np.maximum(own, noise / KNOWN))
+            size[~((size > 0) & np.isfinite(size))] = 1.0
+            sizes.append(np.exp2(np.clip(np.floor(np.log2(size)), -1000, 1000)))
+        return sizes, lost
+
+    def _weights(self) -> Arrays:
+        """Return random cotangents, so that all elements of the outputs count alike."""
+        return [w / size for w, size in zip(self.p.weights(self.y), self.sizes, strict=True)]
+
+    def check(
+        self,
+        kind: str,
+        order: int | str,
+        field: str,
+        error: float,
+        allowed: float,
+        note: str = "",
+        unsure: bool = False,
+    ) -> Check:
+        """Return a check of the function; `unsure`: it is inconclusive."""
+        framework = self.p.framework.name
+        return Check(
+            self.name, framework, "float64", kind, str(order), field, error, allowed, note=note, inconclusive=unsure
+        )
+
+    def _label(self, k: int) -> str:
+        return self.p.floating[k]
+
+    def phi(self, order: int, x: Arrays) -> tuple[float, float]:
+        """Return a scalar function for finite differences, and the sum of its |terms|.
+
+        It is sum <w, outputs> for order 1, sum <u, gradients> for order 2, sum <v, second derivatives along u> for
+        order 3. The latter two are linear in w; a random factor of w, which is divided out, shows their rounding where
+        that does not change with the inputs.
+        """
+        if order == 1:
+            return dot(self.w, self.p.outputs(x))
+        factor = self._factor()
+        weights = [factor * w for w in self.w]
+        if order == 2:
+            value, scale = dot(self.u, self.p.gradients(x, weights))
+        else:
+            value, scale = dot(self.v, self.p.second(x, weights, self.u)[0])
+        return value / factor, scale / factor
+
+    def _factor(self) -> float:
+        """Return a random number that is 1 but for its last 12 bits."""
+        return 1 + 2.0**-40 * float(self.p.rng.integers(1, 256))
+
+    def gradient(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
+        """Return the framework's gradients of the scalar function of an order.
+
+        A nonzero `relative` is the size of random relative perturbations of all inputs. A `factor` of the cotangents is
+        divided out.
+        """
+        x, w, u, v = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
+        gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u, v, self.still))
+        return [g / factor for g in gradients[: len(x)]]
+
+    def rounded_gradient(self, order: int) -> list[Rounded]:
+        """Return the gradients, with rounding errors estimated from changes in the last bits of all numbers."""
+        repeated = [self.gradient(order, EPSILON) for _ in range(3)]
+        repeated += [self.gradient(order, factor=self._factor()) for _ in range(3)]
+        rounded = []
+        for k, g in enumerate(self.gradient(order)):
+            seen = np.max([abs(other[k] - g) for other in repeated], axis=0) + EPSILON * abs(g)
+            believed = np.minimum(seen, UNSURE * abs(g).max(initial=0))
+            rounded.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
+        return rounded
+
+    def _along(self, order: int, k: int) -> Callable[[np.ndarray], float]:
+        """Return the scalar function of an order, as a function of input `k` only."""
+
+        def phi(value: np.ndarray) -> float:
+            return self.phi(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
+
+        return phi
+
+    def adjoint(self, order: int) -> Iterator[Check]:
+        """Check derivatives with respect to what a sum is linear in by the sum with other values of it.
+
+        For order 2, that is <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w. For
+        order 3, the sum is S = <v, derivative of <u, J^T w> with respect to x> + <h, J u>: its derivatives with respect
+        to w and to u are S with w' and without h, and with z for u. That with respect to x is, along z, for the part of
+        v the same with v and z exchanged, and for that of h a second derivative.
+        """
+        p, other = self.p, self._weights()
+        if order == 2:
+
+            def sides(x: Arrays, w: Arrays, u: Arrays, other: Arrays) -> Sides:
+                left = dot([w for w in other if w.size], p.second(x, w, u)[1])
+                return left, dot(u, p.gradients(x, other))
+
+            yield self._identity("adjoint", 2, "all inputs", sides, [self.w, self.u, other], dot(other, self.y)[1])
+            return
+        z = [p.direction(x) for x in p.x]
+
+        def sum_of(v: Arrays, h: Arrays, second: list[Arrays]) -> tuple[float, float]:
+            return dot(v + [a for a in h if a.size], second[0] + second[1])
+
+        def in_cotangents(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
+            left = dot([w for w in other if w.size], p.third(x, w, u, v, h)[1])
+            return left, dot(v, p.second(x, other, u)[0])
+
+        def in_directions(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
+            return dot(z, p.third(x, w, u, v, h)[2]), sum_of(v, h, p.second(x, w, z))
+
+        def in_inputs(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
+            of_v, of_h = dot(v, p.third(x, w, u, z, self.still)[0]), dot(z, p.second(x, h, u)[0])
+            return dot(z, p.third(x, w, u, v, h)[0]), (of_v[0] + of_h[0], of_v[1] + of_h[1])
+
+        last = self._below([self.w, self.h, other], [self.u, self.v, z])
+        for field, three in {"cotangents": in_cotangents, "directions": in_directions, "inputs": in_inputs}.items():
+            yield self._identity("adjoint", 3, field, three, [*self.rest, other, z], last)
+
+    def symmetry(self, order: int) -> Iterator[Check]:
+        """Check that a derivative along as many directions as its order is the same for each order of them."""
+        p, directions = self.p, [self.u, *([self.v] if order == 3 else []), [self.p.direction(x) for x in self.p.x]]
+
+        def sides(x: Arrays, w: Arrays, *directions: Arrays) -> Sides:
+            return tuple(
+                dot(last, p.third(x, w, *first, self.still)[0] if order == 3 else p.second(x, w, *first)[0])
+                for *first, last in itertools.permutations(directions)
+            )
+
+        below = self._below([self.w], directions, order)
+        yield self._identity("symmetry", order, "all inputs", sides, [self.w, *directions], below)
+
+    def _below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
+        """Return the sums of |terms| of all derivatives below an order, for weights of outputs and along directions."""
+        p, total = self.p, 0.0
+        for w in weights:
+            gradients = p.gradients(p.x, w)
+            total += sum(dot(u, gradients)[1] for u in directions) + dot(w, self.y)[1]
+            for u in directions if order == 3 else ():
+                second = p.second(p.x, w, u)[0]
+                total += sum(dot(v, second)[1] for v in directions)
+        return total
+
+    def _identity(
+        self, kind: str, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
+    ) -> Check:
+        """Compare sums that are equal; an error below the last bit of `last`, from which they derive, is none.
+
+        `sides` is a function of the inputs and of `rest`, which returns the sums, each with that of its |terms|.
+        """
+        arguments = self.p.x, *rest
+        values, scales = np.array(sides(*arguments)).T
+        scale = float(2 * scales.mean()) or last or 1.0
+        apart = values[1:] - values[0]
+        error = float(abs(apart).max()) / scale
+        # Estimate rounding from small changes of all numbers, which hardly change an error of the derivative.
+        nudged = [
+            np.array(sides(*(self.p.nudged(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
+        ]
+        rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
+        allowed = MARGIN * (ROUNDING + min(rounding, UNSURE) + EPSILON * last / scale)
+        if order == 3:  # `last` lacks what cancels within a second derivative, and with it the last bits of that
+            rounding += MARGIN * EPSILON * last / scale
+        note, unsure = "", False
+        if not error <= allowed:
+            note = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"
+            unsure = error <= MARGIN * (ROUNDING + rounding)
+            note += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
+        return self.check(kind, order, field, error, allowed, note, unsure)
