@@ -169,7 +169,7 @@ GEMNET = {
         "a term replaces those before": "⟦results[fields[n]] + t if fields[n] in results else t → t⟧",
     },
     "pyref/__init__.py": {
-        "cotangents of gradients are left out": 'for name in (⟦*(f"grad_{a.name}" for a in spec.outputs),  → ⟧*(a.name',
+        "cotangents of gradients are left out": '⟦*(f"grad_{a.name}" for a in spec.outputs) → *()⟧, *(a.name',
         "derivatives of another size": "moved[name].imag = 0 if along is None else ⟦STEP → 2 * STEP⟧ * along",
     },
     "fortran/reference/gemnet.fypp": {
