@@ -156,6 +156,7 @@ def qualify(
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,
         "chosen": list(chosen),
+        "left_out": [stage.name for stage in STAGES if stage not in stages],
         "stages": [],
     }
     for stage in stages:

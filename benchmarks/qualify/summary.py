@@ -46,6 +46,8 @@ def _ends(note: str) -> str:
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what was not run or was cut off, and why."""
+    for name in record.get("left_out", ()):
+        yield name, "another --stage was asked for"
     for stage in record["stages"]:
         for part in stage["parts"]:
             if part["status"] in ("not run", "out of time"):
@@ -83,9 +85,8 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
     verdicts = [stage["passed"] for stage in stages]
     verified = not record.get("chosen") and any(stage["name"] == "verify" and stage["passed"] for stage in stages)
     unfinished = "passed in part" if verified else "little was checked"
-    complete = (
-        verified and None not in verdicts and all(p["status"] == "done" for s in record["stages"] for p in s["parts"])
-    )
+    ended = all(p["status"] == "done" for s in record["stages"] for p in s["parts"])
+    complete = verified and ended and None not in verdicts and not record.get("left_out")
     return {
         "title": "rehearsal on gpu-host, not a device" if record["rehearsal"] else "qualification of a device",
         "verdict": "failed" if False in verdicts else "passed" if complete else unfinished,

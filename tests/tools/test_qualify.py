@@ -163,6 +163,9 @@ def test_the_status_tells_what_was_checked(verify, other, status):
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
     assert summary.VERDICTS[summary.summarise(record)["verdict"]] == status
+    if status == 0:  # unless `--stage` left out others
+        left = summary.summarise(record | {"left_out": ["sanitizer"]})
+        assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
 
 def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):

@@ -271,6 +271,32 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     )
 
 
+class Untouched(torch.autograd.Function):
+    """Identity that refuses forward mode: torch loses the tangents of an outer level in a `jvp`, without an error."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, message: str) -> torch.Tensor:
+        """Return x; `message` is that of the error in forward mode."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor) -> None:
+        """Keep the message."""
+        ctx.message = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the cotangent."""
+        return grad, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, _: None) -> torch.Tensor:
+        """Raise RuntimeError."""
+        raise RuntimeError(ctx.message)
+
+
 class _Derivative:
     """Reverse- and forward-mode derivatives of an operator, for its torch.autograd.Function."""
 
@@ -387,6 +413,13 @@ class _Derivative:
         """
         values, keywords = self.arguments(ctx)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
+        if self.order == 1 or (self.order == 2 and not self.spec.is_multilinear(keywords)):
+            # This is a derivative of a gradient, or computes one of a plain form.
+            message = (
+                f"trigraph.torch.{self.spec.name}: forward mode of forward mode of a gradient, or three times; "
+                "expected another order, such as jacfwd(jacrev(jacrev(f)))"
+            )
+            values = {n: t if t is None else Untouched.apply(t, message) for n, t in values.items()}  # type: ignore[no-untyped-call]
         if self.order == 2:
             results = self.third_tangents(values, keywords, along)
             return results if len(results) > 1 else results[0]

@@ -9,10 +9,12 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.graphs import shown
+from trigraph.torch.library import Untouched
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
 _softplus_backward = torch.ops.aten.softplus_backward.default
+TWICE = "SiLU: forward mode twice over reverse mode; expected once, such as jacfwd(jacrev(jacrev(f)))"
 
 
 class _SiLU(torch.autograd.Function):
@@ -60,33 +62,9 @@ class _SiLUDerivative(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor, _: Any) -> Any:
-        grad, x, y = (_Constant.apply(t) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        grad, x, y = (Untouched.apply(t, TWICE) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
         along = _derivative(tangent, x, y)
         return _derivative(tangent_grad, x, y) + _second(grad, tangent, along, x, y)
-
-
-class _Constant(torch.autograd.Function):
-    """Identity that refuses forward mode: torch loses the tangents of an outer level in a `jvp`, without an error."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Any:
-        raise RuntimeError(
-            "SiLU: forward mode twice over reverse mode; expected once, such as jacfwd(jacrev(jacrev(f)))"
-        )
 
 
 def _derivative(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
