@@ -103,6 +103,32 @@ def test_a_result_keeps_no_graph_after_its_backward():
     assert result.grad_fn is not None
 
 
+@pytest.mark.parametrize("edges", [(1, 1), (1, 3), (6, 1)])
+def test_third_derivatives_traced_for_graphs_of_any_size(edges):
+    """Of other sizes than the example, and with more edges between the same nodes."""
+
+    def third(*tensors_and_graph):
+        *tensors, graph = tensors_and_graph
+        y = tt.agg_edge_to_edge(*tensors, graph, 3, 2).sin().sum()
+        for _ in range(3):
+            grads = torch.autograd.grad(y, tensors, create_graph=True)
+            y = sum(g.square().sum() for g in grads)
+        return y
+
+    def arguments(*numbers):
+        out, back = numbers
+        src = np.repeat([0, 0, 1, 1, 2, 3], [out, 1, back, 1, 1, 1])
+        graph = trigraph.EdgeGraph(src, np.repeat([1, 2, 0, 2, 0, 1], [out, 1, back, 1, 1, 1]), 4).prepare()
+        rng = np.random.default_rng(0)
+        shapes = (graph.num_edges, 3), (graph.num_edges, 6), (graph.num_edges, 8), (14, 2)
+        return [torch.from_numpy(rng.uniform(0.5, 1, s)).requires_grad_() for s in shapes], graph
+
+    tensors, graph = arguments(1, 2)
+    program = make_fx(third, tracing_mode="symbolic")(*tensors, tt.GraphTensors.of(graph))
+    tensors, graph = arguments(*edges)
+    assert torch.allclose(program(*tensors, tt.GraphTensors.of(graph)), third(*tensors, graph), rtol=1e-9)
+
+
 @compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])

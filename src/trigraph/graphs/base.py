@@ -74,19 +74,17 @@ def find_long_rows(offsets: Any) -> LongRows | None:
 
 
 FEW_PARALLEL = 4  # edges between the same two nodes, which `trigraph.plain` takes one after the other
-ALWAYS = {"edges_in_order": 0, "is_sorted": 0}
-"""Flags that are valid for every graph; kernels then read an order, such as `edge_ids`, even if it is trivial."""
+ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLEL + 1}
+"""Numbers with which every graph is computed right: kernels read an order, such as `edge_ids`, even if it is trivial,
+and third derivatives take any number of edges between the same nodes."""
 
 
 def coarsened(name: str, number: int) -> int:
     """Return a number of a graph that does not follow from sizes of arrays, so that many graphs share it.
 
     Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such
-    powers, and flags are set to `ALWAYS`. Results stay bitwise the same. Up to
-    `FEW_PARALLEL` edges are as many.
+    powers, and others are set to `ALWAYS`. Results of the first two orders stay bitwise the same.
     """
-    if name == "max_parallel_edges" and number <= FEW_PARALLEL:
-        return FEW_PARALLEL
     return ALWAYS.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
 
 

@@ -215,7 +215,7 @@ class GraphTensors:
         Index tensors of the graph, then its reverse arrays.
     numbers : list of int
         Numbers that do not follow from tensor shapes: largest degrees, rounded up to 128 or a larger power of two, and
-        flags.
+        others that are the same for all graphs.
 
     Notes
     -----

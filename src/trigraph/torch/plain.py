@@ -36,7 +36,8 @@ def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
 
     In this graph each row p is a source and a destination with one edge between them, whose kernel is index[p].
     """
-    rows = torch.arange(len(index) + 1, device=index.device)
+    # In traced programs shapes are symbols, but `len` of a tensor is a constant.
+    rows = torch.arange(index.shape[0] + 1, device=index.device)
     sizes = torch.zeros(num, dtype=index.dtype, device=index.device).index_add(0, index, torch.ones_like(index))
     offsets = torch.cat([rows[:1], sizes.cumsum(0)])
     return num, rows, index, offsets, torch.argsort(index, stable=True)
@@ -47,7 +48,7 @@ def _aggregate(
 ) -> Any:
     num, rows, index, offsets, positions = groups
     own = rows[:-1]
-    graph = assemble("CSC", (rows, own, index, own, rows, own, offsets, positions), (len(index), num, 1, 0))
+    graph = assemble("CSC", (rows, own, index, own, rows, own, offsets, positions), (index.shape[0], num, 1, 0))
     keywords = {"graph": graph, "f_in": widths[0], "f_out": widths[1], "backend": "", **wanted}
     return OPERATORS_OF_TORCH[f"gno_aggregate_{order}"](arrays, keywords)
 
@@ -70,7 +71,7 @@ class _Trilinear(torch.autograd.Function):
         widths, kernel = (y.shape[1], y.shape[2]), y.flatten(1)
         if which == 1:
             return _aggregate("fwd", [x, kernel], groups, widths)  # type: ignore[no-any-return]
-        features = x.new_zeros(len(x), widths[0])
+        features = x.new_zeros(x.shape[0], widths[0])
         return _aggregate("bwd", [x, features, kernel], groups, widths, wanted="features")[0]  # type: ignore[no-any-return]
 
     @staticmethod
@@ -281,9 +282,9 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
             named = {SEGMENTS[argument.name]: named["index"]}
         arrays |= {n: t.long() for n, t in named.items() if t is not None}
     if "indices" in arrays:
-        rows = torch.arange(len(arrays["offsets"]) - 1, device=arrays["offsets"].device)
+        rows = torch.arange(arrays["offsets"].shape[0] - 1, device=arrays["offsets"].device)
         degrees = arrays["offsets"].diff()
-        arrays["destinations"] = torch.repeat_interleave(rows, degrees, output_size=len(arrays["indices"]))
+        arrays["destinations"] = torch.repeat_interleave(rows, degrees, output_size=arrays["indices"].shape[0])
     # As many edges at most are left out of a sum of `agg_edge_to_edge`.
     flags = {n: getattr(keywords["graph"], n) for n in ("max_parallel_edges",) if spec.graph == "edges"}
     return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
