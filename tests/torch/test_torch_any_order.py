@@ -6,11 +6,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from table_calls import draw
 
 import trigraph.torch as tt
 from trigraph.backends import FUNCTIONS
-from trigraph.table import DEFINITIONS, OPERATORS
+from trigraph.cli import main
+from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.torch.plain import PLAIN
 from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import named_fields
@@ -178,3 +180,11 @@ def test_a_converted_model_learns_hessians():
         if theirs is not None:
             bound = 2**12 * torch.finfo(torch.float64).eps * float(theirs.abs().max())
             assert (ours - theirs).abs().max() <= bound
+
+
+@pytest.mark.slow
+def test_third_derivatives_agree_with_the_judge():
+    """In all cases of `trigraph verify`, by the accuracy rule."""
+    operators = [word for name in THIRD for word in ("--operator", name)]
+    ran = CliRunner().invoke(main, ["verify", "--framework", "torch", *operators, "--jobs", "1"])
+    assert (ran.exit_code, ", 0 failed" in ran.stdout) == (0, True), ran.stdout
