@@ -7,7 +7,8 @@ import numpy as np
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type
 
-# A power of two, which rounds nothing. Its square is far below epsilon; results times it must not underflow.
+# The imaginary part of a number is its direction times this step. It is a power of two, so that products with it are
+# exact; its square is far below epsilon, and results times it do not underflow.
 STEP = 2.0**-100
 
 for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, of its kinks

@@ -2,8 +2,8 @@
 
 Let F be an operator, x its inputs, g = grad_ and a = gg_; bwd(g, x) = J^T g, and bwd2(a, g, x) returns J a and the
 gradient of <g, J a> in x. The derivative of bwd and bwd2 along cotangents c_g and c_x of bwd2's fields is bwd3
-(`trigraph.table.grammar.THIRD`). An operator that is linear in each input has it by calls of bwd and bwd2 in which one
-input is replaced by its direction.
+(`trigraph.table.grammar.FORMULA_OF_THIRD`). An operator that is linear in each input has it by calls of bwd and bwd2
+in which one input is replaced by its direction.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -231,8 +231,8 @@ class Argument(Array):
     given_back: bool = False
 
 
-# What every bwd3 computes from the derivatives of lower order.
-THIRD = (
+# The text of every bwd3's formula: it is computed from bwd and bwd2.
+FORMULA_OF_THIRD = (
     "gg_: the derivative of bwd(g, x); grad_ and inputs: that of bwd2(a, g, x), with g = grad_, x = inputs, a = gg_; "
     "both in t at t = 0, for g + t ggg_grad_ and x + t ggg_ in place of g and x"
 )
@@ -350,7 +350,7 @@ class Operator:
     @property
     def formula(self) -> str:
         """What it computes."""
-        return self.restriction.doc if self.restriction else (*self.definition.formulas, THIRD)[self.order]
+        return self.restriction.doc if self.restriction else (*self.definition.formulas, FORMULA_OF_THIRD)[self.order]
 
     @lazy
     def parameters(self) -> tuple[str, ...]:
