@@ -1,7 +1,7 @@
 """The backends, and the choice of one for a call."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,13 +19,18 @@ def backend_function(backend: str, name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
+def composed(op: Operator, values: Mapping[str, Any]) -> bool:
+    """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name."""
+    return op.definition.is_multilinear(values) or op.family == "gno"
+
+
 def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
     """Return the backend that was asked for, by default the one for the kind of the arrays."""
     if backend is None:
         for a in op.arguments:
             if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
                 return "gpu"
-        return "fortran" if op.order < 3 or op.definition.is_multilinear(values) else "pyref"
+        return "fortran" if op.order < 3 or composed(op, values) else "pyref"
     if not isinstance(backend, str):
         raise TypeError(f"{op.name}: backend is a {type(backend).__name__}; expected a string")
     if backend not in BACKENDS:

@@ -3,13 +3,14 @@
 Let F be an operator, x its inputs, g = grad_ and a = gg_; bwd(g, x) = J^T g, and bwd2(a, g, x) returns J a and the
 gradient of <g, J a> in x. The derivative of bwd and bwd2 along cotangents c_g and c_x of bwd2's fields is bwd3
 (`trigraph.table.grammar.FORMULA_OF_THIRD`). An operator that is linear in each input has it by calls of bwd and bwd2
-in which one input is replaced by its direction.
+in which one input is replaced by its direction, and the graph neural operator by similar ones (`third_gno`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trigraph.backends.choice import backend_function
+from trigraph.backends import third_gno
+from trigraph.backends.choice import backend_function, composed
 from trigraph.checks import shape_of
 from trigraph.graphs.arrays import namespace_of
 from trigraph.table import OPERATORS, Operator, result_type
@@ -23,6 +24,7 @@ def multilinear(
     cotangents: Mapping[str, Any],
     wanted: Sequence[str],
     call: Callable[[int, dict[str, Any], tuple[str, ...]], Mapping[str, Any]],
+    tangent: bool = True,
 ) -> dict[str, Any]:
     """Return gradients of <cotangents, bwd2's fields> by name of bwd2's arguments; those without a term are left out.
 
@@ -30,7 +32,7 @@ def multilinear(
     derivative, its arguments by name and the fields to compute, and returns these by name.
 
     The tangent of bwd2 along c_x is the sum over inputs n of bwd2 with c_n in place of the input n, which then is
-    neither in a nor differentiated.
+    neither in a nor differentiated. Without `tangent` it is left out; all else holds for any operator.
     """
     results: dict[str, Any] = {}
 
@@ -49,14 +51,14 @@ def multilinear(
         add(2, grads, of_inputs)
     if along:
         add(2, {f"gg_{n}": along.get(n) for n in names}, of_along)
-    for n, t in along.items():
+    for n, t in along.items() if tangent else ():
         add(2, {n: t, f"gg_{n}": None}, {**of_grads, **{k: k for k in of_inputs if k != n}})
     return results
 
 
 def has(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
     """Whether a backend has bwd3 of an operator with these choices."""
-    return backend in OWN or op.definition.is_multilinear(values)
+    return backend in OWN or composed(op, values)
 
 
 def execute(
@@ -68,21 +70,25 @@ def execute(
     spec = op.definition
     if not has(backend, op, values):
         raise ValueError(
-            f"{op.name}: backend {backend!r} has third derivatives of operators that are linear in each input; "
-            f"expected one of {', '.join(OWN)}, or trigraph.torch.{spec.name}, which has them on every device"
+            f"{op.name}: backend {backend!r} has third derivatives of graph neural operators and of those "
+            f"that are linear in each input; expected one of {', '.join(OWN)}, or trigraph.torch.{spec.name}, "
+            "which has them on every device"
         )
     first = values[spec.inputs[0].name]
     xp = namespace_of(first)
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     lower = {order: OPERATORS[f"{spec.name}_{suffix}"] for order, suffix in ((1, "bwd"), (2, "bwd2"))}
 
-    def call(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    def call(order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int) -> dict[str, Any]:
         given = {n: changed.get(n) for n in lower[order].names if n != "wrt"}
-        result = backend_function(backend, "execute")(lower[order], given, sizes, fields, {}, {})
+        result = backend_function(backend, "execute")(lower[order], given, {**sizes, **other_sizes}, fields, {}, {})
         return {n: getattr(result, n) for n in fields}
 
     cotangents = {f.name: values[f"ggg_{f.name}"] for f in lower[2].fields if values[f"ggg_{f.name}"] is not None}
-    terms = multilinear(names, values, cotangents, wanted, call)
+    linear = spec.is_multilinear(values)
+    terms = multilinear(names, values, cotangents, wanted, call, tangent=linear)
+    if not linear:
+        third_gno.add_tangent(terms, values, cotangents, wanted, call)
     results = dict.fromkeys(f.name for f in op.fields)
     for field in op.fields:
         if field.name not in wanted:

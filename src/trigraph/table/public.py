@@ -220,7 +220,9 @@ def docstring(op: Operator) -> str:
     lines += _described("out", "array or mapping from field to array, optional", text)
     of_numpy = "fortran for NumPy arrays"
     if op.order == 3 and not spec.linear_when:
-        of_numpy = ("pyref", "fortran")[all(a.degree == 1 for a in spec.inputs)] + " for NumPy arrays"
+        of_numpy = ("pyref", "fortran")[
+            spec.family == "gno" or all(a.degree == 1 for a in spec.inputs)
+        ] + " for NumPy arrays"
     elif op.order == 3:
         of_numpy += ", or pyref where the result is not linear in each input"
     text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."

@@ -1,0 +1,82 @@
+"""Third derivatives of the graph neural operator by its derivatives of lower order.
+
+Its network is that of docs/maths.md: features h, coordinates xi, layers U | b_u and V^ = V | b_v, and z = U xi + b_u,
+of which m selects the active units. Let z_a and z_c be the derivatives of z along a = gg_ and c = the cotangents of
+bwd2's inputs, and z_ac = A_U c_xi + C_U a_xi the one along both. The tangent of bwd2 along c is the sum of bwd2
+
+- with c_h in place of h, and with C_V^ in place of V^, along a;
+- with a_h in place of h, and with A_V^ in place of V^, along z_c;
+- along z_ac.
+
+What stands in place of an input is neither in the direction nor differentiated. In place of xi or U it would change m:
+z_ac is the derivative of U xi + 0 c_xi + 0 a_xi along A_U and C_U in place of the zeros, with c_xi and a_xi as further
+coordinates.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trigraph.graphs.arrays import namespace_of
+
+INPUTS = ("features", "coords", "params")
+
+
+def add_tangent(
+    results: dict[str, Any],
+    values: Mapping[str, Any],
+    cotangents: Mapping[str, Any],
+    wanted: Sequence[str],
+    call: Callable[..., Mapping[str, Any]],
+) -> None:
+    """Add the tangent of bwd2 along c to `results`; arguments as of `trigraph.backends.third.multilinear`.
+
+    `call` also takes the number of coordinates, `d`.
+    """
+    coords, params = values["coords"], values["params"]
+    xp, d, f = namespace_of(coords), coords.shape[1], values["f_in"] * values["f_out"]
+    hidden = (params.size - f) // (d + 1 + f)
+    # The second layer is counted from the end, since more coordinates make the first one longer.
+    first, second = slice(hidden * (d + 1)), slice(-(hidden + 1) * f, None)
+    a, c = ({n: arrays.get(prefix + n) for n in INPUTS} for arrays, prefix in ((values, "gg_"), (cotangents, "")))
+
+    def layers(*arrays: Any) -> Any:
+        """Return params with the first layer of one array and the second of another; None stands for zeros."""
+        parts = zip(arrays, (first, second), strict=True)
+        return xp.concatenate([xp.zeros_like(params[at]) if t is None else t[at] for t, at in parts])
+
+    def along_z(direction: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a direction without that of the second layer."""
+        of_params = direction["params"]
+        return {**direction, "params": None if of_params is None else layers(of_params, None)}
+
+    def add(changed: Mapping[str, Any], direction: Mapping[str, Any], *left_out: str) -> None:
+        """Add bwd2's fields for changed inputs along a direction; inputs, or a layer of params, are left out."""
+        fields = tuple(n for n in wanted if not n.startswith("gg_") and n not in left_out)
+        if not fields or all(t is None for t in direction.values()):
+            return
+        given = {**values, **changed, **{f"gg_{n}": direction.get(n) for n in INPUTS}}
+        for n, t in call(2, given, fields, d=given["coords"].shape[1]).items():
+            if n == "params":
+                t = layers(*(None if layer in left_out else t for layer in ("first", "second")))
+            results[n] = results[n] + t if n in results else t
+
+    for x, direction in ((c, a), (a, {**along_z(c), "features": None})):
+        if x["features"] is not None:
+            add({"features": x["features"]}, {**direction, "features": None}, "features")
+        if x["params"] is not None:
+            add({"params": layers(params, x["params"])}, along_z(direction), "second")
+    pairs = [(s["params"], t["coords"]) for s, t in ((a, c), (c, a)) if s["params"] is not None is not t["coords"]]
+    if pairs:
+        # An infinite number or NaN times 0 would change z. In its place stands 0, and it is a direction of xi instead,
+        # from which m selects as from z_ac; that of finite numbers is 0.
+        finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
+        n = hidden * d  # weights
+        zeros = xp.zeros(n * len(pairs), params.dtype)
+        wider = {
+            "coords": xp.concatenate([coords, *finite], 1),
+            "params": xp.concatenate([params[:n], zeros, params[n:]]),
+        }
+        along = {name: xp.zeros_like(x) for name, x in wider.items()}
+        along["coords"][:, :d] = sum(x - y for (_, x), y in zip(pairs, finite, strict=True))
+        along["params"][n : n + zeros.size] = xp.concatenate([w[:n] for w, _ in pairs])
+        add(wider, along, "coords", "first")
