@@ -19,9 +19,9 @@ from trigraph.table import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The first files of a family by backend; what they include, import or use belongs to it as well.
+# The first files of a family by backend, those that it has; what they include, import or use belongs to it as well.
 BACKENDS = {
-    "fortran": ("fortran/fast/{}.fypp", "src/trigraph/backends/third.py"),
+    "fortran": ("fortran/fast/{}.fypp", "src/trigraph/backends/third.py", "src/trigraph/backends/third_{}.py"),
     "fortran-reference": ("fortran/reference/{}.fypp",),
     "pyref": ("pyref/{}.py", "pyref/__init__.py"),
     "gpu-host": ("gpu/{}.py", "gpu/kernels/{}.cu"),
@@ -94,7 +94,7 @@ def _used_by(file: str) -> tuple[str, ...]:
 @cache
 def family_files(backend: str, family: str) -> tuple[str, ...]:
     """Return the sources of a family in a backend, shared ones included."""
-    files = [name.format(family) for name in BACKENDS[backend]]
+    files = [file for name in BACKENDS[backend] if (ROOT / (file := name.format(family))).is_file()]
     for file in files:
         files += [name for name in _used_by(file) if name not in files]
     return tuple(files)

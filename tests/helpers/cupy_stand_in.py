@@ -358,7 +358,7 @@ def install(monkeypatch, cache):
 
     for name in (
         "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",
-        "empty_like", "flatnonzero", "searchsorted", "stack", "take", "where", "zeros",
+        "empty_like", "flatnonzero", "searchsorted", "stack", "take", "where", "zeros", "zeros_like",
     ):  # fmt: skip
         setattr(cupy, name, function(name))
     cupyx = types.ModuleType("cupyx")

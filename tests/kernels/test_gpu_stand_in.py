@@ -5,29 +5,30 @@ import numpy as np
 import pytest
 import table_calls
 from cupy_stand_in import Misuse, asarray, capturing, moved, moved_call, ndarray
-from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, fields, graphs_of
+from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields, graphs_of
 
 import trigraph
 from trigraph import CSC
+from trigraph.backends.third import has
 from trigraph.checks import call as checks
 from trigraph.gpu import sums
-from trigraph.table import SYMBOLS
+from trigraph.table import NAMED, SYMBOLS
 
 
 @pytest.mark.parametrize(("device", "sizes"), [(0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [op.name for op in EVERY if has("gpu", op, draw(op))])
 def test_bits_of_gpu_host(cupy, name, device, sizes):
     """Results lie on the arrays' device, whichever is current, with the bits of gpu-host.
 
     With prepared graphs, with and without long rows, a call never synchronises, so that it can be captured.
     """
     with cupy.cuda.Device(device):
-        values, on_device = moved_call(OPERATORS[name], **sizes)
-        for graph in graphs_of(OPERATORS[name], on_device).values():
+        values, on_device = moved_call(NAMED[name], **sizes)
+        for graph in graphs_of(NAMED[name], on_device).values():
             graph.prepare()
-    expected = fields(OPERATORS[name], FUNCTIONS[name](**values, backend="gpu-host"))
+    expected = fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
     with capturing():
-        results = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
+        results = fields(NAMED[name], FUNCTIONS[name](**on_device))
     assert cupy.cuda.Device().id == 0
     with cupy.cuda.Device(device):
         for field, array in expected.items():

@@ -77,3 +77,16 @@ def test_what_a_call_leaves_out(op, backend):
     for a in (a for a in op.given(values) if a.nullable and not a.optional):
         zero, none = ({**values, a.name: value} for value in (np.zeros_like(values[a.name]), None))
         assert_same_bits(call(op, none, backend=backend), call(op, zero, backend=backend))
+
+
+@pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
+@pytest.mark.parametrize("name", ["gno_kernel", "gno_message"])
+def test_nan_in_a_direction_of_the_coordinates(name, backend):
+    """It reaches what it does in the judge, no less: a product of both directions where a unit is active, too."""
+    op = THIRD[f"{name}_bwd3"]
+    for direction in ("gg_coords", "ggg_coords"):
+        values = draw(op) | {f"ggg_{a.name}": None for a in op.arguments if a.name.startswith("grad_")}
+        values[direction][2] = np.nan
+        expected = {field: np.isnan(hi) for field, (hi, _, _) in ask(op, values).items()}
+        got = call(op, values, backend=backend)
+        assert all(np.array_equal(np.isnan(got[field]), marks) for field, marks in expected.items())

@@ -37,6 +37,14 @@ GNO = {
         "a sum over blocks takes the first alone": "    for first in range(0, ⟦count → min(count, step)⟧, step):\n",
         "rows wider than a block": "    lane_bits = min(bits(width), ⟦7 → 8⟧)\n    arguments = {",
     },
+    "src/trigraph/backends/third_gno.py": {
+        "the first layer of a direction selects": 'add({"params": ⟦layers(params, x["params"]) → x["params"]⟧}',
+        "a replaced layer is differentiated": 'along_z(direction)⟦, "second" → ⟧)',
+        "a replaced layer stays in the direction": "of_params is None else ⟦layers(of_params, None) → of_params⟧}",
+        "features stay in the direction along z": '(a, {**along_z(c)⟦, "features": None → ⟧})',
+        "a product of directions is left out": "for s, t in ((a, c),⟦ (c, a) → ⟧)",
+        "NaN in a direction of an inactive unit": "finite = [⟦xp.where(xp.isfinite(x), x, 0) → x⟧ for",
+    },
     "gpu/gno.py": {
         "rows after the last position keep what they were": "⟦        sums.clear_unused(graph, to_coords)\n → ⟧",
     },
