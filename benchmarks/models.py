@@ -149,12 +149,12 @@ def _energy_forces(
     cell = None if cell is None else cell.to(device)
     if device.type != "cpu":
         neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
-    if form == "trigraph" and curvature:
-        return model, lambda vector: model.hessian_vector_product(
-            z, pos, vector, cell=cell, neighbors=neighbors, create_graph=True
-        )
     if form.startswith("trigraph"):
         potential = compile_potential(model) if form.endswith("-compiled") else model
+        if curvature:
+            return model, lambda vector: potential.hessian_vector_product(
+                z, pos, vector, cell=cell, neighbors=neighbors, create_graph=True
+            )
         return model, lambda create_graph: potential.energy_forces_stress(
             z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph
         )[:2]

@@ -1,7 +1,7 @@
 """Potentials compiled to one program, for structures of any size, whose forces are differentiable.
 
 Torch's compiler does not support functions that compute their own gradients. Therefore `make_fx` first traces energies
-and forces to a graph of operations with symbolic sizes, which is then compiled.
+and forces, or products with the Hessian, to a graph of operations with symbolic sizes, which is then compiled.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from torch.nn import Module
 
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
 from trigraph.torch.nn.facts import Facts, differences
-from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms
+from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
 
 MOST_PROGRAMS = 32  # of a potential
@@ -48,10 +48,9 @@ class _Kind(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
-    periodic: bool
     constants: tuple[tuple[int, ...], ...]  # of the graphs of the neighbours
     create_graph: bool
-    cells_require_grad: bool
+    require_grad: tuple[bool | None, ...]  # by `Inputs.differentiated`, None for those that are absent
     surroundings: tuple[Any, ...]
 
 
@@ -70,7 +69,7 @@ def _surroundings(device: torch.device) -> tuple[Any, ...]:
 
 
 class Inputs(NamedTuple):
-    """Arguments of a program: atoms, cells, and the graphs of `Neighbors` as tensors."""
+    """Arguments of a program: atoms, cells, the graphs of `Neighbors` as tensors, and the factor of a Hessian."""
 
     z: Tensor
     pos: Tensor
@@ -78,9 +77,12 @@ class Inputs(NamedTuple):
     batch: Tensor
     shifts: Tensor | None
     graphs: tuple[tuple[Tensor | None, ...], ...]
+    vector: Tensor | None
 
     @classmethod
-    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "Inputs":
+    def of(
+        cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None
+    ) -> "Inputs":
         """Flatten neighbours. An empty structure is added to a single one, because torch makes size 1 a constant."""
         batch = neighbors.batch
         if batch is None:
@@ -94,8 +96,20 @@ class Inputs(NamedTuple):
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
         # A program requires the strides that it was traced with.
         z, pos, batch = z.long().contiguous(), pos.contiguous(), batch.contiguous()
-        cells, shifts = (None if t is None else t.contiguous() for t in (cells, shifts))
-        return cls(z, pos, cells, batch, shifts, (*graphs, members))
+        cells, shifts, vector = (None if t is None else t.contiguous() for t in (cells, shifts, vector))
+        return cls(z, pos, cells, batch, shifts, (*graphs, members), vector)
+
+    @property
+    def differentiated(self) -> tuple[Tensor | None, ...]:
+        """Return those in which a result may have a gradient."""
+        return self.pos, self.cells, self.vector
+
+    def results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
+        """Return the product with the Hessian, or without a vector the fields of EnergyForcesStress; differentiable."""
+        given = atoms_of_vectors, self.z, self.pos, self.cells, self.neighbors(constants)
+        if self.vector is None:
+            return tuple(derivatives(*given, create_graph=True))
+        return (times_hessian(*given, self.vector, create_graph=True),)
 
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
         """Return the neighbours, with graphs whose sizes come from the tensors."""
@@ -129,7 +143,8 @@ def example_of(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
         if len(set(sizes)) == len(sizes) and not taken & set(sizes):
-            return Inputs.of(z, pos, cells, neighbors)
+            vector = None if inputs.vector is None else torch.rand(pos.shape, generator=generator).to(pos)
+            return Inputs.of(z, pos, cells, neighbors, vector)
     raise AssertionError("unreachable")
 
 
@@ -147,7 +162,7 @@ class _Atoms(Module):
 class _Program:
     """A compiled program for calls of one kind, of a model with certain facts.
 
-    It is a function of tensors alone: positions, cells, graphs, parameters and buffers.
+    It is a function of tensors alone: `Inputs`, parameters and buffers.
     """
 
     def __init__(self, model: Potential, facts: Facts, kind: _Kind, inputs: Inputs, options: Mapping[str, Any]) -> None:
@@ -155,9 +170,9 @@ class _Program:
         with torch.device("cpu"):  # instead of a default device
             example, another = (example_of(model, inputs, least) for least in (17, 29))
         for one in (example, another):
-            one.pos.requires_grad_(kind.create_graph)
-            if kind.cells_require_grad:
-                one.cells.requires_grad_()  # type: ignore[union-attr]
+            for tensor, requires_grad in zip(one.differentiated, kind.require_grad, strict=True):
+                if tensor is not None:
+                    tensor.requires_grad_(bool(requires_grad))
         expected = self._expected(model, facts, example)
         program = traced_program(_copied(model, facts), kind.constants, example, facts.constants)
         _without_small_products(program)
@@ -259,17 +274,14 @@ class _Program:
 
     def _found(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
         """Return results and gradients of a model, or of the program, for the example."""
-        create_graph = self.kind.create_graph
-        place = example.pos if create_graph else example.pos.detach().requires_grad_()
         if model is None:
             results = self(state, example)
         else:
-            neighbors = example.neighbors(self.kind.constants)
-            of_atoms = partial(outputs_of_atoms, model)
-            results = derivatives(of_atoms, example.z, place, example.cells, neighbors, True)
+            place = example.pos if example.pos.requires_grad else example.pos.detach().requires_grad_()
+            results = example._replace(pos=place).results(partial(outputs_of_atoms, model), self.kind.constants)
         values = [t for t in results if t is not None]
-        if create_graph:
-            inputs = [t for t in (place, example.cells, *state.values()) if t is not None and t.requires_grad]
+        inputs = [t for t in (*example.differentiated, *state.values()) if t is not None and t.requires_grad]
+        if self.kind.create_graph and inputs:
             loss = torch.stack([t.nan_to_num().square().sum() + t.nan_to_num().sum() for t in values]).sum()
             values += torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
         return [t.detach().nan_to_num() for t in values]
@@ -338,8 +350,7 @@ def traced_program(
         def atoms(*arguments: Any) -> Any:
             return torch.func.functional_call(_Atoms(model), {f"model.{n}": t for n, t in state.items()}, arguments)
 
-        inputs = Inputs(*fields)
-        return tuple(derivatives(atoms, *inputs[:3], inputs.neighbors(given_constants), True))
+        return Inputs(*fields).results(atoms, given_constants)
 
     place = example.pos.detach().requires_grad_()
     try:
@@ -363,7 +374,7 @@ def condition_of(program: Any) -> str:
 
 def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
     """Return the tensors that a traced program takes."""
-    return [t for t in (*state.values(), *inputs[:-1], *itertools.chain(*inputs.graphs)) if t is not None]
+    return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
 
 
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
@@ -451,7 +462,9 @@ class CompiledPotential(Module):
         """Call the potential without compilation, for which torch.compile suffices."""
         return self.model(*args, **kwargs)
 
-    energy_forces_stress: Any = Potential.energy_forces_stress  # of this `prepare` and this `differentiated`
+    # Of this `prepare`, this `differentiated` and this `differentiated_along`.
+    energy_forces_stress: Any = Potential.energy_forces_stress
+    hessian_vector_product: Any = Potential.hessian_vector_product
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
         """Check the arguments of a call; see :meth:`Potential.prepare`."""
@@ -460,30 +473,54 @@ class CompiledPotential(Module):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Run the program of the kind of call, or the model where there is none for these sizes."""
-        if neighbors.graph.num_edges < 2:  # torch treats sizes 0 and 1 as constants
+        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        results = self._run(z, pos, cells, neighbors, None, create_graph)
+        if results is None:
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
-        if not (create_graph and pos.requires_grad):
-            pos = pos.detach().requires_grad_(create_graph)
-        if not create_graph and cells is not None:
-            cells = cells.detach()
+        energy, forces, stress, energies = results
+        if neighbors.num_structures == 1:
+            energy, stress = energy[:1], None if stress is None else stress[:1]
+        return EnergyForcesStress(energy, forces, stress, energies)
+
+    def differentiated_along(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
+    ) -> Tensor:
+        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        results = self._run(z, pos, cells, neighbors, vector, create_graph)
+        if results is None:
+            return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
+        product: Tensor = results[0]
+        return product
+
+    def _run(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        cells: Tensor | None,
+        neighbors: Neighbors,
+        vector: Tensor | None,
+        create_graph: bool,
+    ) -> Any:
+        """Run the program of the kind of call; return None where there is none for these sizes."""
+        if neighbors.graph.num_edges < 2:  # torch treats sizes 0 and 1 as constants
+            return None
+        if not create_graph:
+            pos, cells, vector = (None if t is None else t.detach() for t in (pos, cells, vector))  # type: ignore[assignment]
         # Torch compiles again for another class, such as Parameter.
-        pos = pos if type(pos) is Tensor else pos.view_as(pos)
-        inputs = Inputs.of(z, pos, cells, neighbors)
+        pos, vector = (t if t is None or type(t) is Tensor else t.view_as(t) for t in (pos, vector))  # type: ignore[assignment]
+        inputs = Inputs.of(z, pos, cells, neighbors, vector)
         facts = self._facts
         if facts is None or not facts.unchanged(self.model):
             facts = self._facts = self._shared(Facts(self.model))
         program = self._program(facts, inputs, neighbors, create_graph)
         if not program.takes(facts.state, inputs):
             _tell("ran without its program, because the model takes another branch,", inputs)
-            return self.model.differentiated(z, pos, cells, neighbors, create_graph)
+            return None
         before = program.compilations
-        energy, forces, stress, energies = program(facts.state, inputs)
+        results = program(facts.state, inputs)
         if program.compilations > before:
             _tell(f"recompiled its program ({program.compilations} compilations)", inputs)
-        if neighbors.num_structures == 1:
-            energy, stress = energy[:1], None if stress is None else stress[:1]
-        return EnergyForcesStress(energy, forces, stress, energies)
+        return results
 
     def _program(self, facts: Facts, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
         """Return the program of the kind of call and the facts of the model; make it if there is none."""
@@ -491,10 +528,9 @@ class CompiledPotential(Module):
             inputs.pos.dtype,
             inputs.pos.device,
             inputs.batch.dtype,
-            inputs.cells is not None,
             tuple(map(constants, graphs_of(neighbors))),
             create_graph,
-            inputs.cells is not None and inputs.cells.requires_grad,
+            tuple(None if t is None else t.requires_grad for t in inputs.differentiated),
             _surroundings(inputs.pos.device),
         )
         program = self._found(kind, facts)
@@ -534,7 +570,7 @@ class CompiledPotential(Module):
 
 def _tell(what: str, inputs: Inputs) -> None:
     edges = len(inputs.graphs[1][0]) - 1  # type: ignore[arg-type]
-    warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=5)
+    warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=6)
 
 
 @contextlib.contextmanager

@@ -260,9 +260,18 @@ class Potential(Module):
             expected = tuple(pos.shape)
             raise ValueError(f"{owner}: vector has shape {tuple(vector.shape)}; expected (num_atoms, 3) = {expected}")
         with torch.inference_mode(False), torch.enable_grad():
-            pos, forces = self._differentiable_forces(z, pos, batch, cell, pbc, neighbors, create_graph)
-            vector = vector.clone() if vector.is_inference() else vector
-            return _hessian_times(forces, pos, vector, create_graph=create_graph)
+            neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            z, pos, vector = (t.clone() if t.is_inference() else t for t in (z, pos, vector))
+            return self.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
+
+    def differentiated_along(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
+    ) -> Tensor:
+        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        if not (create_graph and pos.requires_grad):
+            pos = pos.detach().requires_grad_()
+        of_atoms = partial(outputs_of_atoms, self)
+        return times_hessian(of_atoms, z, pos, cells, neighbors, vector, create_graph)
 
     @uncompiled
     def hessian(
@@ -304,7 +313,10 @@ class Potential(Module):
         """
         count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
         with torch.inference_mode(False), torch.enable_grad():
-            pos, forces = self._differentiable_forces(z, pos, batch, cell, pbc, neighbors, False)
+            neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
+            pos = pos.detach().requires_grad_()
+            forces = self.differentiated(z, pos, cells, neighbors, create_graph=True).forces
             numbers = range(len(pos)) if atoms is None else [operator.index(atom) for atom in atoms]
             for number in numbers:
                 if not -len(pos) <= number < len(pos):
@@ -317,16 +329,6 @@ class Potential(Module):
                 directions[range(len(block)), block] = 1.0
                 hessian.append(_hessian_times(forces, pos, directions.reshape(-1, *pos.shape), batched=True))
             return torch.cat(hessian).reshape(len(numbers), 3, len(pos), 3)
-
-    def _differentiable_forces(
-        self, z: Tensor, pos: Tensor, batch: Any, cell: Any, pbc: Any, neighbors: Any, create_graph: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Return the positions, which require a gradient, and the forces, which can be differentiated in them."""
-        neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
-        z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-        if not (create_graph and pos.requires_grad):
-            pos = pos.detach().requires_grad_()
-        return pos, self.differentiated(z, pos, cells, neighbors, create_graph=True).forces
 
     def prepare(
         self,
@@ -424,6 +426,20 @@ def _hessian_times(
         forces, pos, -vector, True, create_graph, is_grads_batched=batched, materialize_grads=True
     )
     return product
+
+
+def times_hessian(
+    atoms_of_vectors: Any,
+    z: Tensor,
+    pos: Tensor,
+    cells: Tensor | None,
+    neighbors: Neighbors,
+    vector: Tensor,
+    create_graph: bool,
+) -> Tensor:
+    """Return the product of the Hessian of the energies with a vector; `pos` must require a gradient."""
+    forces = derivatives(atoms_of_vectors, z, pos, cells, neighbors, create_graph=True).forces
+    return _hessian_times(forces, pos, vector, create_graph=create_graph)
 
 
 def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
