@@ -218,11 +218,8 @@ def docstring(op: Operator) -> str:
         lines += _described("wrt", "str or iterable of str, optional", text)
     text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
     lines += _described("out", "array or mapping from field to array, optional", text)
-    of_numpy = "fortran for NumPy arrays"
-    if op.order == 3 and not spec.linear_when:
-        of_numpy = ("pyref", "fortran")[all(a.degree == 1 for a in spec.inputs)] + " for NumPy arrays"
-    elif op.order == 3:
-        of_numpy += ", or pyref where the result is not linear in each input"
+    fast = op.order < 3 or spec.own_third or all(a.degree == 1 for a in spec.inputs)
+    of_numpy = f"{'fortran' if fast else 'pyref'} for NumPy arrays"
     text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."
     lines += _described("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
