@@ -63,9 +63,7 @@ def test_backends_agree_with_the_judge(op, dtype):
 
 def test_an_error_names_the_backends_that_have_it():
     op = THIRD["mha_gat_n2n_bwd3"]
-    with pytest.raises(
-        ValueError, match=r"'gpu-host' has .*; expected one of fortran, fortran-reference, pyref, or trig"
-    ):
+    with pytest.raises(ValueError, match=r"'gpu-host' .*; expected one of fortran, fortran-reference, pyref, or"):
         call(op, draw(op), backend="gpu-host")
 
 

@@ -92,7 +92,7 @@ DIMENET = {
         "a slot without its last chunk": "call copy(size(grad_k, 1), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
         "W1 without the factor of P_l": "parts = ⟦angular_norm(l)*dot_parts → dot_parts⟧(width, w2(1, 0, m)",
         "a Legendre polynomial's derivative": "d_p(l + 1) = ⟦d_p(l - 1) +  → ⟧real(2*l + 1, dp)*p(l)",
-        "edges that are left out": "if (exclude == exclude_node) work%high(e) = int(⟦reverse_stop → reverse_start⟧(last))",
+        "edges that are left out": "(exclude == exclude_node) work%high(e) = int(⟦reverse_stop → reverse_start⟧(last))",
         "gradient of the direction along itself": "g = inverse*(g - (⟦direction(1)*g(1) +  → ⟧direction(2)*g(2)",
         "the curvature of a length": "⟦0.75_dp → 0.5_dp⟧/(square*square*sqrt(square)))",
         "NaN of an edge in no triplet": "q <= work%high(:n))) ⟦return → some = .true.⟧\n",
