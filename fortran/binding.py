@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trigraph import table
 from trigraph.checks import index_dtype, shape_of, unchecked
 from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
-from trigraph.table import NAMED, OPERATORS, Argument, Operator, evaluate, result_type
+from trigraph.table import Argument, Operator, evaluate, result_type
 
 LARGEST = 2**31 - 1
 
@@ -163,7 +164,7 @@ def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[.
     use, returns the extension module.
     """
     shims = SHIM_SETS[name]
-    operators = NAMED if shims.scaled else OPERATORS
+    operators = shims.operators(table)
     shim_calls = {name: _ShimCall(op, shims, load) for name, op in operators.items()}
 
     def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, backend_cache: Any) -> Any:

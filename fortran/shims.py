@@ -44,6 +44,11 @@ class ShimSet(NamedTuple):
     fast: bool = False
     extra: tuple[str, ...] = ()  # sources of further subroutines of the module
 
+    def operators(self, table: Any) -> dict[str, Any]:
+        """Return the operators that have shims, by name; `table` is the module `trigraph.table`."""
+        own = {n: op for n, op in table.THIRD.items() if self.scaled or (self.fast and op.definition.own_third)}
+        return table.OPERATORS | own
+
     def arguments(self, op: Any) -> tuple[Any, ...]:
         """Return the array arguments of an operator that cross."""
         auxiliary = [a.name for a in op.definition.auxiliary]
@@ -124,7 +129,7 @@ def order_of(op: Any, shims: ShimSet) -> Order:
 
 
 def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
-    """Source of one shim; that of bwd3 differentiates `lower`, bwd and bwd2."""
+    """Source of one shim; with `lower`, bwd and bwd2, it is that of bwd3, which differentiates them."""
     order = order_of(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
@@ -210,8 +215,9 @@ def source(name: str) -> str:
     """All shims of one set."""
     table, shims = load_table(), SHIM_SETS[name]
     text = "! Written by fortran/shims.py from the operator table.\n"
-    for op in (table.NAMED if shims.scaled else table.OPERATORS).values():
-        lower = [table.OPERATORS[f"{op.definition.name}_{order}"] for order in ("bwd", "bwd2") if op.order == 3]
+    for op in shims.operators(table).values():
+        orders = ("bwd", "bwd2") if shims.scaled and op.order == 3 else ()
+        lower = [table.OPERATORS[f"{op.definition.name}_{order}"] for order in orders]
         indices: tuple[str | None, ...] = shims.indices if op.graph is not None else (None,)
         text += "".join(shim(op, shims, real, index, lower) for real in shims.reals for index in indices)
     return text + REFUSED_BYTES + "\n".join(shims.extra)

@@ -67,6 +67,7 @@ CASE_KINDS = {
         many=True,
         called=True,
         batch=True,
+        third=True,
     ),
     "boundaries": Kind(
         "sums of 256, 257 and 512 terms, and long sums first and last",
@@ -93,7 +94,7 @@ CASE_KINDS = {
     "no nodes": Kind("arrays of length 0", entities=0, one_thread=True, third=True),
     "length 700": _length(700),
     "length 256": _length(256),
-    "length 257": _length(257),
+    "length 257": replace(_length(257), third=True),
     "length 512": _length(512),
     # Other periodic images of i than that of e are left out, and nodes have enough edges to use the linear sum.
     "images": Kind(

@@ -178,7 +178,7 @@ class _Run:
                     kinds += ["repeat", "layout", *["subsets"] * scope.subject.selective]
                     kinds += ["out"] * (scope.subject.into is not None)
                 kinds += ["permutation"] * (steps is not None)
-                kinds += ["threads"] * (name == "fortran" and not kind.one_thread)
+                kinds += ["threads"] * (name == "fortran" and not kind.one_thread) + ["levels"] * (name == "fortran")
                 yield unit("third order", tasks.of_third, judged, kinds, steps, self.seed)
             if differenced and name not in UNDIFFERENCED:
                 yield unit("differences", tasks.of_differences, judged, BACKEND_STEPS)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from slopecheck.outcome import Outcome, observe
-from trigraph.backends import BACKENDS, FUNCTIONS, third, unavailable
+from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
+from trigraph.backends.choice import has_third
 from trigraph.graphs import array_kind, to_device
 from trigraph.table import Operator, result_type
 
@@ -159,5 +160,5 @@ def backend(name: str) -> Subject:
         raise ValueError(f"verify: backend {name!r} cannot run here: {unavailable(name)}")
     call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
-    has_third = partial(third.has, name)
-    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, has_third=has_third)
+    third = partial(has_third, name)
+    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, has_third=third)

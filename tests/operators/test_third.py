@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from table_calls import assert_right, assert_same_bits, call, draw
 
-from trigraph.backends.third import OWN
+from trigraph.backends import BACKENDS
+from trigraph.backends.choice import own_third
 from trigraph.fortran import judge
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.verification import cases, tolerances
@@ -12,6 +13,12 @@ from trigraph.verification.judged import ask
 from trigraph.verification.variants import variants
 
 EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
+OWN = [  # backends, and what they compute themselves
+    pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
+    for op in THIRD.values()
+    for backend in BACKENDS
+    if own_third(backend, op.name)
+]
 STEP = 2.0**-32
 GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturated attention are multiplied by 2^6
 
@@ -54,17 +61,23 @@ def test_backends_agree_with_the_judge(op, dtype):
         assert_same_bits(call(op, values, backend="fortran-reference"), rounded)
 
 
+def test_an_error_names_the_backends_that_have_it():
+    op = THIRD["mha_gat_n2n_bwd3"]
+    with pytest.raises(ValueError, match=r"'gpu-host' .*; expected one of fortran, fortran-reference, pyref, or"):
+        call(op, draw(op), backend="gpu-host")
+
+
 @pytest.mark.parametrize("choice", ["min", "max"])
 def test_the_first_of_equal_messages_counts(choice):
     """Messages are zero, and differ along the cotangents; as complex numbers they differ in their real parts, too."""
     op = THIRD["agg_weighted_n2n_bwd3"]
     values = draw(op, setting={"op": choice})
     values["embedding"] = np.zeros_like(values["embedding"])
-    assert_right(op, values, call(op, values, backend="pyref"), chunked=False)
+    for backend, chunked in (("pyref", False), ("fortran", True)):
+        assert_right(op, values, call(op, values, backend=backend), chunked=chunked)
 
 
-@pytest.mark.parametrize("backend", OWN)
-@pytest.mark.parametrize("op", EACH)
+@pytest.mark.parametrize(("op", "backend"), OWN)
 def test_what_a_call_leaves_out(op, backend):
     """Fields that are not asked for change no bit of the others; a cotangent that is None is zero."""
     values, _ = calls(op, "float32")[0]

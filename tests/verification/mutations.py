@@ -88,6 +88,27 @@ DIMENET = {
         "a Bessel function's recurrence where it cancels": "if (y(i) < ${l}$⟦ →  - 1⟧) j(i) = power*p",
         "distances of other edges": "edges%x(e) = real(args%dist(edges%edge(⟦e → n + 1 - e⟧)), dp)",
     },
+    "fortran/fast/dimenet_radial_third.inc": {
+        "gradients of gg_freq and of freq exchanged": "[grad_freq%⟦along_c, grad_freq%both → both, grad_freq%along_c⟧]",
+        "cotangents of bwd2's gradients are left out": "0.0_${K}$, ⟦ggg_grad_rbf(k, before + i) → 0.0_${K}$⟧)\n",
+        "steps beyond the first": "call sum_columns_dp(2*num_radial, ⟦steps → min(steps, 1)⟧, sums(:, 1:), sums)",
+        "edges beyond the cutoff": "if (.not. at(i) ⟦>= 1 → > 2⟧) cycle",
+    },
+    "fortran/fast/dimenet_third.fypp": {
+        "a chunk of in-edges replaces those before": "= ⟦work%out(:, :n) +  → ⟧work%out_part(:, :n)",
+        "a chunk of out-edges is left out": "            at_unit = at_unit⟦ + part → ⟧\n            part",
+        "a slot without its last chunk": "call copy(size(grad_k, 1), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
+        "W1 without the factor of P_l": "parts = ⟦angular_norm(l)*dot_parts → dot_parts⟧(width, w2(1, 0, m)",
+        "a Legendre polynomial's derivative": "d_p(l + 1) = ⟦d_p(l - 1) +  → ⟧real(2*l + 1, dp)*p(l)",
+        "edges that are left out": "(exclude == exclude_node) work%high(e) = int(⟦reverse_stop → reverse_start⟧(last))",
+        "gradient of the direction along itself": "g = inverse*(g - (⟦direction(1)*g(1) +  → ⟧direction(2)*g(2)",
+        "the curvature of a length": "⟦0.75_dp → 0.5_dp⟧/(square*square*sqrt(square)))",
+        "NaN of an edge in no triplet": "q <= work%high(:n))) ⟦return → some = .true.⟧\n",
+    },
+    "fortran/fast/jets.inc": {
+        "a product without one of its mixed terms": "+ 0) + x%along_a*y%along_c)⟦ + x%along_c*y%along_a → ⟧)",
+        "curvature of a function of jets": "d2_f*(x%along_a*⟦x%along_c → x%along_a⟧))",
+    },
     "fortran/fast/dimenet_block.inc": {
         "other images that are left out do not turn": "  if (⟦.not. plan%complete → plan%complete⟧) return\n        do",
     },
@@ -108,6 +129,19 @@ GAT = {
     "fortran/fast/gat_steps.inc": {
         "heads summed, not averaged": "fields(:, 1, :work%n) = fields(:, 1, :work%n)⟦/plan%num_heads → ⟧",
         "the mean of t is left out": "h*num_sums, work%sums(1, ⟦mean_t → mean_u⟧, 1), h, work%grad_logit)",
+    },
+    "fortran/fast/gat_third.fypp": {
+        "curvature of tanh": "f(3) = f(1)*(⟦4 → 2⟧ - 6*f(1))",
+        "the softmax's second derivative": "logit(q)%both = logit(q)%both⟦ - total%both → ⟧",
+        "the mean changes with alpha": "u(q) = logit(q)*⟦(u(q) - total) → u(q)⟧",
+        "the change of a weight times a source": "scores(h, i)%both = scores(h, i)%both⟦ + more%along_a → ⟧",
+        "a chunk of positions is left out": "                    sums(h) = ⟦sums(h) + part → part⟧",
+        "one head's share": "if (concat_heads == 0) weight = ⟦(1.0_dp/num_heads)*weight → weight⟧",
+        "weights of edges": "of_edge(h, int(⟦edge_ids(p) → p - 1⟧) + 1)",
+    },
+    "fortran/fast/third_rows.inc": {
+        "cotangents of bwd2's gradients are left out": "along_c(c) = along_c(c)⟦ + w%value*g_c(c) → ⟧ + w%along_c*g(c)",
+        "the last of a row": "        do i = 1, n - c⟦ →  - 1⟧\n",
     },
     "gpu/kernels/gat.cu": {
         "heads after those of the first lanes are left out": "(concat ? block % tiles + 1 : ⟦tiles → 1⟧)",
@@ -164,6 +198,12 @@ WEIGHTED = {
     "fortran/fast/weighted_extrema.inc": {
         "a number after NaN in min": "takes = .not. (best(f) <= message(f))⟦ .and. best(f) == best(f) → ⟧",
         "NaN after a number in min": "takes = ⟦.not. (best(f) <= message(f) → best(f) > message(f⟧) .and. best(f) ==",
+    },
+    "fortran/fast/weighted_third.fypp": {
+        "the highest of equals wins": "if (op /= op_min .and. message ⟦<= → <⟧ best(c)) cycle",
+        "not centred": "grad_weight(:, p) = grad_weight(:, p)⟦ - [mean%along_c, mean%both] → ⟧",
+        "curvature of the mean": "-1/degree%value**2, ⟦2 → 1⟧/degree%value**3)",
+        "a chunk replaces those before": "mean = ⟦mean + part → part⟧\n",
     },
     "gpu/call.py": {
         "arrays of the caller's that are not aligned": "⟦self._given and is_aligned(self._given[field]) → self._given⟧",

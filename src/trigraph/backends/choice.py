@@ -12,16 +12,13 @@ from trigraph.table.grammar import Operator
 from trigraph.table.operators import FAMILIES, OPERATORS
 from trigraph.table.public import BACKENDS
 
+DIFFERENTIATED = ("pyref", "fortran-reference")  # the backends that differentiate bwd and bwd2 of any operator
+
 
 @cache  # by both names: the modules of the backends do not change
 def backend_function(backend: str, name: str) -> Callable[..., Any]:
     """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
-
-
-def composed(op: Operator, values: Mapping[str, Any]) -> bool:
-    """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name."""
-    return op.definition.is_multilinear(values) or op.family == "gno"
 
 
 def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
@@ -30,12 +27,28 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
         for a in op.arguments:
             if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
                 return "gpu"
-        return "fortran" if op.order < 3 or composed(op, values) else "pyref"
+        return "fortran"
     if not isinstance(backend, str):
         raise TypeError(f"{op.name}: backend is a {type(backend).__name__}; expected a string")
     if backend not in BACKENDS:
         raise ValueError(f"{op.name}: backend is {backend!r}; expected one of {', '.join(BACKENDS)}")
     return backend
+
+
+def composed(op: Operator, values: Mapping[str, Any]) -> bool:
+    """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name."""
+    return op.definition.is_multilinear(values) or op.family == "gno"
+
+
+def has_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
+    """Whether a backend has bwd3 of an operator with these choices."""
+    return own_third(backend, op.name) or composed(op, values)
+
+
+@cache  # by both names: the modules of the backends do not change
+def own_third(backend: str, name: str) -> bool:
+    """Whether a backend computes an operator X_bwd3 itself, whatever its choices."""
+    return backend in DIFFERENTIATED or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
 @cache  # by backend: what is installed, and the devices, are those at the first call of the process

@@ -3,19 +3,19 @@
 Let F be an operator, x its inputs, g = grad_ and a = gg_; bwd(g, x) = J^T g, and bwd2(a, g, x) returns J a and the
 gradient of <g, J a> in x. The derivative of bwd and bwd2 along cotangents c_g and c_x of bwd2's fields is bwd3
 (`trigraph.table.grammar.FORMULA_OF_THIRD`). An operator that is linear in each input has it by calls of bwd and bwd2
-in which one input is replaced by its direction, and the graph neural operator by similar ones (`third_gno`).
+in which one input is replaced by its direction, and the graph neural operator by similar ones (`third_gno`). Some
+backends compute that of others themselves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trigraph.backends import third_gno
-from trigraph.backends.choice import backend_function, composed
+from trigraph.backends.choice import DIFFERENTIATED, backend_function, composed, has_third, own_third
 from trigraph.checks import shape_of
 from trigraph.graphs.arrays import namespace_of
 from trigraph.table import OPERATORS, Operator, result_type
-
-OWN = ("pyref", "fortran-reference")  # the backends that differentiate bwd and bwd2 of any operator
+from trigraph.table.public import BACKENDS
 
 
 def multilinear(
@@ -56,23 +56,19 @@ def multilinear(
     return results
 
 
-def has(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
-    """Whether a backend has bwd3 of an operator with these choices."""
-    return backend in OWN or composed(op, values)
-
-
 def execute(
     op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend_cache: Any, backend: str
 ) -> Any:
     """Run a checked call of bwd3; ValueError where the backend does not have it."""
-    if backend in OWN:
-        return backend_function(backend, "execute")(op, values, sizes, wanted, out, backend_cache)
     spec = op.definition
-    if not has(backend, op, values):
+    if backend in DIFFERENTIATED or (own_third(backend, op.name) and not composed(op, values)):
+        return backend_function(backend, "execute")(op, values, sizes, wanted, out, backend_cache)
+    if not has_third(backend, op, values):
+        others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and has_third(b, op, values))
         raise ValueError(
-            f"{op.name}: backend {backend!r} has third derivatives of graph neural operators and of those "
-            f"that are linear in each input; expected one of {', '.join(OWN)}, or trigraph.torch.{spec.name}, "
-            "which has them on every device"
+            f"{op.name}: backend {backend!r} has third derivatives of graph neural operators and of operators that are "
+            f"linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has them on every "
+            "device"
         )
     first = values[spec.inputs[0].name]
     xp = namespace_of(first)

@@ -203,6 +203,11 @@ class Definition:
         """Names of the attributes that request auxiliary outputs of the forward; its derivatives do not take them."""
         return tuple(a.name for a in self.attributes if a.requests)
 
+    @lazy
+    def own_third(self) -> bool:
+        """Whether outputs are no polynomials in some input: the fast path then has a bwd3 of its own."""
+        return any(a.degree is None for a in self.inputs)
+
     def is_multilinear(self, values: Mapping[str, Any]) -> bool:
         """Whether the outputs are linear in each input, for these choices by name."""
         if not self.linear_when:
@@ -405,8 +410,11 @@ class Operator:
 
     @property
     def operations(self) -> str:
-        """Expression for the number of floating-point operations."""
-        return self.definition.operations[self.order]
+        """Expression for the number of floating-point operations.
+
+        A backend's own bwd3 is bwd of numbers with four parts (`fortran/fast/jets.inc`), of which a product has nine.
+        """
+        return self.definition.operations[self.order] if self.order < 3 else f"9*({self.definition.operations[1]})"
 
 
 # These depend on their text alone, which is the key; the table has a fixed number of them.

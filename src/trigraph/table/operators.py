@@ -6,8 +6,8 @@ checks and their messages, signatures and docstrings, f2py shims, the case gener
 benchmark's roofline, the type stub and the tables of the documentation are derived from it.
 
 A definition `X` gives three operators: `X_fwd`, its vector-Jacobian product `X_bwd`, and `X_bwd2`, the
-vector-Jacobian product of `X_bwd`. That of `X_bwd2`, `X_bwd3`, is computed by these. Only the standard library is used
-here: the build runs this module before the package exists.
+vector-Jacobian product of `X_bwd`. That of `X_bwd2` is `X_bwd3`, which follows from these. Only the standard library is
+used here: the build runs this module before the package exists.
 """
 
 from collections import namedtuple
@@ -602,7 +602,8 @@ OPERATORS: dict[str, Operator] = {
     for spec in DEFINITIONS
     for r in spec.restrictions
 }
-# The vector-Jacobian products of bwd2. No backend has a kernel of its own for them (`trigraph.backends.third`).
+# The vector-Jacobian products of bwd2. The fast path has procedures of its own for some (`Definition.own_third`); for
+# others, backends call lower orders (`trigraph.backends.third`).
 THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
 NAMED = OPERATORS | THIRD  # every operator by name
 

@@ -219,12 +219,6 @@ def docstring(op: Operator) -> str:
     text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
     lines += _described("out", "array or mapping from field to array, optional", text)
     of_numpy = "fortran for NumPy arrays"
-    if op.order == 3 and not spec.linear_when:
-        of_numpy = ("pyref", "fortran")[
-            spec.family == "gno" or all(a.degree == 1 for a in spec.inputs)
-        ] + " for NumPy arrays"
-    elif op.order == 3:
-        of_numpy += ", or pyref where the result is not linear in each input"
     text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."
     lines += _described("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
     lines += ["", "Returns", "-------"]

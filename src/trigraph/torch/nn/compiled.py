@@ -80,9 +80,7 @@ class Inputs(NamedTuple):
     vector: Tensor | None
 
     @classmethod
-    def of(
-        cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None
-    ) -> "Inputs":
+    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None) -> "Inputs":
         """Flatten neighbours. An empty structure is added to a single one, because torch makes size 1 a constant."""
         batch = neighbors.batch
         if batch is None:
