@@ -76,26 +76,33 @@ def test_one_program_serves_all_sizes(periodic):
     assert compiled.compilations == 1
 
 
-def test_forces_train():
-    """Gradients of a loss of forces equal eager mode's, also after an optimizer step."""
+@pytest.mark.parametrize("curvature", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_losses_train(curvature):
+    """Gradients of a loss of forces, or of products with the Hessian, equal those of eager mode after each step."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=1e-3)
     for seed, sizes in enumerate([(5, 6), (8,), (3, 4, 7)]):
         z, pos, batch = structures(sizes, seed)
+        vector = torch.tensor(np.random.default_rng(seed).standard_normal(pos.shape), requires_grad=seed == 1)
         pos.requires_grad_(seed == 1)
         gradients = []
         for one in (model, compiled):
-            results = one.energy_forces_stress(z, pos, batch, create_graph=True)
-            loss = results.forces.square().sum() + results.energy.sum()
-            inputs = [*model.parameters(), *([pos] if seed == 1 else [])]
-            gradients.append(torch.autograd.grad(loss, inputs))
+            if curvature:
+                product = one.hessian_vector_product(z, pos, vector, batch, create_graph=True)
+                close(one.hessian_vector_product(z, pos, vector, batch), product)
+                loss = product.square().sum()
+            else:
+                results = one.energy_forces_stress(z, pos, batch, create_graph=True)
+                loss = results.forces.square().sum() + results.energy.sum()
+            inputs = [*model.parameters(), *([pos] + [vector] * curvature) * (seed == 1)]
+            gradients.append([loss, *torch.autograd.grad(loss, inputs, materialize_grads=True)])
         for got, expected in zip(*reversed(gradients), strict=True):
             close(got, expected, 10)
-        for p, gradient in zip(model.parameters(), gradients[1], strict=False):
+        for p, gradient in zip(model.parameters(), gradients[1][1:], strict=False):
             p.grad = gradient
         optimizer.step()
-    assert compiled.compilations == 1
+    assert compiled.compilations == 2 + curvature  # the positions of one batch require a gradient
 
 
 class Springs(Potential):
@@ -122,6 +129,10 @@ def test_a_potential_of_ones_own():
         assert results.forces.tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
         (gradient,) = torch.autograd.grad(results.forces[1, 0], model.stiffness)
         assert gradient.item() == 1.0
+        product = one.hessian_vector_product(z, pos, torch.eye(2, 3).double(), create_graph=True)
+        assert product.tolist() == [[2.0, 1.0, 0.0], [-2.0, -1.0, 0.0]]
+        (gradient,) = torch.autograd.grad(product[1, 0], model.stiffness)
+        assert gradient.item() == -1.0
     assert compiled(z, pos).tolist() == [1.0]
     with raising("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())

@@ -67,8 +67,8 @@ def execute(
         others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and has_third(b, op, values))
         raise ValueError(
             f"{op.name}: backend {backend!r} has third derivatives of graph neural operators and of operators that are "
-            f"linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has them on every "
-            "device"
+            f"linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has them on "
+            "every device"
         )
     first = values[spec.inputs[0].name]
     xp = namespace_of(first)

@@ -208,10 +208,15 @@ class Definition:
         """Whether outputs are no polynomials in some input: the fast path then has a bwd3 of its own."""
         return any(a.degree is None for a in self.inputs)
 
+    @lazy
+    def always_multilinear(self) -> bool:
+        """Whether the outputs are linear in each input, for all choices."""
+        return not self.linear_when and all(a.degree == 1 for a in self.inputs)
+
     def is_multilinear(self, values: Mapping[str, Any]) -> bool:
         """Whether the outputs are linear in each input, for these choices by name."""
         if not self.linear_when:
-            return all(a.degree == 1 for a in self.inputs)
+            return self.always_multilinear
         chosen = {a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in names_in(self.linear_when)}
         places = {
             n: choices.index(v) if isinstance(v, str) and v in choices else -1 for n, (choices, v) in chosen.items()

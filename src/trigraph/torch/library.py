@@ -3,7 +3,8 @@
 The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend,
 and for derivatives the names of the requested fields. It returns a tensor for each field, without elements if the field
 is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2 that of X_bwd; forward mode uses the
-same three.
+same three. X_bwd3, the derivative of X_bwd2 for operators that are not linear in each input, has none itself: where a
+further one may follow, torch differentiates their plain forms.
 """
 
 import inspect
@@ -16,9 +17,10 @@ import torch
 from torch.autograd import forward_ad
 
 from trigraph.backends import BACKENDS, choose_backend, execute, raise_named
+from trigraph.backends.choice import has_third
 from trigraph.backends.third import multilinear
 from trigraph.checks import bind_sizes, check_call, choice_number, layout
-from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
+from trigraph.table import GRAPH_PARTS, NAMED, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
@@ -42,6 +44,7 @@ class TorchOperator:
         self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
+        self.fields = frozenset(f.name for f in op.fields)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -376,10 +379,16 @@ class _Derivative:
         """Return a function from names of bwd2's arguments to their gradients, given cotangents of its fields.
 
         A multilinear operator has them by calls of its operators (`trigraph.backends.third.multilinear`), which
-        differentiate to any order in this way. Other operators use their plain forms.
+        differentiate to any order in this way. Other operators use their plain forms, or X_bwd3 if the backend has it
+        and nothing is recorded.
         """
         if not self.spec.is_multilinear(keywords):
-            return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
+            bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
+            backend = keywords["backend"] or ("gpu" if values[self.inputs[0]].is_cuda else "fortran")
+            if torch.is_grad_enabled() or not has_third(backend, bwd3.op, keywords):
+                return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
+            along = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
+            return lambda wanted: self.call(bwd3, along, keywords, [n for n in wanted if n in bwd3.fields])
         names = [n for n in self.inputs if values[n] is not None]
 
         def call(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
@@ -509,16 +518,19 @@ def _register(op: TorchOperator) -> TorchOperator:
     for key in ("CPU", "CUDA"):
         LIBRARY.impl(op.op.name, lambda *args: op.kernel(*args), key)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
+    for each in (name, f"trigraph::call_{op.op.name}"):
+        torch.library.register_vmap(each, _vmap(op), lib=LIBRARY)
 
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         return derivative.backward(ctx, cotangents, ctx.needs_input_grad)
 
-    torch.library.register_autograd(name, backward, setup_context=derivative.save, lib=LIBRARY)
-    for each in (name, f"trigraph::call_{op.op.name}"):
-        torch.library.register_vmap(each, _vmap(op), lib=LIBRARY)
+    if op.op.order < 3:
+        torch.library.register_autograd(name, backward, setup_context=derivative.save, lib=LIBRARY)
     return op
 
 
 OPERATORS_OF_TORCH: dict[str, TorchOperator] = {
-    name: _register(TorchOperator(op)) for name, op in OPERATORS.items() if op.restriction is None
+    name: _register(TorchOperator(op))
+    for name, op in NAMED.items()
+    if op.restriction is None and (op.order < 3 or not op.definition.always_multilinear)
 }

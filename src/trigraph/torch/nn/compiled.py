@@ -391,12 +391,13 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 
 
 class CompiledPotential(Module):
-    """A potential with compiled programs for energies, forces and stresses, made by :func:`compile_potential`.
+    """A potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
 
     A program takes structures of any size, and the parameters and buffers that the model has in each call. The first
-    call of `energy_forces_stress` compiles one, as does the first with another dtype, device, mode (`train` or `eval`),
-    presence of cells, `create_graph`, or setting of torch (autocast, default dtype and device, deterministic
-    algorithms, precision of products). So does the first after a change of what the program was made of: modes, hooks,
+    call of `energy_forces_stress` or `hessian_vector_product` compiles one, as does the first with another dtype,
+    device, mode (`train` or `eval`), presence of cells, `create_graph`, whether positions, cells or vector require a
+    gradient, or setting of torch (autocast, default dtype and device, deterministic algorithms, precision of products).
+    So does the first after a change of what the program was made of: modes, hooks,
     attributes, methods and parameters of all modules, but not global variables that a model reads. The last 32
     programs are kept; copies and pickles have none at first.
 
@@ -587,7 +588,7 @@ def _reported(name: str, changed: str | None) -> Iterator[None]:
 
 
 def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
-    """Compile the energies, forces and stresses of a potential to one program, for structures of any size.
+    """Compile energies, forces, stresses and products with the Hessian of a potential, for structures of any size.
 
     The first call compiles, which may take minutes; torch caches the result on disk. Beginning and end are told to the
     log ``trigraph`` (level INFO), or else to standard error if it is a terminal. With ``create_graph=True``, a compiled
