@@ -10,6 +10,7 @@ from ase.build import add_adsorbate, bulk, fcc111, molecule
 from table_calls import raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
 
 
 def ethanol_crystal():
@@ -139,6 +140,29 @@ def test_atoms_far_away_without_a_cell(away, backend):
     np.testing.assert_array_equal(edges.vec, positions[src] - positions[dst])
     assert not edges.offset.any()
     assert not edges.shifts.any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("away", [0.0, 1e3, 1e20, 1e37])
+def test_molecules_in_one_search(away, dtype, backend):
+    """Those that overlap have no pairs with each other; far atoms take the digits of no other molecule."""
+    rng = np.random.default_rng(5)
+    of_atom = rng.integers(12, size=90)
+    of_atom[of_atom == 3] = 4  # an empty one
+    positions = rng.uniform(0, 4, (90, 3)).astype(dtype)
+    positions[::9] += dtype(away)
+    positions[of_atom == 7] -= dtype(away)
+    found = neighbors_of_molecules(positions, 2.0, of_atom)
+    alone = []
+    for molecule_of in range(12):
+        atoms = np.flatnonzero(of_atom == molecule_of)
+        src, dst, shifts, offset = neighbors(positions[atoms], 2.0, None, False)
+        alone.append((atoms[src], atoms[dst], shifts, offset))
+    columns = [np.concatenate(parts) for parts in zip(*alone, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    assert len(order) > 100
+    for one, other in zip(found, columns, strict=True):
+        np.testing.assert_array_equal(one, other[order], strict=True)
 
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])

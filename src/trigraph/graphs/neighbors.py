@@ -39,6 +39,19 @@ def neighbors(
     return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
 
 
+def neighbors_of_molecules(
+    positions: np.ndarray, cutoff: Any, of_atom: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the results of `neighbors` for many structures without cells, in one search; `of_atom` tells them apart.
+
+    Errors do not tell of which structure they are.
+    """
+    _check_matrix("positions", positions, "(num_nodes, 3)")
+    box, pbc = np.zeros((3, 3)), np.zeros(3, bool)
+    src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, 0, of_atom)
+    return src, dst, shifts, np.zeros(shifts.shape, positions.dtype)
+
+
 def _check_pbc(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
@@ -86,17 +99,27 @@ def most_cells_of(dtype: np.dtype) -> int:
 
 
 def _pairs(
-    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
+    positions: np.ndarray,
+    cutoff: float,
+    cell: np.ndarray,
+    pbc: np.ndarray,
+    most_cells: int,
+    of_atom: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return source, destination and shifts of every pair closer than the cutoff, sorted by all of these."""
+    """Return source, destination and shifts of every pair closer than the cutoff, sorted by all of these.
+
+    Without periodic directions `of_atom` may tell structures apart, between which there are no pairs.
+    """
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-    box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells)
+    box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
     # Search a little further and select here, by distances that are bitwise equal for an edge and its reverse.
     reach = _reach(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
+    if of_atom is not None:  # whose places are lost among the digits of atoms far away
+        inside &= of_atom[i] == of_atom[j]
     i, j, shifts = i[inside], j[inside], shifts[inside]
     order = np.lexsort((shifts[:, 2], shifts[:, 1], shifts[:, 0], i, j))
     return j[order], i[order], shifts[order]
@@ -108,7 +131,12 @@ def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
 
 
 def _search_box(
-    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
+    positions: np.ndarray,
+    cutoff: float,
+    cell: np.ndarray,
+    pbc: np.ndarray,
+    most_cells: int,
+    of_atom: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a cell that holds all atoms, the atoms moved into it, and by how many cells each was moved back.
 
@@ -125,7 +153,7 @@ def _search_box(
     origin, place = np.trunc(at), np.zeros_like(at)
     crossed = np.where(pbc, origin, 0.0).astype(np.int64)
     for k in np.flatnonzero(~pbc):
-        origin[:, k], place[:, k] = _groups(at[:, k], cutoff)
+        origin[:, k], place[:, k] = _groups(at[:, k], cutoff, of_atom if k == 0 else None)
     width = np.where(pbc, 1.0, (at - origin + place).max(axis=0) + cutoff)
     return width[:, None] * box, positions - (origin - place) @ box, crossed
 
@@ -161,14 +189,17 @@ def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
     return reach * cutoff
 
 
-def _groups(at: np.ndarray, cutoff: float) -> tuple[np.ndarray, np.ndarray]:
+def _groups(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest coordinate of each one's group, and its new value, so that little space stays empty.
 
-    Gaps within a group are at most two cutoffs wide. Gaps between groups are two cutoffs wide afterwards.
+    Gaps within a group are at most two cutoffs wide. Gaps between groups are two cutoffs wide afterwards. A group has
+    atoms of one structure only, if `of_atom` tells these apart.
     """
-    order = np.argsort(at, kind="stable")
+    order = np.argsort(at, kind="stable") if of_atom is None else np.lexsort((at, of_atom))
     ascending = at[order]
     begins = np.append(True, np.diff(ascending) > 2 * cutoff)
+    if of_atom is not None:
+        begins[1:] |= np.diff(of_atom[order]) != 0
     lowest, highest = ascending[begins], ascending[np.append(begins[1:], True)]
     places = cutoff + np.append(0.0, np.cumsum(highest - lowest + 2 * cutoff)[:-1])
     group = np.empty_like(order)

@@ -1,5 +1,6 @@
 """Atomic structures: neighbours, the vectors between them, and sums over them."""
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from trigraph.graphs import CSC, check_memory, shown
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.neighbors import neighbors
+from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
@@ -334,6 +335,9 @@ def _on_host(
 ) -> list[Tensor]:
     """Return source, destination, shifts and offset of every pair, sorted by the first three."""
     boxes = None if cells is None else _array(cells)
+    if boxes is None and not flags.any() and not alone:
+        with contextlib.suppress(ValueError):  # raised again below, where the structure is known
+            return [torch.from_numpy(array) for array in neighbors_of_molecules(positions, cutoff, of_atom)]
     # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
     structures, starts = np.unique(of_atom[by_structure], return_index=True)
