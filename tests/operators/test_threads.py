@@ -210,6 +210,31 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
     assert printed(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
 
 
+def test_a_call_with_one_thread_leaves_the_team():
+    """A thread that the next call with two would start is refused its stack, as is one of a larger team."""
+    script = """
+        import resource
+        import numpy as np
+        import trigraph
+
+        def run(threads):
+            trigraph.set_num_threads(threads)
+            try:
+                trigraph.basis_embedding_radial_fwd(np.ones((50, 8)), np.ones((16, 8)))
+            except MemoryError:
+                return "refused"
+            return "ran"
+
+        print(run(2), run(1))
+        with open("/proc/self/statm") as file:
+            size = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + 2**21, resource.RLIM_INFINITY))
+        print(run(2), run(1), run(3))
+    """
+    ran = printed(script, GLIBC_TUNABLES="glibc.pthread.stack_cache_size=0", OPENBLAS_NUM_THREADS="1")
+    assert ran == ["ran", "ran", "ran", "ran", "refused"]
+
+
 def test_an_upper_bound():
     """set_num_threads refuses numbers above a limit, since OpenMP ends the process if it cannot start its threads."""
     from trigraph.fortran.threads import MOST
