@@ -43,7 +43,7 @@ GRAPHS = {"H2O": (3, 6), "random": (20, 40), "C6H6": (12, 132), "silicon": (64, 
 
 
 @cache
-def _dimenet(form: str, dtype: str, **widths: int) -> Any:
+def dimenet(form: str, dtype: str, **widths: int) -> Any:
     """Return the model; sympy takes some ten seconds for PyTorch Geometric's."""
     import torch
 
@@ -84,7 +84,7 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     return out
 
 
-def _pyg_module(model: Any) -> Any:
+def pyg_module(model: Any) -> Any:
     """Return `pyg_dimenet` of a model as a module, for `torch.func.functional_call`."""
     import torch
 
@@ -99,7 +99,7 @@ def _pyg_module(model: Any) -> Any:
     return Pyg()
 
 
-def _atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
+def atoms_of(structure: str, sizes: Mapping[str, int]) -> list[Any]:
     """Return silicon, copper, a molecule, a slab of beryllium and magnesium, or so many molecules of the G2 set."""
     from ase.build import bulk, hcp0001, molecule
     from ase.collections import g2
@@ -134,21 +134,21 @@ def _energy_forces(
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
     device = torch.get_default_device()
     with torch.device("cpu"):
-        model = copy.deepcopy(_dimenet(form.removesuffix("-compiled"), dtype, **widths)).to(device)
+        model = copy.deepcopy(dimenet(form.removesuffix("-compiled"), dtype, **widths)).to(device)
         z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
         pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
         batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
         periodic = structures[0].pbc.any()
         cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
         pbc = [atoms.pbc.tolist() for atoms in structures]
-        neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+        neighbors = dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
         edge_index = torch.tensor(np.stack([neighbors.graph.src, neighbors.graph.dst])).to(device)
         idx_ji, idx_kj = (torch.tensor(t).to(device) for t in neighbors.graph.triplets("edge"))
         offset = neighbors.vectors(torch.zeros_like(pos), cell).to(device)
     z, pos, batch = (t.to(device) for t in (z, pos, batch))
     cell = None if cell is None else cell.to(device)
     if device.type != "cpu":
-        neighbors = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+        neighbors = dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
     if form.startswith("trigraph"):
         potential = compile_potential(model) if form.endswith("-compiled") else model
         if curvature:
@@ -158,7 +158,7 @@ def _energy_forces(
         return model, lambda create_graph: potential.energy_forces_stress(
             z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph
         )[:2]
-    module, names = _pyg_module(model), [name for name, _ in model.named_parameters()]
+    module, names = pyg_module(model), [name for name, _ in model.named_parameters()]
     pos.requires_grad_()
 
     def peer(parameters: Sequence[Any], pos: Any, create_graph: bool = True) -> tuple[Any, Any]:
@@ -186,7 +186,7 @@ def _energy_forces(
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
-    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes))
+    model, compute = _energy_forces(sizes, dtype, form, atoms_of(structure, sizes))
     model.requires_grad_(structure in ("slab", "molecules"))
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
@@ -199,8 +199,8 @@ def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
     from trigraph.ase import Calculator
 
-    model = copy.deepcopy(_dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
-    (crystal,) = _atoms("copper", sizes)
+    model = copy.deepcopy(dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
+    (crystal,) = atoms_of("copper", sizes)
     calculator = Calculator(model, skin=0.5 * (form == "skin"), compile=form == "compiled")
     momenta = np.random.default_rng(0).normal(size=(len(crystal), 3)) * np.sqrt(crystal.get_masses()[:, None] * 0.025)
 
@@ -226,7 +226,7 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: s
     """Loss of energy and forces, and its gradients in all parameters."""
     import torch
 
-    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes))
+    model, compute = _energy_forces(sizes, dtype, form, atoms_of(structure, sizes))
     shape = compute(False)[1].shape
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
@@ -241,7 +241,7 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
     """Squared error of the Hessian times one random vector, and its gradients in all parameters."""
     import torch
 
-    structures = [atoms.copy() for atoms in _atoms(structure, sizes)]
+    structures = [atoms.copy() for atoms in atoms_of(structure, sizes)]
     for atoms in structures:  # PyTorch Geometric's angles have no third derivatives where three atoms are in a line
         atoms.rattle(0.05, seed=1)
     model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
@@ -289,7 +289,7 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def _small_graph(structure: str) -> CSC:
-    (atoms,) = _atoms(structure, {})
+    (atoms,) = atoms_of(structure, {})
     graph = EdgeGraph.from_ase(atoms, CUTOFF).graph
     return CSC.from_coo(graph.src, graph.dst, len(atoms), len(atoms))
 

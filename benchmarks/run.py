@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trigraph import table
-from trigraph.benchmarks import models
+from trigraph.benchmarks import batches, models
 from trigraph.benchmarks.measure import Measurement, alternate
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.worker import Job
@@ -19,7 +19,7 @@ from trigraph.benchmarks.workloads import Step, Workload
 from trigraph.table import OPERATORS
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
-PROGRAMS = models.PROGRAMS
+PROGRAMS = (*models.PROGRAMS, *batches.PROGRAMS)
 DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
 ATTEMPTS = 3

@@ -22,14 +22,15 @@ TINY = {
     "ny": 3,
     **models.SMALL_BATCH,
     **WIDTHS,
+    "batches": 4,
     "cells": 2,
     "num_spherical": 2,
     "num_radial": 2,
     "num_nodes": 20,
     "num_edges": 90,
 }
-PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
-SMALL = next(p for p in models.PROGRAMS if "random" in p.summary)
+PROGRAMS = {f"{p.name}: {p.summary}": p for p in run.PROGRAMS}
+SMALL = next(p for p in run.PROGRAMS if "random" in p.summary)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
 
@@ -82,7 +83,7 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
     indices = (dst, src, dst[ji], src[ji], src[kj], kj, ji)
     monkeypatch.setattr(dimenet, "radius_graph", lambda *args, **kwargs: edge_index)
     monkeypatch.setattr(dimenet, "triplets", lambda *args, **kwargs: indices)
-    model = models._dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
+    model = models.dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
     with torch.no_grad():
         own = model(z, pos)
         ours = models.pyg_dimenet(model, z, pos[src] - pos[dst], edge_index, ji, kj).sum(dim=0)
@@ -92,7 +93,7 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
 
 def test_slab_has_the_size_that_is_stated():
     pytest.importorskip("ase")
-    graph = EdgeGraph.from_ase(models._atoms("slab", models.SLAB)[0], models.CUTOFF).graph
+    graph = EdgeGraph.from_ase(models.atoms_of("slab", models.SLAB)[0], models.CUTOFF).graph
     assert graph.num_nodes == 96
     assert 45 < graph.num_edges / graph.num_nodes < 55
     assert graph.num_triplets("edge") == models.TRIPLETS
