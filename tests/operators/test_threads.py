@@ -321,14 +321,29 @@ def of_any_size(op, seed):
     return values
 
 
-@pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reason="the processor lacks a level")
+def assert_equal_on_levels(op, values):
+    results = []
+    for level in levels.EQUAL_BITS:
+        trigraph.set_cpu_level(level)
+        results.append(call(op, values))
+    assert_same_bits(*results)
+
+
+BOTH_LEVELS = pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reason="the processor lacks a level")
+
+
+@BOTH_LEVELS
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_equal_bits_on_v3_and_v4(definition):
     """For more sizes than `trigraph verify` has."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
-            values, results = of_any_size(op, seed), []
-            for level in levels.EQUAL_BITS:
-                trigraph.set_cpu_level(level)
-                results.append(call(op, values))
-            assert_same_bits(*results)
+            assert_equal_on_levels(op, of_any_size(op, seed))
+
+
+@BOTH_LEVELS
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("heads", "width"), [(4, 16), (2, 32), (1, 64), (8, 8), (4, 8)])
+def test_equal_bits_of_heads_that_are_added_up_together(heads, width, dtype):
+    for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
+        assert_equal_on_levels(op, draw(op, dtype, num_heads=heads, dim_head=width))
