@@ -175,9 +175,8 @@ Values in arrays are not checked, and `status` is then 0: what raises in Python 
 These are the procedures of the fast path. The reference takes the same without `num_threads`, the arrays of the graph
 that are marked with a star, and what fwd returned and a derivative may be given back (marked with two); arrays of the
 graph marked with three stars are taken by the reference alone. Marks are no part of the names. Where a name or a shape
-is another in the reference, it follows. Third derivatives (`X_bwd3`) are the fast path's alone; of an operator that is
-linear in each input they are calls of `X_bwd` and `X_bwd2` with directions in place of inputs. `i64` is that of
-`trigraph_kinds`.
+is another in the reference, it follows. Third derivatives (`X_bwd3`) are the fast path's alone; those of the other
+operators are sums of calls of `X_bwd` and `X_bwd2` with other arguments. `i64` is that of `trigraph_kinds`.
 
 Sizes and indices are trusted: 1-based offsets, for instance, give wrong numbers with status 0. `status` is 0, or not 0
 where memory for work space was refused; the C functions return it, or {refused} where a size is negative or num_threads
