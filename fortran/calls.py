@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trigraph import table
 from trigraph.fortran.operators import fortran_of
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_of, wrapped
-from trigraph.table import OPERATORS, Attribute, Operator
+from trigraph.table import Attribute, Operator
 from trigraph.table.public import summary
 
+EXPORTED: dict[str, Operator] = SHIM_SETS["fast"].operators(table)
 TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # of trigraph_graphs
 HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
 !!
@@ -48,6 +50,11 @@ class Dummy(NamedTuple):
         contiguous, optional = ", contiguous" * bool(array), ", optional" * self.optional
         target = ", target" * (self.optional and bool(array or self.kind.startswith("type")))
         return f"{self.kind}, intent({self.intent}){contiguous}{target}{optional} :: {self.name}{array}"
+
+
+def _input(name: str) -> str:
+    """Return the input that a cotangent or a derivative has the shape of, or the name."""
+    return re.sub("^(out_)?(gg_|ggg_)?", "", name)
 
 
 def _formula(dim: str) -> str:
@@ -164,7 +171,7 @@ class _Procedure:
                 above = "" if symbol.maximum is None else f" .or. {own} > {symbol.maximum}"
                 yield from self.refuse(blamed, f"{own} < {symbol.minimum}{above}")
         for d in (d for d in self.dummies if d.shape):
-            base = d.name.removeprefix("gg_").removeprefix("out_")
+            base = _input(d.name)
             absent = (
                 f"has_{base} == 0 .or. " if d.optional and base != d.name and base in op.definition.optional else ""
             )
@@ -178,9 +185,9 @@ class _Procedure:
             return
         yield "spare_size = 1"
         for d in self.pointers:
-            if d.name.startswith("gg_"):
+            if d.name.startswith(("gg_", "ggg_")):
                 size = "*".join(f"int({self.value(s)}, i64)" for s in d.shape)
-                base = d.name.removeprefix("gg_")
+                base = _input(d.name)
                 size += f"*has_{base}" if base in self.op.definition.optional else ""
                 yield f"if (.not. present({d.name})) spare_size = max(spare_size, {size})"
         yield from (
@@ -264,7 +271,7 @@ def _folded(line: str) -> str:
 
 def module(family: str) -> str:
     """Return the source of a family's module."""
-    ops = [op for op in OPERATORS.values() if op.family == family]
+    ops = [op for op in EXPORTED.values() if op.family == family]
     types = {f", {TYPES[op.graph.type_name]}_{index}": None for op in ops if op.graph for index in INDICES}
     text, body = HEAD.format(family=family, types="".join(types)), ""
     for op in ops:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from trigraph import __version__
 from trigraph.fortran import calls
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
-from trigraph.table import DEFINITIONS, FAMILIES, OPERATORS, SYMBOLS, Attribute, Operator
+from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Attribute, Operator
 from trigraph.table.public import summary
 
 SOURCES = Path(__file__).parent
@@ -162,10 +162,10 @@ values of a component that a program changes by hand are not checked again.
 ## Arguments of `trigraph_FAMILY_calls`
 
 Arrays have the shapes of Python's in reverse. Arguments below `status` are optional, and best given by keyword. A
-derivative that is absent is not computed, and an absent cotangent `gg_...` is zero. `status` is 0; -k where argument k
-of the list, in which `status` counts too, has a wrong shape, choice or number, or is a graph that was not made; or
-positive where memory was refused. Outputs are then unchanged. Where the lists say "None", they mean that an argument is
-absent.
+derivative that is absent is not computed, and an absent cotangent `gg_...` or `ggg_...` is zero. `status` is 0; -k
+where argument k of the list, in which `status` counts too, has a wrong shape, choice or number, or is a graph that was
+not made; or positive where memory was refused. Outputs are then unchanged. Where the lists say "None", they mean that
+an argument is absent.
 
 Values in arrays are not checked, and `status` is then 0: what raises in Python gives NaN here, or a gradient of zero.
 {choices}
@@ -175,16 +175,17 @@ Values in arrays are not checked, and `status` is then 0: what raises in Python 
 These are the procedures of the fast path. The reference takes the same without `num_threads`, the arrays of the graph
 that are marked with a star, and what fwd returned and a derivative may be given back (marked with two); arrays of the
 graph marked with three stars are taken by the reference alone. Marks are no part of the names. Where a name or a shape
-is another in the reference, it follows. `i64` is that of `trigraph_kinds`.
+is another in the reference, it follows. Third derivatives (`X_bwd3`) are the fast path's alone; those of the other
+operators are sums of calls of `X_bwd` and `X_bwd2` with other arguments. `i64` is that of `trigraph_kinds`.
 
 Sizes and indices are trusted: 1-based offsets, for instance, give wrong numbers with status 0. `status` is 0, or not 0
 where memory for work space was refused; the C functions return it, or {refused} where a size is negative or num_threads
 is not positive.
 
-An input that may be absent comes with a flag `has_...`: with 0, its array and its cotangent `gg_...` are not read and
-may have one element. Where the lists say "None", they mean that flag; a cotangent without a flag is zeros. An output
-whose `want_...` is false is not touched and may have one element. In C, `want_...` is an int, and an array is never
-NULL.
+An input that may be absent comes with a flag `has_...`: with 0, its array and its cotangents `gg_...` and `ggg_...` are
+not read and may have one element. Where the lists say "None", they mean that flag; a cotangent without a flag is zeros.
+An output whose `want_...` is false is not touched and may have one element. In C, `want_...` is an int, and an array is
+never NULL.
 
 {lists}
 """
@@ -261,7 +262,7 @@ def _c_function(op: Operator, real: str, index: str | None) -> str:
 
 def _c_functions(family: str) -> str:
     """Fortran source of all C functions of a family."""
-    ops = (op for op in OPERATORS.values() if op.family == family)
+    ops = (op for op in calls.EXPORTED.values() if op.family == family)
     return "".join(_c_function(op, *instance) for op in ops for instance in _instances(op))
 
 
@@ -284,7 +285,7 @@ def _header(graphs: str, families: Sequence[str]) -> str:
     text = "/* The fast path of trigraph for C. README.md says what the arguments are. */\n"
     text += "#ifndef TRIGRAPH_H\n#define TRIGRAPH_H\n"
     text += '#include <stdint.h>\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
-    for op in (op for op in OPERATORS.values() if op.family in families):
+    for op in (op for op in calls.EXPORTED.values() if op.family in families):
         prototypes = "".join(_c_prototype(op, *instance) for instance in _instances(op))
         text += f"/* {summary(op)} */\n{prototypes}\n"
     if named := "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _choices(families)):
@@ -337,12 +338,18 @@ def _procedure(op: Operator, ending: str = "") -> str:
 
 
 def _list(op: Operator, fast: str, reference: str) -> str:
-    """Return the arguments of an operator, one a line, from the sources of its modules."""
-    order, other_order = order_of(op, SHIM_SETS["fast"]), order_of(op, SHIM_SETS["reference"])
+    """Return the arguments of an operator, one a line, from the sources of its modules.
+
+    The reference has no third derivatives.
+    """
+    order = order_of(op, SHIM_SETS["fast"])
+    other_order = order_of(op, SHIM_SETS["reference"]) if op.order < 3 else order
     # Both declare their arguments in this order; Fortran's names have no case.
     names, others = [*order.names, "status"], [*other_order.names, "status"]
     declared = dict(zip(names, declarations(fast, _procedure(op, "_fast")).values(), strict=True))
-    in_reference = dict(zip(others, declarations(reference, _procedure(op)).items(), strict=True))
+    in_reference = {}
+    if op.order < 3:
+        in_reference = dict(zip(others, declarations(reference, _procedure(op)).items(), strict=True))
     of = {a.name: a for a in op.arguments} | {f"out_{f.name}": f for f in op.fields}
     back = {n for a in op.arguments if a.given_back for n in (a.name, f"has_{a.name}")}
     choices = {a.name: a.choices for a in op.attributes if a.choices}
@@ -511,7 +518,7 @@ def _contents(vector_bytes: int, families: Sequence[str]) -> tuple[dict[str, str
     flags = f" {march}" if march else ""
     # An operator may lie in the module of its family, or in another that begins with the family's name.
     fast = {f: "".join(text for name, text in files.items() if name.startswith(f"src/{f}_")) for f in families}
-    ops = [op for op in OPERATORS.values() if op.family in families]
+    ops = [op for op in calls.EXPORTED.values() if op.family in families]
     values: dict[str, Any] = {
         "version": __version__,
         "vector_bytes": vector_bytes,
