@@ -187,7 +187,7 @@ def _energy_forces(
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
     model, compute = _energy_forces(sizes, dtype, form, atoms_of(structure, sizes))
-    model.requires_grad_(structure in ("slab", "molecules"))
+    model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
@@ -321,17 +321,14 @@ def _both(make: Callable[..., Call], about: str, peer: str, *requires: str) -> d
     }
 
 
-def _dimenet_contenders(make: Callable[..., Call]) -> dict[str, Contender]:
+def _dimenet_contenders(make: Callable[..., Call], structure: str, *compiled: str) -> dict[str, Contender]:
+    """Return trigraph's way and PyTorch Geometric's, and the programs of those that `compiled` names."""
     peer = "PyTorch Geometric DimeNetPlusPlus, given edges, triplets and the vectors of the edges"
-    return _both(make, "trigraph.torch.nn.DimeNetPlusPlus", peer, "ase")
-
-
-def _molecules(make: Callable[..., Call]) -> dict[str, Contender]:
-    """Return trigraph's way and PyTorch Geometric's, compiled and eager."""
-    contenders = _dimenet_contenders(partial(make, structure="molecules"))
-    for name, contender in tuple(contenders.items()):
-        compiled = partial(make, form=f"{name}-compiled", structure="molecules")
-        contenders[f"{name}-compiled"] = replace(contender, about=f"{contender.about}, compiled", make=compiled)
+    contenders = _both(partial(make, structure=structure), "trigraph.torch.nn.DimeNetPlusPlus", peer, "ase")
+    for name in compiled:
+        program = partial(make, form=f"{name}-compiled", structure=structure)
+        about = f"{contenders[name].about}, compiled"
+        contenders[f"{name}-compiled"] = replace(contenders[name], about=about, make=program)
     return contenders
 
 
@@ -357,44 +354,44 @@ def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
     )
 
 
-def _potentials(
-    name: str, what: str, contenders: Callable[..., dict[str, Contender]], **more: Any
-) -> tuple[Program, Program]:
+def _potentials(name: str, what: str, *contenders: str, **more: Any) -> tuple[Program, Program]:
     """Return the program of energies and forces, and that of the gradients of their loss."""
     training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
     return (
-        Program(name, f"DimeNet++, energies and forces of {what}", contenders(energy_forces), **more),
-        Program(f"{name}-training", training, contenders(force_training), **more),
+        Program(
+            name, f"DimeNet++, energies and forces of {what}", _dimenet_contenders(energy_forces, *contenders), **more
+        ),
+        Program(f"{name}-training", training, _dimenet_contenders(force_training, *contenders), **more),
     )
 
 
+OF_SLAB: Any = {"sizes": SLAB, "small": SMALL_SLAB, "terms": TRIPLETS}
+OF_COPPER: Any = {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}
+OF_MOLECULES: Any = {"sizes": MOLECULE_BATCH, "small": SMALL_BATCH}
 PROGRAMS = (
-    *_potentials(
-        "dimenet-energy-forces", "a periodic slab", _dimenet_contenders, sizes=SLAB, small=SMALL_SLAB, terms=TRIPLETS
-    ),
+    *_potentials("dimenet-energy-forces", "a periodic slab", "slab", "trigraph", **OF_SLAB),
+    *_potentials("dimenet-copper", "copper atoms", "copper", "trigraph", **OF_COPPER),
+    *_potentials("dimenet-molecules", "32 molecules of the G2 set", "molecules", "trigraph", "pyg", **OF_MOLECULES),
     *(
         Program(
             name="dimenet-molecule",
             summary=f"DimeNet++, energy and forces of {about}",
-            contenders=_dimenet_contenders(partial(energy_forces, structure=name)),
+            contenders=_dimenet_contenders(energy_forces, name),
             sizes=WIDTHS,
         )
         for name, about in MOLECULES.items()
-    ),
-    *_potentials(
-        "dimenet-molecules", "32 molecules of the G2 set", _molecules, sizes=MOLECULE_BATCH, small=SMALL_BATCH
     ),
     *(
         Program(
             name=f"dimenet-{structure}-curvature-training",
             summary=f"DimeNet++, loss of the Hessian of {about} times a vector and its gradients in all parameters",
-            contenders=_dimenet_contenders(partial(hessian_training, structure=structure)),
+            contenders=_dimenet_contenders(hessian_training, structure, "trigraph"),
             **more,
         )
         for structure, about, more in (
-            ("slab", "a periodic slab", {"sizes": SLAB, "small": {**SMALL_SLAB, "nx": 3, "ny": 3}, "terms": TRIPLETS}),
-            ("copper", "copper atoms", {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}),
-            ("molecules", "32 molecules of the G2 set", {"sizes": MOLECULE_BATCH, "small": SMALL_BATCH}),
+            ("slab", "a periodic slab", {**OF_SLAB, "small": {**SMALL_SLAB, "nx": 3, "ny": 3}}),
+            ("copper", "copper atoms", OF_COPPER),
+            ("molecules", "32 molecules of the G2 set", OF_MOLECULES),
         )
     ),
     Program(
