@@ -12,13 +12,16 @@ from table_calls import FUNCTIONS, draw, graphs_of
 from torch_stand_in import Stream, tensors
 
 import trigraph.torch
+from trigraph.backends.choice import has_third
 from trigraph.torch import nn
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.nn import edges, structures
 from trigraph.torch.nn.structures import find_neighbors
 from trigraph.verification.subjects import named_fields
 
-NAMES = list(OPERATORS_OF_TORCH)
+NAMES = [
+    n for n, op in OPERATORS_OF_TORCH.items() if op.op.order < 3 or has_third("gpu", op.op, draw(op.op, np.float32))
+]
 
 
 @pytest.fixture
