@@ -103,6 +103,7 @@ def test_a_result_keeps_no_graph_after_its_backward():
     assert result.grad_fn is not None
 
 
+@pytest.mark.slow
 def test_third_derivatives_traced_for_graphs_of_any_size():
     """Of other sizes than the example, and with more edges between the same nodes."""
 
