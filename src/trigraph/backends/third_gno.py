@@ -67,8 +67,8 @@ def add_tangent(
             add({"params": layers(params, x["params"])}, along_z(direction), "second")
     pairs = [(s["params"], t["coords"]) for s, t in ((a, c), (c, a)) if s["params"] is not None is not t["coords"]]
     if pairs:
-        # An infinite number or NaN times 0 would change z. In its place stands 0, and it is a direction of xi instead,
-        # from which m selects as from z_ac; that of finite numbers is 0.
+        # The further coordinates have weights 0, but NaN or infinity times 0 is NaN, which would change z. Instead of
+        # such a number there is 0, and the number is a direction of xi, which reaches active units only, as z_ac does.
         finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
         n = hidden * d  # weights
         zeros = xp.zeros(n * len(pairs), params.dtype)
