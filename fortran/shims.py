@@ -308,6 +308,26 @@ subroutine limit_blocks(slots, span)
 end subroutine limit_blocks
 """
 
+
+def silu(order: int) -> str:
+    """Return the subroutines of an order of the derivatives of SiLU: arrays of one length, those read before others."""
+    read = ["ggg_grad", "ggg_x"] * (order == 3) + ["gg", "grad", "x"]
+    written = ["out_gg"] * (order == 3) + ["out_grad", "out_x"]
+    text = ""
+    for real, (own, kind) in REALS.items():
+        text += wrapped(f"subroutine silu_bwd{order}_{real}", ["num_threads", *read, *written, "status", "n"], "")
+        text += "    use iso_c_binding, only: c_int, c_int64_t, c_float, c_double\n"
+        text += f"    use trigraph_silu_fast, only: silu_bwd{order}_{own}\n    implicit none\n    !f2py threadsafe\n" + TEAM
+        text += "    integer(c_int), intent(out) :: status\n    integer(c_int), intent(in) :: num_threads\n"
+        text += "    integer(c_int64_t), intent(in) :: n\n"
+        for names, intent in ((read, "in"), (written, "inout")):
+            text += f"    {kind}, intent({intent}) :: {', '.join(f'{a}(n)' for a in names)}\n"
+        text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
+        text += wrapped(f"call silu_bwd{order}_{own}", ["num_threads", "n", *read, *written])
+        text += f"    call trigraph_release_team()\nend subroutine silu_bwd{order}_{real}\n\n"
+    return text
+
+
 SHIM_SETS = {
     # The direct formula.
     "reference": ShimSet(extra=(CPU_LEVEL,)),
@@ -316,7 +336,7 @@ SHIM_SETS = {
         procedures="_fast",
         threads=True,
         fast=True,
-        extra=(LIMIT_BLOCKS,),
+        extra=(LIMIT_BLOCKS, silu(2), silu(3)),
     ),
     # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale),
     # both by the source instantiated for type(scaled); third derivatives by that for type(dual).

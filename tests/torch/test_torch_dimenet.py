@@ -13,7 +13,10 @@ from pyg_dimenet import SIZES
 from raising import raising
 from torch.utils.checkpoint import checkpoint
 
-from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis
+import trigraph
+from trigraph.fortran.silu import fill_silu_derivatives
+from trigraph.fortran.threads import kept_num_threads
+from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis, activations
 from trigraph.torch.nn.activations import SiLU
 
 SMALL = {
@@ -268,6 +271,50 @@ def test_silu():
             assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
     for name in ("swish", "SiLU", "tanh", "leaky_relu"):
         model_of(act=name)(*cluster(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
+    """Second and third order, as loss terms take them, against torch's activation in double precision."""
+    numbers = torch.Generator().manual_seed(0)
+    extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
+    x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
+    g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # not contiguous
+
+    def derivatives(act, *tensors):
+        x, g, a, b, c = (t.detach().requires_grad_() for t in tensors)
+        (first,) = torch.autograd.grad(act(x), x, g, create_graph=True)
+        second = torch.autograd.grad(first, (g, x), a, create_graph=True)
+        third = torch.autograd.grad(second, (a, g, x), (b, c), retain_graph=True)
+        recorded = torch.autograd.grad(second, (a, g, x), (b, c), create_graph=True)
+        return (*second, *third), recorded
+
+    passes = []
+    monkeypatch.setattr(
+        activations,
+        "fill_silu_derivatives",
+        lambda order, *arrays: passes.append(order) or fill_silu_derivatives(order, *arrays),
+    )
+    found, recorded = derivatives(SiLU(), x, g, a, b, c)
+    assert passes == [2, 3]
+    for n in (1, 2, 5):
+        with kept_num_threads():
+            trigraph.set_num_threads(n)
+            assert all(map(torch.equal, derivatives(SiLU(), x, g, a, b, c)[0], found))
+    expected, _ = derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
+    # Each is a sum of products whose factors have a few roundings, and derivatives of SiLU are below 1.1 in magnitude.
+    scales = [t.double().abs() for t in (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))]
+    for got, other, scale in zip((*found, *recorded), (*expected, *expected[2:]), [*scales, *scales[2:]], strict=True):
+        assert got.dtype == dtype and not (got.double() - other).abs().gt(16 * torch.finfo(dtype).eps * scale).any()
+        assert got.isfinite().all()
+    empty = torch.zeros(0, 3, dtype=dtype)
+    assert all(t.shape == (0, 3) for t in derivatives(SiLU(), *[empty] * 5)[0])
+    # Of sums, whose cotangents are one number for all; and in half precision, by torch's operations.
+    assert len(passes) == 2 * 5
+    sums, _ = derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
+    assert torch.equal(sums[2], derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
+    for got, other in zip(derivatives(SiLU(), *(t.bfloat16() for t in (x, g, a, b, c)))[0], expected, strict=True):
+        assert got.dtype == torch.bfloat16 and (got.double() - other).abs().max() <= 0.1 * other.abs().max()
 
 
 def test_float32_and_hessian():

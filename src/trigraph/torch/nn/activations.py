@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.graphs import shown
+from trigraph.torch.arrays import has_storage
 from trigraph.torch.library import Untouched
 
 Activation = Callable[[Tensor], Tensor]
@@ -28,25 +30,25 @@ class _SiLU(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs, output)
-        ctx.save_for_forward(*inputs, output)  # the same tensors: the rule that torch generates for vmap requires it
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)  # the same tensors: the rule that torch generates for vmap requires it
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _derivative(grad, *ctx.saved_tensors)
+        return _First.apply(grad, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Any:
-        return _derivative(tangent, *ctx.saved_tensors)
+        return _First.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
 
-class _SiLUDerivative(torch.autograd.Function):
-    """grad s (1 + x (1 - s)) with s = sigmoid(x), a function of `grad` and `x`; `y` is x s."""
+class _First(torch.autograd.Function):
+    """grad f'(x), a function of `grad` and `x`."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def forward(grad: Tensor, x: Tensor) -> Tensor:
         return _silu_backward(grad, x)
 
     @staticmethod
@@ -55,30 +57,76 @@ class _SiLUDerivative(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad_grad: Tensor) -> Any:
-        grad, x, y = ctx.saved_tensors
-        first = _derivative(grad_grad, x, y)
-        return first, _second(grad, grad_grad, first, x, y), None
+    def backward(ctx: Any, gg: Tensor) -> Any:
+        return _Second.apply(gg, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor, _: Any) -> Any:
-        grad, x, y = (Untouched.apply(t, TWICE) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        along = _derivative(tangent, x, y)
-        return _derivative(tangent_grad, x, y) + _second(grad, tangent, along, x, y)
+    def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
+        grad, x = (Untouched.apply(t, TWICE) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return _First.apply(tangent_grad, x) + _Second.apply(tangent, grad, x)[1]  # type: ignore[no-untyped-call]
 
 
-def _derivative(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return _SiLUDerivative.apply(grad, x, y)  # type: ignore[no-untyped-call]
+class _Second(torch.autograd.Function):
+    """gg f'(x) and gg grad f''(x), the derivatives of grad f'(x) for the cotangent `gg`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        if _is_plain(gg, grad, x):
+            return _in_one_pass(2, gg, grad, x)
+        # f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1, which is 1 beyond its
+        # threshold, x < -40, where s is less than any rounding of 1.
+        first = _silu_backward(gg, x)
+        half = torch.addcmul(first, gg, torch.nn.functional.silu(x), value=-0.5)
+        return first, torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:
+        gg, grad, x = ctx.saved_tensors
+        # Where operations are recorded a further derivative may follow.
+        if not torch.is_grad_enabled() and _is_plain(ggg_grad, ggg_x, gg, grad, x):
+            return _in_one_pass(3, ggg_grad, ggg_x, gg, grad, x)
+        first, second, third = _derivatives(x)
+        return (
+            ggg_grad * first + ggg_x * grad * second,
+            ggg_x * gg * second,
+            gg * (ggg_grad * second + ggg_x * grad * third),
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, tangent_gg: Tensor, tangent_grad: Tensor, tangent: Tensor) -> Any:
+        gg, grad, x = (Untouched.apply(t, TWICE) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        first, second, third = _derivatives(x)
+        along = (tangent_gg * grad + gg * tangent_grad) * second + gg * grad * third * tangent
+        return tangent_gg * first + gg * second * tangent, along
 
 
-def _second(grad: Tensor, grad_grad: Tensor, first: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return grad grad_grad f'' of SiLU f in three passes, where `first` is grad_grad f' and `y` is f.
+def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the first three derivatives in torch's operations, which are differentiable any number of times."""
+    s, rest = torch.sigmoid(x), torch.sigmoid(-x)
+    p = s * rest
+    return s + x * p, p * (2 + x * (rest - s)), p * (3 * (rest - s) + x * (1 - 6 * p))
 
-    f'' = (1 - s) (2 f' - f) with s = sigmoid(x), and 1 - s is the derivative of softplus with beta = -1, which is 1
-    beyond its threshold, x < -40, where s is less than any rounding of 1.
-    """
-    half = torch.addcmul(first, grad_grad, y, value=-0.5)
-    return torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
+
+def _is_plain(*tensors: Tensor) -> bool:
+    """Whether the fast path takes these: tensors in the processor's memory, of one shape and precision."""
+    x = tensors[-1]
+    return x.dtype in (torch.float32, torch.float64) and all(
+        type(t) is Tensor and t.dtype is x.dtype and t.shape == x.shape and t.is_cpu and has_storage(t) for t in tensors
+    )
+
+
+def _in_one_pass(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
+    given = [t.detach().contiguous().resolve_neg() for t in arguments]
+    results = [torch.empty_like(t) for t in given[-order:]]
+    fill_silu_derivatives(order, *(t.view(-1).numpy() for t in (*given, *results)))
+    return tuple(results)
 
 
 def silu(x: Tensor) -> Tensor:
