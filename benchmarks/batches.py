@@ -96,7 +96,7 @@ def _compiled_pyg(module: Any, example: tuple[Any, ...]) -> tuple[Callable[..., 
     import torch
 
     from trigraph.torch.graphs import with_own_code
-    from trigraph.torch.nn.compiled import trace
+    from trigraph.torch.nn.traced import trace
 
     state, compilations = dict(module.named_parameters()), list[None]()
 

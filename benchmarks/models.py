@@ -129,7 +129,8 @@ def _energy_forces(
     """
     import torch
 
-    from trigraph.torch.nn.compiled import compile_potential, trace
+    from trigraph.torch.nn.compiled import compile_potential
+    from trigraph.torch.nn.traced import trace
 
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
     device = torch.get_default_device()

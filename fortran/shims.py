@@ -317,7 +317,8 @@ def silu(order: int) -> str:
     for real, (own, kind) in REALS.items():
         text += wrapped(f"subroutine silu_bwd{order}_{real}", ["num_threads", *read, *written, "status", "n"], "")
         text += "    use iso_c_binding, only: c_int, c_int64_t, c_float, c_double\n"
-        text += f"    use trigraph_silu_fast, only: silu_bwd{order}_{own}\n    implicit none\n    !f2py threadsafe\n" + TEAM
+        text += f"    use trigraph_silu_fast, only: silu_bwd{order}_{own}\n    implicit none\n    !f2py threadsafe\n"
+        text += TEAM
         text += "    integer(c_int), intent(out) :: status\n    integer(c_int), intent(in) :: num_threads\n"
         text += "    integer(c_int64_t), intent(in) :: n\n"
         for names, intent in ((read, "in"), (written, "inout")):

@@ -231,6 +231,23 @@ class Net(Springs):
 FACTORS, ENCLOSED = {"global": 1.0}, {"enclosed": 2.0}
 
 
+def test_one_compilation_for_few_and_many_edges():
+    """The compiler has two forms of sums in single precision, of up to 4096 numbers and of more; programs have none."""
+    model = Net(torch.nn.Linear(8, 8).double())
+    compiled = tt.compile_potential(copy.deepcopy(model).float())
+    for number in (5, 70):
+        pos = torch.tensor(np.random.default_rng(number).uniform(size=(number, 3)))
+        gradients = []
+        for one, dtype in ((compiled, torch.float32), (model, torch.float64)):
+            results = one.energy_forces_stress(torch.full((number,), 6), pos.to(dtype), create_graph=True)
+            loss = results.forces.square().mean() + results.energy.square().mean()
+            gradients.append(torch.autograd.grad(loss, list(one.parameters()), materialize_grads=True))
+        for got, expected in zip(*gradients, strict=True):
+            # Sums of at most 4830 terms, each with some roundings, which cancel in part.
+            assert (got - expected).abs().max() <= 4830 * torch.finfo(torch.float32).eps * expected.abs().max()
+    assert compiled.compilations == 1
+
+
 def hook(factors):
     return lambda module, inputs, out: factors["enclosed"] * out
 

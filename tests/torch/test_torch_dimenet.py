@@ -305,7 +305,8 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
     # Each is a sum of products whose factors have a few roundings, and derivatives of SiLU are below 1.1 in magnitude.
     scales = [t.double().abs() for t in (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))]
     for got, other, scale in zip((*found, *recorded), (*expected, *expected[2:]), [*scales, *scales[2:]], strict=True):
-        assert got.dtype == dtype and not (got.double() - other).abs().gt(16 * torch.finfo(dtype).eps * scale).any()
+        assert got.dtype == dtype
+        assert not (got.double() - other).abs().gt(16 * torch.finfo(dtype).eps * scale).any()
         assert got.isfinite().all()
     empty = torch.zeros(0, 3, dtype=dtype)
     assert all(t.shape == (0, 3) for t in derivatives(SiLU(), *[empty] * 5)[0])
@@ -314,7 +315,8 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
     sums, _ = derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
     assert torch.equal(sums[2], derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
     for got, other in zip(derivatives(SiLU(), *(t.bfloat16() for t in (x, g, a, b, c)))[0], expected, strict=True):
-        assert got.dtype == torch.bfloat16 and (got.double() - other).abs().max() <= 0.1 * other.abs().max()
+        assert got.dtype == torch.bfloat16
+        assert (got.double() - other).abs().max() <= 0.1 * other.abs().max()
 
 
 def test_float32_and_hessian():

@@ -37,7 +37,7 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
 
 def composed(op: Operator, values: Mapping[str, Any]) -> bool:
     """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name."""
-    return op.definition.is_multilinear(values) or op.family == "gno"
+    return not op.definition.own_third or op.definition.is_multilinear(values)
 
 
 def has_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:

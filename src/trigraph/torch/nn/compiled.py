@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import Module
 
@@ -28,6 +27,7 @@ from trigraph.torch.graphs import constants, put_together, tensors, with_own_cod
 from trigraph.torch.nn.facts import Facts, differences
 from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
+from trigraph.torch.nn.traced import condition_of, rewrite_products, trace
 
 MOST_PROGRAMS = 32  # of a potential
 _log = logging.getLogger("trigraph")
@@ -173,7 +173,7 @@ class _Program:
                     tensor.requires_grad_(bool(requires_grad))
         expected = self._expected(model, facts, example)
         program = traced_program(_copied(model, facts), kind.constants, example, facts.constants)
-        _rewrite_products(program)
+        rewrite_products(program)
         # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
         self.condition: Any = compile(condition_of(program), "condition of sizes", "eval")
         self.conditions = ShapeEnv()
@@ -235,7 +235,9 @@ class _Program:
         """Return the same of the program, which the first call compiles."""
         state = {n: t if n in facts.parameters else t.clone() for n, t in facts.state.items()}
         try:
-            results = self._found(state, example, None)
+            with warnings.catch_warnings():  # torch makes an instance of autograd.Function, of which it warns itself
+                warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
+                results = self._found(state, example, None)
         except Exception as error:
             if "InvalidCxxCompiler" in str(error):
                 raise RuntimeError(
@@ -306,37 +308,6 @@ def _copied(model: Potential, facts: Facts) -> Potential:
         ) from error
 
 
-def _rewrite_products(program: Any) -> None:
-    """Write matrix products in the form of which torch's compiler makes most, with equal results.
-
-    A product with one column or one inner index becomes an elementwise product: the compiler decides by the number of
-    rows whether to do so, and compiles again for other numbers. A bias is subtracted with its sign changed, in the pass
-    that applies the activation. Of an added one, the compiler makes a copy into each row before the product.
-    """
-    aten = torch.ops.aten
-    for node in list(program.graph.nodes):
-        if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
-            continue
-        *bias, first, second = node.args
-        inner, columns = (isinstance(n, int) and n == 1 for n in second.meta["val"].shape)  # others are symbols
-        if not (inner or columns or bias):
-            continue
-        with program.graph.inserting_before(node):
-            call = program.graph.call_function
-            if inner:
-                replacement = call(aten.mul.Tensor, (first, second))
-            elif columns:
-                product = call(aten.mul.Tensor, (first, call(aten.t.default, (second,))))
-                replacement = call(aten.sum.dim_IntList, (product, [1], True))
-            else:
-                replacement = call(aten.mm.default, (first, second))
-            if bias:
-                replacement = call(aten.sub.Tensor, (replacement, call(aten.neg.default, (bias[0],))))
-        node.replace_all_uses_with(replacement)
-        program.graph.erase_node(node)
-    program.recompile()
-
-
 def state_of(model: Potential) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -367,33 +338,9 @@ def traced_program(
         ) from error
 
 
-def condition_of(program: Any) -> str:
-    """Return the conditions on sizes that a model evaluated during tracing, such as more than 20 atoms.
-
-    `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call, `leaves_of`.
-    """
-    traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
-    return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
-
-
 def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
     """Return the tensors that a traced program takes."""
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
-
-
-def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
-    """Trace a function that computes its own gradients to a graph of operations that can be differentiated again.
-
-    Autograd detaches the results that it saves, such as a square root. These operations are removed, because they
-    would cut off the next derivative.
-    """
-    program: Any = make_fx(function, tracing_mode=tracing_mode)(*example)  # type: ignore[arg-type]
-    for node in list(program.graph.nodes):
-        if node.target is torch.ops.aten.detach.default:
-            node.replace_all_uses_with(node.args[0])
-            program.graph.erase_node(node)
-    program.recompile()
-    return program
 
 
 class CompiledPotential(Module):
