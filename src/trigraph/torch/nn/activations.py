@@ -1,5 +1,6 @@
 """Activations by name, and a SiLU whose derivatives need few passes over memory."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,11 @@ class _Second(torch.autograd.Function):
         first, second, third = _derivatives(x)
         along = (tangent_gg * grad + gg * tangent_grad) * second + gg * grad * third * tangent
         return tangent_gg * first + gg * second * tangent, along
+
+
+# Torch inspects the signature in each call; this attribute makes that fast.
+for _function in (_SiLU, _First, _Second):
+    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[attr-defined]
 
 
 def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
