@@ -227,8 +227,9 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: s
     """Loss of energy and forces, and its gradients in all parameters."""
     import torch
 
-    model, compute = _energy_forces(sizes, dtype, form, atoms_of(structure, sizes))
-    shape = compute(False)[1].shape
+    structures = atoms_of(structure, sizes)
+    model, compute = _energy_forces(sizes, dtype, form, structures)
+    shape = sum(map(len, structures)), 3
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
     def call() -> dict[str, Any]:

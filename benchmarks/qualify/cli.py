@@ -50,8 +50,8 @@ def qualify(
     """Verify the kernels on the CUDA device and measure their speed, in ten minutes.
 
     Stages: environment and peak rates, compilation and register budgets, `trigraph verify`, checks that need a device,
-    compute-sanitizer, and times next to cuSPARSE, torch and PyTorch Geometric. Each stage has its own processes and
-    share of the time, so that one that crashes or hangs does not affect the others.
+    compute-sanitizer, and times next to cuSPARSE, torch and PyTorch Geometric, of operators and of potentials. Each
+    stage has its own processes and share of the time, so that one that crashes or hangs does not affect the others.
 
     Exit status: 0 if all checks ran and passed; 1 if one failed; 2 without a device; 3 if none failed and `trigraph
     verify` ran whole, but something else did not, because time or a tool was missing; 4 if that did not run whole.

@@ -26,7 +26,8 @@ class Stage(NamedTuple):
 
     The module has ``parts(place)``, names of parts in the order of their worth, and ``run(part, place, notes)``. It may
     have ``prefix(part, place)``, a tool that stands before the command, ``read(part, output)``, lines made of what the
-    process printed, and ``AT_ONCE``: whether parts may run together.
+    process printed, ``AT_ONCE``: whether parts may run together, and ``ALONE``: whether a part has the device for
+    itself, to time (default: False; None if it sees to that itself, by `part.locked`).
     """
 
     name: str
@@ -38,10 +39,14 @@ STAGES = (
     Stage("environment", 0.06),
     Stage("compile", 0.2),
     Stage("verify", 0.3),
+    Stage("third", 0.3),
     Stage("torch", 0.3),
+    Stage("models", 0.4),
+    Stage("checks", 0.2),
+    Stage("compiled", 0.8),
     Stage("bench", 0.5),
-    Stage("checks", 0.5),
-    Stage("sanitizer", 1.0),
+    Stage("sanitizer", 0.9),
+    Stage("curvature", 1.0),
 )
 
 

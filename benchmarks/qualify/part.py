@@ -4,15 +4,30 @@ Its arguments are the place, the stage's module, the part and a file, to which e
 crash loses nothing that was found before.
 """
 
+import contextlib
+import fcntl
 import importlib
 import json
 import math
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trigraph.benchmarks.qualify.place import place
+
+LOCK = Path(tempfile.gettempdir()) / f"trigraph-qualify-{os.getuid()}.lock"
+
+
+@contextlib.contextmanager
+def locked(alone: bool) -> Iterator[None]:
+    """Use the device with others, or, to time, `alone`: without any other part of any qualification on this machine."""
+    with LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def _plain(value: Any) -> Any:
@@ -58,7 +73,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 def main() -> None:
     """Run one part of a stage; an exception is on the standard error, as ever."""
     where, module, part, path = sys.argv[1:]
-    importlib.import_module(module).run(part, place(where), Notes(Path(path)))
+    stage = importlib.import_module(module)
+    alone = getattr(stage, "ALONE", False)
+    with contextlib.nullcontext() if alone is None else locked(alone):
+        stage.run(part, place(where), Notes(Path(path)))
 
 
 if __name__ == "__main__":

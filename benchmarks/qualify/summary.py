@@ -101,6 +101,7 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "stages": stages,
         "times": _times(record, ceilings),
         "steps": [line for line in _lines(record, "torch") if line.get("ratio")],
+        "models": [m for name in ("models", "compiled", "curvature") for m in _lines(record, name) if "seconds" in m],
         "left_out": list(_left_out(record)),
     }
 

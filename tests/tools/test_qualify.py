@@ -16,6 +16,7 @@ import time
 import types
 import venv
 import zipfile
+from fcntl import flock
 from pathlib import Path
 
 import cupy_stand_in
@@ -27,10 +28,12 @@ from programs import run, running, wait_until
 
 from trigraph import environment
 from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.qualify import cases, driver, summary
+from trigraph.benchmarks.qualify import part as qualify_part
 from trigraph.benchmarks.qualify.part import Notes, read
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
-from trigraph.benchmarks.qualify.stages import bench, checks, sanitizer
+from trigraph.benchmarks.qualify.stages import bench, checks, models, sanitizer
 from trigraph.benchmarks.qualify.stages import torch as torch_stage
 from trigraph.benchmarks.qualify.stages.environment import GATHER
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
@@ -61,6 +64,13 @@ def _importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
 
 
+@pytest.fixture(autouse=True)
+def _own_lock(monkeypatch, tmp_path):
+    """Let no other run on this machine wait for these, or these for it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(qualify_part, "LOCK", tmp_path / "lock")
+
+
 def made_up(name, share):
     return driver.Stage(name, share, "qualify_stages")
 
@@ -82,13 +92,14 @@ def test_rehearsal(tmp_path, monkeypatch):
     race = next(line for line in lines["sanitizer"] if line["name"] == "racecheck gno" and not line["passed"])
     assert "sums.cuh:42" in race["findings"][1]
     assert len(lines["checks"]) > 10
-    (verified,) = lines["verify"]
-    assert re.fullmatch(r"\d\d checks passed, 0 failed", verified["note"])
+    (verified,), (third,) = lines["verify"], lines["third"]
+    assert all(re.fullmatch(r"\d\d+ checks passed, 0 failed", line["note"]) for line in (verified, third))
     page = ran.stdout
     assert "rehearsal on gpu-host, not a device" in page.splitlines()[0]
     assert "| sanitizer | **failed** | 3 of 3 |" in page
     assert "RACECHECK SUMMARY: 1 hazard" in page
     assert "weighted-64: weighted sum, dim 64" in page
+    assert "| dimenet-molecules-curvature-training, pyg | " in page
     assert page == (out / "summary.md").read_text() + "\n"
     kept = summary.summarise(record)
     assert kept["verdict"] == "failed"
@@ -254,6 +265,40 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
     assert [line["passed"] for line in lines] == [None, False, None]
     assert lines[0]["ratio"] > 0
     assert "ZeroDivisionError" in lines[2]["note"]
+
+
+def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
+    """A wrong program of ours has failed, one of a peer's is timed and said to differ; errors of peers are noted."""
+    pytest.importorskip("torch")
+
+    def contender(value, peer=False):
+        return Contender(lambda sizes, dtype: lambda: {"x": np.float32([1 / value, 1])}, "", (), peer)
+
+    contenders = {"trigraph": contender(1), "trigraph-compiled": contender(2), "equal-compiled": contender(1)}
+    contenders |= {"pyg": contender(np.nan, peer=True), "pyg-compiled": contender(0, peer=True), "own": contender(0)}
+    monkeypatch.setattr(models, "PROGRAMS", (Program("work", "", contenders, {}),))
+    found = {}
+    for name in list(contenders)[1:-1]:
+        notes = Notes(tmp_path / "notes.jsonl")
+        models.beside("work", name, Rehearsal(), notes)
+        lines = {line["name"]: line for line in read(notes.path)}
+        found[name] = lines.pop(f"work, {name}")
+        assert lines["work, trigraph"]["peak_bytes"] >= 0
+        assert len(lines["work, trigraph"]["samples"]) == 2
+    assert [line["passed"] for line in found.values()] == [False, None, None, None]
+    assert {name for name, line in found.items() if "differs" in line["note"]} == {"trigraph-compiled", "pyg"}
+    assert found["equal-compiled"]["ratio"] > 0
+    assert "ZeroDivisionError" in found["pyg-compiled"]["note"]
+    with pytest.raises(ZeroDivisionError):
+        models.beside("work", "own", Rehearsal(), notes)
+
+
+def test_what_is_timed_has_the_device_alone(monkeypatch):
+    monkeypatch.setattr(qualify_part.fcntl, "flock", lambda file, kind: flock(file, kind | qualify_part.fcntl.LOCK_NB))
+    with qualify_part.locked(alone=False), qualify_part.locked(alone=False), pytest.raises(BlockingIOError):
+        qualify_part.locked(alone=True).__enter__()
+    with qualify_part.locked(alone=True), pytest.raises(BlockingIOError):
+        qualify_part.locked(alone=False).__enter__()
 
 
 def test_share_of_the_bound():

@@ -12,6 +12,7 @@ from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.environment import collect, tf32_problems
 
+ALONE = True
 ROUNDS = 7
 GATHER = Path(__file__).resolve().parent.parent / "gather.cu"
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"

@@ -4,9 +4,9 @@ A rehearsal has the CPU's tensors; streams, captures and several devices are not
 """
 
 import copy
-import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,14 @@ from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
-from trigraph.benchmarks.run import tolerance
 from trigraph.benchmarks.worker import as_numpy
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import half_dtype
 
-FORCE_TRAINING = ("dimenet-energy-forces-training", "dimenet-molecules-training")
 STEPS = 1000  # after which as much memory is taken as after the first tenth
+DTYPES = "float32", "float64"
 # Of layers, and of third derivatives, on the device and on the CPU: sums of some thousand terms in other orders.
-CLOSE = 512 * 2.0**-23
+CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in DTYPES}
 Fields = dict[str, Any]
 
 
@@ -36,14 +35,20 @@ def parts(place: Device) -> list[str]:
 
 def run(part: str, place: Device, notes: Notes) -> None:
     """Make one check, if torch is there."""
+    if why := missing(place):
+        notes.add(part, None, why)
+    else:
+        CHECKS[part](place, notes)
+
+
+def missing(place: Device) -> str:
+    """Tell why torch cannot be checked here; "" if it can."""
     try:
         import torch
     except ImportError:
-        return notes.add(part, None, "torch is not installed")
-    if not (place.rehearsal or torch.cuda.is_available()):
-        return notes.add(part, None, f"torch {torch.__version__} finds no device")
-    CHECKS[part](place, notes)
-    return None
+        return "torch is not installed"
+    there = place.rehearsal or torch.cuda.is_available()
+    return "" if there else f"torch {torch.__version__} finds no device"
 
 
 def _on(place: Device, value: Any, index: int = 0) -> Any:
@@ -116,20 +121,20 @@ def _derivatives(place: Device, notes: Notes) -> None:
     """Check every operator by autograd, on each device there is: two orders bit for bit, the third against pyref."""
     import torch
 
-    for index in range(1 if place.rehearsal else torch.cuda.device_count()):
-        for spec in DEFINITIONS[: place.size(len(DEFINITIONS), 2)]:
-            bwd3 = THIRD[f"{spec.name}_bwd3"]
-            values = arguments_of(bwd3)
-            orders = _derived(place, spec, _on(place, values, index))
-            right = called(bwd3, values, "pyref")
-            errors = {n: _distance(t, right[n]) for n, t in orders.pop("bwd3").items()}
-            far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= CLOSE))
-            notes.add(f"{bwd3.name}, device {index}", not far, far or f"largest error {max(errors.values()):.1e}")
-            for order, fields in orders.items():
-                op = OPERATORS[f"{spec.name}_{order}"]
-                arguments = {n: values.get(n) for n in op.parameters if n not in spec.requests}
-                wrong = _unlike(fields, called(op, place.moved(arguments), place.backend), place)
-                notes.add(f"{op.name}, device {index}", not wrong, wrong)
+    several = product(range(1 if place.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
+    for index, dtype, spec in islice(several, place.size(1000, 2)):
+        bwd3, label = THIRD[f"{spec.name}_bwd3"], f"{dtype}, device {index}"
+        values = arguments_of(bwd3, dtype)
+        orders = _derived(place, spec, _on(place, values, index))
+        right = called(bwd3, values, "pyref")
+        errors = {n: _distance(t, right[n]) for n, t in orders.pop("bwd3").items()}
+        far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= CLOSE[dtype]))
+        notes.add(f"{bwd3.name}, {label}", not far, far or f"largest error {max(errors.values()):.1e}")
+        for order, fields in orders.items():
+            op = OPERATORS[f"{spec.name}_{order}"]
+            arguments = {n: values.get(n) for n in op.parameters if n not in spec.requests}
+            wrong = _unlike(fields, called(op, place.moved(arguments), place.backend), place)
+            notes.add(f"{op.name}, {label}", not wrong, wrong)
 
 
 def _half(place: Device, notes: Notes) -> None:
@@ -178,7 +183,23 @@ def _layers(place: Device, notes: Notes) -> None:
             continue
         pairs = [(a.detach(), b.detach().cpu()) for a, b in zip(*results, strict=True)]
         errors = [float((a - b).abs().max() / a.abs().max().clamp(min=1e-6)) for a, b in pairs]
-        notes.add(f"{name} against the CPU", all(e <= CLOSE for e in errors), f"largest error {max(errors):.1e}")
+        close = all(error <= CLOSE["float32"] for error in errors)
+        notes.add(f"{name} against the CPU", close, f"largest error {max(errors):.1e}")
+
+
+def _curvature(place: Device, notes: Notes) -> None:
+    """Check the gradient of a loss of DimeNet++'s Hessian times a vector, a third derivative, against the CPU."""
+    import torch
+
+    (program,) = (p for p in PROGRAMS if p.name == "dimenet-molecules-curvature-training")
+    for dtype in DTYPES:
+        results = []
+        for device in ("cpu", "cpu" if place.rehearsal else "cuda"):
+            with torch.device(device):
+                call = program.call("trigraph", program.at("small"), dtype)
+                results.append({n: as_numpy(t) for n, t in call().items()})
+        error = relative_error(results[1], results[0])
+        notes.add(f"gradients of curvature in {dtype}", error <= CLOSE[dtype], f"largest error {error:.1e}")
 
 
 def _graph_pair(place: Device) -> tuple[Definition, Fields, Fields]:
@@ -278,62 +299,36 @@ def _memory(place: Device, notes: Notes) -> None:
 
 
 def _peers(place: Device, notes: Notes) -> None:
-    """Time a training step of GATConv and of DimeNet++ beside PyTorch Geometric's."""
+    """Time a training step of GATConv beside PyTorch Geometric's."""
     import torch
 
     edges, x = torch.randint(0, 100_000, (2, 1_600_000), device="cuda"), torch.randn(100_000, 64, device="cuda")
-    sizes: Fields = {"hidden_channels": 128, "num_blocks": 4, "int_emb_size": 64, "basis_emb_size": 8}
-    sizes |= {"out_emb_channels": 256, "out_channels": 1, "num_spherical": 7, "num_radial": 6}
-    atoms = torch.randint(1, 9, (2000,), device="cuda"), 27 * torch.rand(2000, 3, device="cuda")
-    heads = {"in_channels": 64, "out_channels": 32, "heads": 8}
-    for name, more, arguments in (("GATConv", heads, (x, edges)), ("DimeNetPlusPlus", sizes, atoms)):
-        times = []
-        try:
-            from torch_geometric import nn as pyg
+    times = []
+    try:
+        from torch_geometric import nn as pyg
 
-            for layers in (trigraph.torch.nn, pyg):
-                layer = getattr(layers, name)(**more).cuda()
+        for layers in (trigraph.torch.nn, pyg):
+            layer = layers.GATConv(in_channels=64, out_channels=32, heads=8).cuda()
 
-                def step(layer: Any = layer, arguments: Any = arguments) -> None:
-                    layer(*arguments).sum().backward()
+            def step(layer: Any = layer) -> None:
+                layer(x, edges).sum().backward()
 
-                step()
-                times.append(min(place.seconds(step, 5) for _ in range(5)))
-        except ImportError as error:  # PyTorch Geometric, or what its model needs
-            notes.add(name, None, str(error), seconds=times[0] if times else None)
-        else:
-            notes.add(name, seconds=times[0], peer=times[1], ratio=times[1] / times[0])
-
-
-def _models(place: Device, notes: Notes) -> None:
-    """Time training on forces and on the Hessian times a vector beside PyTorch Geometric's model."""
-    import torch
-
-    torch.set_default_device("cuda")
-    for program in (p for p in PROGRAMS if "curvature" in p.name or p.name in FORCE_TRAINING):
-        times, results = {}, {}
-        try:
-            for name in ("trigraph", "pyg"):
-                call = program.call(name, program.at("full"), "float32")
-                results[name] = {n: as_numpy(t) for n, t in call().items()}
-                times[name] = statistics.median(place.seconds(call) for _ in range(7))
-        except (ImportError, RuntimeError) as error:  # what the peer lacks, or memory
-            notes.add(program.name, None, f"{type(error).__name__}: {str(error)[:300]}", seconds=times.get("trigraph"))
-            continue
-        apart, most = relative_error(results["pyg"], results["trigraph"]), tolerance("float32", program.terms)
-        note = "" if apart <= most else f"the peer differs by {apart:.1e}, more than {most:.1e}"
-        seconds, peer = times["trigraph"], times["pyg"]
-        notes.add(program.name, None, note, seconds=seconds, peer=peer, ratio=peer / seconds, error=apart)
+            step()
+            times.append(min(place.seconds(step, 5) for _ in range(5)))
+    except ImportError as error:
+        notes.add("GATConv", None, str(error))
+    else:
+        notes.add("GATConv", seconds=times[0], peer=times[1], ratio=times[1] / times[0])
 
 
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {
     "derivatives": _derivatives,
     "half precision": _half,
     "layers": _layers,
+    "curvature": _curvature,
     "streams": _streams,
     "threads": _threads,
     "captures": _captures,
     "memory": _memory,
     "peers": _peers,
-    "models": _models,
 }

@@ -1,0 +1,30 @@
+"""Compiled potentials of forces, ours and PyTorch Geometric's, each timed in turn with ours, eager."""
+
+import os
+from collections.abc import Iterable
+
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.benchmarks.qualify.stages.models import COMPILED, CURVATURE, NAMES, beside, program_of
+
+AT_ONCE, ALONE = True, None
+THREADS = 4  # of torch's compiler for a part; each is a process that imports torch
+
+
+def parts(place: Device) -> list[str]:
+    """Return programs and contenders."""
+    return contenders(place, (name for name in NAMES if name not in CURVATURE))
+
+
+def contenders(place: Device, names: Iterable[str]) -> list[str]:
+    """Return the compiled contenders of programs; in a rehearsal, which compiles nothing, ours, eager."""
+    if place.rehearsal:
+        return [f"{next(iter(names))}, trigraph"]
+    return [f"{name}, {c}" for name in names for c in program_of(name).contenders if c.endswith(COMPILED)]
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Compile and time one contender."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # before torch is imported
+    name, _, contender = part.partition(", ")
+    beside(name, contender, place, notes)

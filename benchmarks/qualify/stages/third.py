@@ -1,0 +1,31 @@
+"""`trigraph verify` of the third derivatives of every operator on the device, through torch."""
+
+from typing import Any
+
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.benchmarks.qualify.stages import verify
+from trigraph.benchmarks.qualify.stages.torch import missing
+from trigraph.table import THIRD
+
+AT_ONCE = True  # each is one process
+
+
+def parts(place: Device) -> list[str]:
+    """Return the operators; in a rehearsal one of them."""
+    return list(THIRD)[: place.size(len(THIRD), 1)]
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Run the command, which ends the process, if torch is there."""
+    from trigraph.cli import main
+
+    if why := missing(place):
+        return notes.add(part, None, why)
+    device = "cpu" if place.rehearsal else "cuda:0"
+    return main(["verify", "--framework", "torch", "--device", device, "--operator", part])
+
+
+def read(part: str, output: str) -> list[dict[str, Any]]:
+    """Return the command's result, if it ran."""
+    return verify.read(part, output) if output.strip() else []
