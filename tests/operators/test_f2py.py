@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+import subprocess
 from fractions import Fraction
 
 import numpy as np
@@ -108,3 +109,13 @@ def test_sizes_that_fortran_cannot_count(backend):
     huge = np.broadcast_to(values["coords"], (2**31, values["coords"].shape[1]))
     with pytest.raises(ValueError, match=rf"^{op.name}: num_edges is 2147483648; .* at most 2147483647$"):
         getattr(backend, op.name)(**(values | {"coords": huge}))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_function_of_fortrans_runtime_is_called(module):
+    """Wheels do not contain libgfortran, which needs a newer C library than they promise to run with."""
+    file = importlib.import_module(f"trigraph.fortran.{module}").__file__
+    command = ["nm", "--dynamic", "--undefined-only", file]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "malloc" in symbols
+    assert re.findall(r"_gfortran\w+", symbols) == []
