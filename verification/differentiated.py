@@ -18,6 +18,7 @@ from slopecheck.frameworks import DIFFERENTIATING
 from slopecheck.loading import load
 from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
 from slopecheck.terminal import plain
+from trigraph.graphs import to_device
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
 from trigraph.verification.implementation import check_signature, fields_of
 from trigraph.verification.subjects import Subject
@@ -101,6 +102,14 @@ def _call(
     return {n: None if v is None else tools.to_host(v) for n, v in returned.items()}
 
 
+def _graphs_on_device(op: Operator, values: Mapping[str, Any], like: Any) -> dict[str, Any]:
+    """Return graph arguments with their arrays on the device of the tensor `like`."""
+    from trigraph.torch.arrays import on_device
+
+    with on_device(like):
+        return {a.name: to_device(values[a.name]) for a in (op.graph.arguments if op.graph else ())}
+
+
 def own_functions(framework: str, device: str | None = None) -> Subject:
     """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
 
@@ -117,6 +126,8 @@ def own_functions(framework: str, device: str | None = None) -> Subject:
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
         if op.restriction is not None:
             raise NotOffered(f"{name} has bwd2 as a whole")
+        if framework == "torch" and like.is_cuda:
+            values = {**values, **_graphs_on_device(op, values, like)}
         return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt)
 
     return Subject(name, True, call, selective=False, has_third=lambda op, values: framework == "torch")

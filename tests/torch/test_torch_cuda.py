@@ -13,10 +13,13 @@ from torch_stand_in import Stream, tensors
 
 import trigraph.torch
 from trigraph.backends.choice import has_third
-from trigraph.torch import nn
+from trigraph.graphs.arrays import cupy_module
+from trigraph.table import OPERATORS
+from trigraph.torch import arrays, nn
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.nn import edges, structures
 from trigraph.torch.nn.structures import find_neighbors
+from trigraph.verification.differentiated import own_functions
 from trigraph.verification.subjects import named_fields
 
 NAMES = [
@@ -210,3 +213,20 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
     for edges_or_graph in (edge_index, graph):
         with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
             layer(x, edges_or_graph)
+
+
+@pytest.mark.parametrize("name", ["gno_aggregate", "agg_edge_to_edge", "basis_embedding_triplets"])
+@pytest.mark.parametrize("order", ["fwd", "bwd", "bwd2"])
+def test_verify_passes_graphs_on_the_device(device, name, order):
+    """Graphs of the cases lie on the host; `trigraph verify --framework torch --device cuda:0` moves them."""
+    op = OPERATORS[f"{name}_{order}"]
+    values = draw(op, np.float32)
+    got = own_functions("torch", "cuda:0").call(op, values, None)
+    expected = named_fields(op, FUNCTIONS[op.name](**values, backend="gpu-host"))
+    assert all(np.array_equal(got[n], expected[n]) for n in got if expected[n] is not None)
+
+
+def test_memory_of_an_empty_array_may_be_asked_for_first(device):
+    allocate = arrays._Allocator(cupy_module().cuda, torch.device("cuda"), shares=True)
+    first, second = allocate(0), allocate(8)
+    assert second.ptr == first.ptr

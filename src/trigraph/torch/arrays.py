@@ -200,14 +200,14 @@ class _Allocator:
     def __init__(self, cuda: Any, device: torch.device, shares: bool) -> None:
         self.cuda, self.device, self.shares = cuda, device, shares
         self.chunk: Any = None
-        self.used = CHUNK
+        self.used = 0
 
     def __call__(self, size: int) -> Any:
         """Return a CuPy pointer to `size` bytes."""
         if not self.shares or size > SMALL:
             return self.cuda.MemoryPointer(self._memory(size), 0)
         size = -(-size // ALIGNMENT) * ALIGNMENT
-        if self.used + size > CHUNK:
+        if self.chunk is None or self.used + size > CHUNK:
             self.chunk, self.used = self._memory(CHUNK), 0
         self.used += size
         return self.cuda.MemoryPointer(self.chunk, self.used - size)
