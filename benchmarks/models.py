@@ -107,7 +107,9 @@ def atoms_of(structure: str, sizes: Mapping[str, int]) -> list[Any]:
     if structure == "silicon":
         return [bulk("Si", cubic=True) * (2, 2, 2)]
     if structure == "copper":
-        return [bulk("Cu", cubic=True).repeat(sizes["cells"])]
+        crystal = bulk("Cu", cubic=True).repeat(sizes["cells"])
+        crystal.rattle(0.05, seed=0)  # in equilibrium, its forces would be rounding errors
+        return [crystal]
     if structure == "molecules":
         several = [name for name in g2.names if len(g2[name]) > 4]
         return [g2[name] for name in several[: sizes["molecules"]]]

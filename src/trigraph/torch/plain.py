@@ -23,7 +23,10 @@ SEGMENTS = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "inpu
 
 
 def _scatter(rows: Tensor, index: Tensor, num: int) -> Tensor:
-    return rows.new_zeros(num, *rows.shape[1:]).index_add(0, index, rows)
+    zeros = rows.new_zeros(num, *rows.shape[1:])
+    if rows.is_cuda:  # where index_add adds in any order, while index_put sorts the indices
+        return zeros.index_put((index,), rows, accumulate=True)
+    return zeros.index_add(0, index, rows)
 
 
 def _extremum(rows: Tensor, index: Tensor, num: int, which: str) -> Tensor:
