@@ -110,7 +110,7 @@ class _Second(torch.autograd.Function):
 
 # Torch inspects the signature in each call; this attribute makes that fast.
 for _function in (_SiLU, _First, _Second):
-    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[attr-defined]
+    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[union-attr]
 
 
 def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
