@@ -240,7 +240,7 @@ def test_mistakes_in_numpy(name):
     assert any((c.kind, c.case) == (kind, str(order)) for c in result.failures), str(result)
 
 
-@pytest.mark.parametrize("width", [10, 100])
+@pytest.mark.parametrize("width", [10, 20])
 def test_one_wrong_element_among_many(width):
     """One wrong element is named: of up to 200 each is differenced, of more by bisection."""
     x = np.linspace(1, 2, 15 * width).reshape(15, width)
@@ -328,8 +328,10 @@ def test_functions_of_torch_that_are_not_asked_for_everything():
     assert (left_out.case, left_out.note.split(":")[0]) == ("float32", "RuntimeError")
 
 
-def hilbert(n):
-    return 1 / (np.arange(n)[:, None] + np.arange(n) + 1)
+def conditioned(number):
+    """Return a matrix of 4 x 4 with this condition number."""
+    rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
+    return rotation @ np.diag(np.geomspace(1, 1 / number, 4)) @ rotation.T
 
 
 def attention(*arrays):
@@ -358,15 +360,15 @@ HARD = {
     "cancelling inputs": (lambda x: (x - x.mean()) / x.std(), X + 1e6, {"differences 1", "differences 2"}),
     "badly conditioned": (
         lambda x: x.inverse(),
-        hilbert(8),
+        conditioned(1e10),
         {"differences 1", "elements 1", "differences 2", "elements 2"},
     ),
     "singular": (
         lambda x: x.inverse(),
-        hilbert(11),
+        conditioned(1e15),
         {"float32", "differences 1", "elements 1", "differences 2", "elements 2"},
     ),
-    "determinant": (lambda x: x.det(), hilbert(8), set()),
+    "determinant": (lambda x: x.det(), conditioned(1e10), set()),
     "large": (lambda x: (1e-200 * x).sin(), 1e200 * X, {"float32"}),
     "small": (lambda x: x.log(), 1e-100 * abs(X), {"float32"}),
     "beside the domain": (lambda x: x.sqrt(), np.array([1e-9, 1, 2]), set()),

@@ -25,7 +25,7 @@ def network(activation):
 
 
 def layers(seed):
-    return normal(seed, 3, 4), normal(seed + 1000, 4, 5), normal(seed + 2000, 5, 2)
+    return normal(seed, 2, 3), normal(seed + 1000, 3, 2), normal(seed + 2000, 2, 2)
 
 
 # Names, functions, and functions that draw their inputs from a seed.
@@ -66,9 +66,10 @@ RIGHT = {
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_false_alarm(seeds):
-    for name, (function, inputs) in RIGHT.items():
+    for number, (name, (function, inputs)) in enumerate(RIGHT.items()):
+        # torch gets the third derivatives of layer_norm wrong: pytorch #175754. The slow test has those of all others.
+        order = 2 if name == "norm of layers" or (seeds == 1 and number % 3) else 3
         for seed in range(seeds):
-            order = 2 if name == "norm of layers" else 3  # whose third derivatives torch gets wrong: pytorch #175754
             result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)
             assert result.passed, f"{name}, seed {seed}\n{result}"
 
