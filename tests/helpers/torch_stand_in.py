@@ -38,6 +38,7 @@ def install(monkeypatch, cache):
 
     That are the streams that were recorded, by address, and the sizes of each allocation.
     """
+    torch.compiler.reset()  # loads the compiler, which keeps a list of torch's functions as it finds them
     cupy, state = cupy_stand_in.install(monkeypatch, cache), SimpleNamespace(stream=Stream(), recorded=[], allocated=[])
     arrays._stream_of_cupy.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
