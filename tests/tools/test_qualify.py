@@ -463,7 +463,7 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
     assert False in {line["passed"] for line in read(notes.path)}
 
 
-@pytest.mark.parametrize("family", ["gno", "gat", "dimenet"])
+@pytest.mark.parametrize("family", ["gno", "gat", pytest.param("dimenet", marks=pytest.mark.slow)])
 def test_sanitizer_cases(device, family):
     """The cases of the sanitizer stage run with device arrays, and are compared on the host."""
     assert all(type(array) is np.ndarray for array in cases.run(family, device).values())
