@@ -21,6 +21,7 @@ from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
 
+CUTOFF = 3.0  # Å: neighbours, among them two images of one atom, and no more than that, since triplets take the time
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
 # Both add the same float64 terms in different orders, in a dozen layers of sums of at most some thousand terms.
 CLOSE = 1e-9
@@ -47,8 +48,8 @@ def step_of_dimenet(comm):
     atoms.numbers[::4] = 79
     torch.manual_seed(0)
     sizes = (16, 1, 2, 8, 4, 16, 3, 3)
-    model = nn.DimeNetPlusPlus(*sizes, cutoff=4.0, output_initializer="glorot_orthogonal").double()
-    graph, _, offset, _ = EdgeGraph.from_ase(atoms, 4.0)
+    model = nn.DimeNetPlusPlus(*sizes, cutoff=CUTOFF, output_initializer="glorot_orthogonal").double()
+    graph, _, offset, _ = EdgeGraph.from_ase(atoms, CUTOFF)
     neighbors = nn.DividedNeighbors.divide(
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
@@ -63,7 +64,7 @@ def step_of_dimenet(comm):
     assert not all_forces[-1].any()
     assert not torch.signbit(all_forces[-1]).any()
     results = [energy, all_forces, *(p.grad.clone() for p in parameters)]
-    reference = DimeNetPlusPlus(*sizes, cutoff=4.0).double()
+    reference = DimeNetPlusPlus(*sizes, cutoff=CUTOFF).double()
     reference.load_state_dict(model.state_dict())
     cell = torch.from_numpy(np.array(atoms.cell)).double()
     expected = reference.energy_forces_stress(z, pos, cell=cell, pbc=list(atoms.pbc), create_graph=True)
@@ -86,6 +87,7 @@ def example():
     spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
+    program.CUTOFF = CUTOFF
     printed = []
     for program.COMM in (MPI.COMM_SELF, MPI.COMM_WORLD):
         with contextlib.redirect_stdout(io.StringIO()) as lines:
