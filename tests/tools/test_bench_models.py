@@ -108,7 +108,8 @@ def test_command_records_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "ceilings", lambda *arguments: {"float32": 1e9})
     monkeypatch.setattr(run, "PROGRAMS", (SMALL,))
     arguments = ["--workload", "small-graphs", "--size", "small", "--repeat", "1", "--threads", "1"]
-    ran = CliRunner().invoke(cli.bench, [*arguments, "--out", str(tmp_path)], catch_exceptions=False)
+    arguments += ["--contender", "trigraph.torch", "--contender", "front door", "--out", str(tmp_path)]
+    ran = CliRunner().invoke(cli.bench, arguments, catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     (path,) = tmp_path.glob("*.json")
     (entry,) = json.loads(path.read_text())["results"]

@@ -118,6 +118,7 @@ def test_verifying_an_implementation():
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
+@pytest.mark.slow  # test_emt of slopecheck has the same verdict, test_command of it the command
 def test_verifying_a_calculator(tmp_path):
     (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
     printed = shell(commands, tmp_path)
