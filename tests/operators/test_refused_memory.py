@@ -50,10 +50,10 @@ class Sweep(NamedTuple):
 
 
 SWEEPS = {
-    "fortran": Sweep("fortran", 6000, 300),
-    "fortran, teams": Sweep("fortran", 6000, 300, teams=True),
-    "fortran-reference": Sweep("fortran-reference", 2000, 300),
-    "gpu-host": Sweep("gpu-host", 400, 40, untouched=False),
+    "fortran": Sweep("fortran", 2000, 200),
+    "fortran, teams": Sweep("fortran", 2000, 200, teams=True),
+    "fortran-reference": Sweep("fortran-reference", 1000, 200),
+    "gpu-host": Sweep("gpu-host", 400, 60, untouched=False),
 }
 TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads that have ended
 
