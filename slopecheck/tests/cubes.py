@@ -1,0 +1,34 @@
+"""A function of NumPy with its derivatives, a mistake in one of them, and what a check has found."""
+
+import numpy as np
+
+
+def failed(result, kind):
+    """Return the notes of the failed checks of a kind."""
+    return [check.note for check in result.failures if check.kind == kind]
+
+
+def cube(x):
+    return x**3
+
+
+def gradient(x, g):
+    return (3 * x[0] ** 2 * g[0],)
+
+
+def second(x, g, u):
+    return (6 * x[0] * g[0] * u[0],), (3 * x[0] ** 2 * u[0],)
+
+
+def third(x, g, u, v, h):
+    of_x = 6 * g[0] * u[0] * v[0] + 6 * x[0] * h[0] * u[0]
+    return (of_x,), (6 * x[0] * u[0] * v[0],), (6 * x[0] * g[0] * v[0] + 3 * x[0] ** 2 * h[0],)
+
+
+X = np.random.default_rng(0).standard_normal((3, 2))
+
+
+def one_wrong_element(x, g):
+    (changed,) = gradient(x, g)
+    changed[..., -1:].flat[-1] *= 1 + 1e-5
+    return (changed,)

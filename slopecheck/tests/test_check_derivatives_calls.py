@@ -1,0 +1,276 @@
+"""`check_derivatives` has a verdict on calls that go wrong, refuses bad arguments, and shows and saves its result."""
+
+import contextlib
+import ctypes
+import io
+import os
+import re
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from cubes import X, cube, failed, gradient, one_wrong_element, second, third
+from rich.console import Console
+
+from slopecheck import check_derivatives, running
+from slopecheck.report import checks_of, read
+
+
+def raising(x):
+    raise ZeroDivisionError("of a stranger")
+
+
+def leaving(x):
+    sys.exit(3)
+
+
+def hanging(x):
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.01)
+
+
+def waiting_in_c(x):
+    ctypes.CDLL(None).pause()
+
+
+def ending(x):
+    os._exit(0)
+
+
+def crashing(x):
+    os.kill(os.getpid(), signal.SIGKILL)  # SIGSEGV would make pytest print a traceback
+
+
+CALLS = {
+    raising: (None, "ZeroDivisionError: of a stranger"),
+    leaving: (None, "SystemExit: 3"),
+    str: (None, "output 0 is a str; expected an array of numpy"),
+    np.argmax: (60, "no output has an element of a floating dtype"),
+    hanging: (0.2, "it takes longer than 0.2 s"),
+    waiting_in_c: (0.2, "it takes longer than 0.2 s"),
+    ending: (60, "the process that runs it ended with status 0"),
+    crashing: (60, "the process that runs it was ended by signal SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("function", CALLS, ids=lambda f: f.__name__)
+def test_calls_that_go_wrong(function):
+    timeout, note = CALLS[function]
+    result = check_derivatives(function, (X,), order=1, vjp=gradient, timeout=timeout, raises=False)
+    assert not result.passed
+    assert [check.note for check in result.checks] == [note]
+    with pytest.raises(ValueError, match="there is no curve"):
+        result.plot()
+
+
+def test_what_goes_wrong_later():
+    """A function that fails after its first call fails each check that meets it; the others run."""
+
+    def raising_gradient(x, g):
+        raise ZeroDivisionError("in the gradient")
+
+    result = check_derivatives(cube, (X,), order=1, vjp=raising_gradient, raises=False)
+    assert failed(result, "differences") == ["ZeroDivisionError: in the gradient"]
+    assert [c.passed for c in result.checks if c.kind == "nan"] == [True]
+    calls = []
+
+    def of_other_shapes(x):
+        calls.append(x)
+        return x[: 3 if len(calls) == 1 else 2]
+
+    result = check_derivatives(of_other_shapes, (X[:, 0],), order=1, vjp=lambda x, g: g, raises=False)
+    assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as by the first call"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "note"),
+    [(2, 1, ["2 gradients in the inputs"]), (1, 2, ["2 second derivatives in the inputs"]), (1, 1, [])],
+)
+@pytest.mark.parametrize("left_out", [{}, {"form": "for a reason"}])
+def test_too_many_derivatives_are_told_once(first, second, note, left_out):
+    """A gradient for each input, None for edges, is one mistake: integers have none."""
+
+    def gathered(x, index):
+        return x[index] ** 2
+
+    def vjp(inputs, cotangents):
+        (x, index), (g,) = inputs, cotangents
+        gradient = np.zeros_like(x)
+        np.add.at(gradient, index, 2 * x[index] * g)
+        return (gradient, None)[:first]
+
+    def vjp2(inputs, cotangents, directions):
+        (x, index), (g,), (u,) = inputs, cotangents, directions
+        gradient = np.zeros_like(x)
+        np.add.at(gradient, index, 2 * u[index] * g)
+        return (gradient, None)[:second], (2 * x[index] * u[index],)
+
+    inputs = np.linspace(1.0, 2.0, 4), np.array([0, 2, 2])
+    result = check_derivatives(gathered, inputs, vjp=(vjp, vjp2), skip=left_out, raises=False)
+    expected = [f"{text} were returned; expected 1: those of the floating inputs (x) alone" for text in note]
+    assert [c.note for c in result.failures] == expected
+
+
+@pytest.mark.parametrize(("spoilt", "note"), [(waiting_in_c, "it takes longer than 2 s"), (ending, "the process that")])
+def test_another_process_goes_on(spoilt, note):
+    """If the child process ends or hangs, one check is lost; the others have the results they have without a child."""
+
+    def function(x):
+        return cube(x) if np.isfinite(x).all() else spoilt(x)
+
+    keywords = {"order": 1, "vjp": one_wrong_element, "raises": False}
+    result = check_derivatives(function, (X,), timeout=2, **keywords)
+    assert [c.note.startswith(note) for c in result.checks if c.kind == "nan"] == [True]
+    expected = [c for c in check_derivatives(cube, (X,), **keywords).checks if c.kind != "nan"]
+    assert [(c.kind, c.field, c.passed) for c in result.checks if c.kind != "nan"] == [
+        (c.kind, c.field, c.passed) for c in expected
+    ]
+    same = check_derivatives(cube, (X,), timeout=60, **keywords).checks
+    assert [c.curve for c in same if c.kind != "nan"] == [c.curve for c in expected]
+
+
+def test_a_fork_beside_threads_of_torch():
+    """torch's threads do not survive a fork; the child must run on one thread instead of waiting for them."""
+    torch = pytest.importorskip("torch")
+
+    def function(x):
+        return (x.sum() * torch.ones(100_000, dtype=x.dtype)).exp().mean()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        function(torch.ones(3, requires_grad=True)).backward()
+        result = check_derivatives(function, (torch.ones(3),), framework="torch", order=1, timeout=20)
+    finally:
+        torch.set_num_threads(before)
+    assert result.skipped == {"threads": "a fork has one thread"}
+
+
+def test_a_terminal_shows_a_bar(monkeypatch):
+    """A terminal shows a progress bar, and names with brackets as they are."""
+    text = io.StringIO()
+    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    monkeypatch.setattr(running, "Console", lambda stderr: Console(file=text, force_terminal=True))
+    monkeypatch.setattr(cube, "__name__", "[/]")
+    check_derivatives(cube, (X,), order=1, vjp=gradient)
+    assert "[/]: 1 differences" in text.getvalue()
+
+
+def test_ctrl_c_is_the_users():
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_derivatives(interrupted, (X,), order=1, vjp=gradient)
+
+
+def test_macos_does_not_fork(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ValueError, match=r"^timeout: libraries of macOS do not survive a fork, and the function or"):
+        check_derivatives(lambda x: x, (X,), timeout=60)
+
+
+# Results
+
+
+def test_a_failure_is_an_assertion_error_with_the_result():
+    with pytest.raises(
+        AssertionError, match=r"^cube: 2 of 24 checks of its derivatives failed\n  differences"
+    ) as caught:
+        check_derivatives(cube, (X,), order=1, vjp=one_wrong_element)
+    assert caught.value.result.failures
+
+
+def test_a_kink_is_told_from_a_mistake():
+    def relu(x):
+        return np.maximum(x, 0)
+
+    def slope(x, g):
+        return ((x[0] > 0) * g[0],)
+
+    result = check_derivatives(relu, (np.array([1.0, -1.0, 1e-3]),), order=1, vjp=slope)
+    (remark,) = [check.note for check in result.checks if check.kind == "differences"]
+    assert re.fullmatch(r"steps above \de-0\d cross a kink, or the curvature is large", remark)
+    result = check_derivatives(relu, (np.array([1.0, -1.0, 0.0]),), order=1, vjp=slope, raises=False)
+    (note,) = failed(result, "elements")
+    assert re.match(r"element \[2\] is -?0; .*; the point lies on a kink: slopes are -?0 before it and ", note)
+    assert not failed(check_derivatives(relu, (np.array([0.0]),), order=1, vjp=slope, raises=False), "form")
+
+
+def test_table_picture_and_page(tmp_path):
+    def strange(x):
+        """Return a function whose name and messages look like markup."""
+        return cube(x)
+
+    strange.__name__ = "<b>[red]strange[/]"
+    result = check_derivatives(
+        strange, (X,), order=1, vjp=one_wrong_element, raises=False, skip={"nan": "[/] it may <be> anything"}
+    )
+    table = str(result)
+    marks = ["failed: " in line for line in table.splitlines() if re.match(r"│ \w", line)]
+    assert marks == sorted(marks, reverse=True), "failures are first"
+    assert "<b>[red]strange[/]" in table
+    assert "skipped: [/] it may <be> anything" in table
+    assert re.search(r"│ differences +│ 1 +│ x +│ inf +│ 1.0e-07 +│ .*failed: element \[2, 1\]", table)
+    assert len(result.plot().axes) >= 1
+    result.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "&lt;b&gt;[red]strange[/]" in page
+    assert "failed: element [2, 1] is" in page
+    result.save(tmp_path / "report.json")
+    report = read(tmp_path / "report.json")
+    assert (report["command"], report["verdict"]) == ("Derivatives of <b>[red]strange[/]", "failed")
+    assert report["skips"] == [{"what": "nan", "reason": "[/] it may <be> anything"}]
+    assert [(c.kind, c.failed, c.curve) for c in checks_of(report)] == [
+        (c.kind, c.failed, c.curve) for c in result.checks
+    ]
+
+
+def test_kinds_are_left_out_by_name():
+    kinds = ("form", "repeat", "layout", "nan", "float32", "adjoint", "symmetry")
+    result = check_derivatives(cube, (X,), vjp=(gradient, second), skip=dict.fromkeys(kinds, "for a reason"))
+    assert {check.kind for check in result.checks} == {"differences", "elements"}
+    assert {check.case for check in result.checks} == {"1", "2"}
+    result = check_derivatives(cube, (X,), order=1, vjp=gradient)
+    assert not {"adjoint", "symmetry"} & {check.kind for check in result.checks}
+    assert "2" not in {check.case for check in result.checks}
+
+
+BAD = [
+    (TypeError, "function is a int; expected a callable", {"function": 3}),
+    (TypeError, "inputs is a ndarray; expected a tuple of arrays", {"inputs": X}),
+    (ValueError, "order is 4; expected 1, 2 or 3", {"order": 4}),
+    (ValueError, "skip of 'nan' is ' '; expected a reason", {"skip": {"nan": " "}}),
+    (ValueError, "framework is 'theano'; expected 'numpy', 'torch' or 'jax'", {"framework": "theano", "vjp": None}),
+    (TypeError, "vjp is a NoneType; expected a function for 'numpy'", {"vjp": None}),
+    (TypeError, r"order is 2 and vjp is not a pair; expected \(vjp, vjp2\), or order=1", {"order": 2}),
+    (
+        TypeError,
+        r"order is 3 and vjp is not three functions; expected \(vjp, vjp2, vjp3\), or order=2",
+        {"order": 3, "vjp": (gradient, second)},
+    ),
+    (TypeError, "order is 2 and vjp is not a pair", {"order": 2, "vjp": (gradient, None, third)}),
+    (TypeError, "skip is a list; expected a mapping of kinds to reasons", {"skip": ["nan"]}),
+    (ValueError, "skip names speed; expected form, repeat,", {"skip": {"speed": "why"}}),
+    (ValueError, "timeout is 0; expected seconds above 0, or None", {"timeout": 0}),
+    (TypeError, "vjp is given for 'torch', which differentiates itself", {"framework": "torch"}),
+    (ValueError, "inputs have no nonempty numpy array of floating dtype", {"inputs": (np.arange(3), "x")}),
+    (ValueError, "inputs have no nonempty numpy array of floating dtype", {"inputs": (np.zeros((0, 3)),)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "changed"), BAD)
+def test_bad_arguments(kind, text, changed):
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return cube(x)
+
+    arguments = {"function": counted, "inputs": (X,), "order": 1, "vjp": gradient, **changed}
+    with pytest.raises(kind, match=f"^check_derivatives: {text}"):
+        check_derivatives(**arguments)
+    assert not calls
