@@ -55,9 +55,10 @@ def test_the_judge_differentiates_its_derivatives(op):
 @pytest.mark.parametrize("op", EACH)
 def test_backends_agree_with_the_judge(op, dtype):
     for values, _ in calls(op, dtype):
-        assert_right(op, values, call(op, values, backend="pyref"), chunked=False)
+        judged = ask(op, values)
+        assert_right(op, values, call(op, values, backend="pyref"), False, judged)
         rounded = dict.fromkeys(f.name for f in op.fields)
-        rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in ask(op, values).items()}
+        rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in judged.items()}
         assert_same_bits(call(op, values, backend="fortran-reference"), rounded)
 
 
