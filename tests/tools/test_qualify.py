@@ -99,7 +99,7 @@ def test_rehearsal(tmp_path, monkeypatch):
     assert "| sanitizer | **failed** | 3 of 3 |" in page
     assert "RACECHECK SUMMARY: 1 hazard" in page
     assert "weighted-64: weighted sum, dim 64" in page
-    assert "| dimenet-molecules-curvature-training, pyg | " in page
+    assert f"| {models.NAMES[0]}, pyg | " in page
     assert page == (out / "summary.md").read_text() + "\n"
     kept = summary.summarise(record)
     assert kept["verdict"] == "failed"
