@@ -101,6 +101,7 @@ CASE_KINDS = {
         "two images of every other node, both left out of a triplet sum that is linear in the edges",
         large=True,
         called=True,
+        third=True,
     ),
     "unused rows": Kind(
         "rows of edge arrays after those that positions read",

@@ -7,6 +7,7 @@ from table_calls import assert_right, assert_same_bits, call, draw
 from trigraph.backends import BACKENDS
 from trigraph.backends.choice import own_third
 from trigraph.fortran import judge
+from trigraph.graphs import EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.verification import cases, tolerances
 from trigraph.verification.judged import ask
@@ -104,3 +105,17 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
         expected = {field: np.isnan(hi) for field, (hi, _, _) in ask(op, values).items()}
         got = call(op, values, backend=backend)
         assert all(np.array_equal(np.isnan(got[field]), marks) for field, marks in expected.items())
+
+
+@pytest.mark.parametrize("large", [(), ("embedding",), ("grad_out",), ("gg_vec", "ggg_vec")], ids="-".join)
+def test_many_edges_of_which_one_dominates(large):
+    """Left-out edges are subtracted from sums over all, unless too little would remain."""
+    op = THIRD["agg_edge_to_edge_bwd3"]
+    joined = np.zeros((100, 100), int)
+    joined[:16, :16] = 1 - np.eye(16, dtype=int)
+    joined[16, 17:57] = joined[17:57, 16] = 1  # more than a chunk
+    graph = EdgeGraph(*np.nonzero(joined), 100)
+    values = draw(op, graph=graph, setting={"exclude": "edge"}, num_spherical=3, num_radial=2, n_emb=3, n_mid=2)
+    for name in large:
+        values[name][[17, 100]] *= 2.0 ** (34 / len(large))
+    assert_right(op, values, call(op, values, backend="fortran"), chunked=True)
