@@ -95,17 +95,21 @@ DIMENET = {
         "edges beyond the cutoff": "if (.not. at(i) ⟦>= 1 → > 2⟧) cycle",
     },
     "fortran/fast/dimenet_third.fypp": {
-        "a chunk of edges replaces those before": "d) = ⟦grad(at + i0 + i, j, d) + part(i, j) → part(i, j)⟧\n",
-        "steps after the first": "do e = 0, ⟦n_out - 1 → min(n_out, n) - 1⟧, n\n",
         "a slot without its last chunk": "load_dp(size(work%grad_k), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
         "W1 without the factor of P_l": "parts = ⟦angular_norm(l)*parts → parts⟧\n",
-        "a Legendre polynomial's derivative": "d_p = ⟦d_p + real(2*l - 1, dp)*last → real(2*l - 1, dp)*last⟧\n",
         "edges that are left out": "(exclude == exclude_node) work%high(i) = int(⟦reverse_stop → reverse_start⟧(e)",
+        "gradient of the direction along itself": "g = inverse*(g - (⟦direction(1)*g(1) +  → ⟧direction(2)*g(2)",
+    },
+    "fortran/fast/dimenet_third_parts.inc": {
+        "a chunk of edges replaces those before": "d) = ⟦grad(at + i0 + i, j, d) + part(i, j) → part(i, j)⟧\n",
+        "a Legendre polynomial's derivative": "d_p = ⟦d_p + real(2*l - 1, dp)*last → real(2*l - 1, dp)*last⟧\n",
+        "derivative of the harmonics": "call add_products(lanes, q(1, 0, l, ⟦m + 1 → m⟧), grad_s, a1)",
+        "the curvature of a length": "⟦0.75_dp → 0.5_dp⟧/(square*square*sqrt(square)))",
+    },
+    "fortran/fast/dimenet_third_node.inc": {
+        "steps after the first": "do e = 0, ⟦n_out - 1 → min(n_out, n) - 1⟧, n\n",
         "edges that are left out of a linear sum": "merge(⟦-1 → 0⟧, 1, linear)",
         "a part of a linear sum over out-edges": "of_s = [0, 0, 0, ⟦2 → 1⟧, 0]",
-        "derivative of the harmonics": "call add_products(lanes, q(1, 0, l, ⟦m + 1 → m⟧), grad_s, a1)",
-        "gradient of the direction along itself": "g = inverse*(g - (⟦direction(1)*g(1) +  → ⟧direction(2)*g(2)",
-        "the curvature of a length": "⟦0.75_dp → 0.5_dp⟧/(square*square*sqrt(square)))",
         "NaN of edges that are left out": "⟦.not. (sizes < 1e200_dp .and. directions < 1e10_dp) → .false.⟧) then",
     },
     "fortran/fast/jets.inc": {
