@@ -214,7 +214,7 @@ ARROWS = {
     "pyref": {"families", "graphs", "table"},
     "fortran": {"__version__", "checks", "graphs", "table"},
     "gpu": {"checks", "graphs", "table"},
-    "torch": {"backends", "checks", "families", "graphs", "plain", "table"},
+    "torch": {"backends", "checks", "families", "fortran", "graphs", "plain", "table"},  # fortran: SiLU's derivatives
     "jax": {"checks", "fortran", "graphs", "plain", "table"},
     "compat": {"backends", "graphs", "torch"},
     "distributed": {"backends", "checks", "fortran", "graphs", "table", "torch"},
