@@ -237,6 +237,7 @@ class Net(Springs):
 FACTORS, ENCLOSED = {"global": 1.0}, {"enclosed": 2.0}
 
 
+@pytest.mark.slow
 def test_one_compilation_for_few_and_many_edges():
     """The compiler has two forms of sums in single precision, of up to 4096 numbers and of more; programs have none."""
     model = Net(torch.nn.Linear(8, 8).double())
