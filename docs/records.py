@@ -163,11 +163,11 @@ def picture(path: Path) -> None:
 
 # The lines of README's table, each with its workloads.
 WORK = {
-    "a whole DimeNet++, slab of 96 atoms: energy and forces, training step": (
-        *("dimenet-energy-forces", "dimenet-energy-forces-training"),
+    "a whole DimeNet++, crystals of 96 and 108 atoms: energy and forces, training step": (
+        *("dimenet-energy-forces", "dimenet-energy-forces-training", "dimenet-copper", "dimenet-copper-training"),
     ),
     "a whole DimeNet++, 32 small molecules: the same": ("dimenet-molecules", "dimenet-molecules-training"),
-    "a whole DimeNet++, crystals of 96 and 108 atoms: training on products with the Hessian": (
+    "a whole DimeNet++, the same crystals: training on products with the Hessian": (
         "dimenet-slab-curvature-training",
         "dimenet-copper-curvature-training",
     ),
