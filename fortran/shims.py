@@ -310,7 +310,7 @@ end subroutine limit_blocks
 
 
 def silu(order: int) -> str:
-    """Return the subroutines of an order of the derivatives of SiLU: arrays of one length, those read before others."""
+    """Return the subroutines for one order of SiLU's derivatives: arrays of equal length, the results last."""
     read = ["ggg_grad", "ggg_x"] * (order == 3) + ["gg", "grad", "x"]
     written = ["out_gg"] * (order == 3) + ["out_grad", "out_x"]
     text = ""

@@ -36,7 +36,10 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
 
 
 def composed(op: Operator, values: Mapping[str, Any]) -> bool:
-    """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name."""
+    """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name.
+
+    It does for operators that are polynomials between kinks, as the graph neural operator is, or linear in each input.
+    """
     return not op.definition.own_third or op.definition.is_multilinear(values)
 
 

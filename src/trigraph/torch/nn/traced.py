@@ -34,9 +34,10 @@ def condition_of(program: Any) -> str:
 def _over_rows(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of (inner, rows), first transposed, and (rows, columns).
 
-    It is used for gradients of parameters, because of sums over rows in single precision the compiler makes one form
-    for at most 4096 rows and another for more, for which it compiles the whole program again. A single column is
-    doubled, because the compiler also makes a sum of a product with one row and one column.
+    Gradients of parameters are such sums over rows. A sum in single precision has one form in torch's compiler for at
+    most 4096 rows and another for more, and the whole program is compiled again when a call needs the other one. A
+    product has one form, except that the compiler turns a product with one row and one column into a sum. Therefore a
+    single column is passed twice.
     """
     columns = second.shape[1]
     return first.t().mm(second if columns > 1 else second.expand(-1, 2))[:, :columns]
@@ -47,7 +48,8 @@ class _WithBias(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        return x - bias.neg()  # of a sum, the compiler makes a product with bias, which first copies it into each row
+        # The compiler would turn x + bias into a product with a bias, which first copies the bias into each row.
+        return x - bias.neg()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -55,7 +57,7 @@ class _WithBias(torch.autograd.Function):
 
 
 class _Outer(torch.autograd.Function):
-    """The product of (rows, 1) and (1, columns) in one pass, of which the gradients are a pass and a product."""
+    """The product of (rows, 1) and (1, columns), written as an elementwise product."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
@@ -69,7 +71,7 @@ class _Outer(torch.autograd.Function):
 
 
 class _OneColumn(torch.autograd.Function):
-    """The product of (rows, inner) and (inner, 1) in one pass, of which the gradients are a pass and a product."""
+    """The product of (rows, inner) and (inner, 1), written as an elementwise product and a sum over columns."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
