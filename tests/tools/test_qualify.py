@@ -75,6 +75,7 @@ def made_up(name, share):
     return driver.Stage(name, share, "qualify_stages")
 
 
+@pytest.mark.slow
 def test_rehearsal(tmp_path, monkeypatch):
     """Every stage runs in a rehearsal, and the page says that it is one."""
     out, program = tmp_path / "out", tmp_path / "compute-sanitizer"
