@@ -133,8 +133,11 @@ class _ShimCall:
         arguments += [values[n] for n in op.numbers]
         if op.graph is not None:
             # Absent: an order the graph could not decide (EdgeGraph.reverse_edge), or an object that was not given.
-            arrays = [op.graph.find(a, values) for a in self.graph]
-            arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in arrays]
+            for array in op.graph.find_all(self.graph, values):
+                if array is None:
+                    arguments.append(np.full(1, -1, index))
+                else:
+                    arguments.append(array if array.dtype is index else array.astype(index, copy=False))
         arguments += [self.argument(a, values, sizes) for a in self.arguments]
         arguments += layout.flags
         arguments += [a.reshape(s).T for a, s in zip(outputs, self.output_shapes, strict=True)]

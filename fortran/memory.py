@@ -10,8 +10,9 @@ import contextlib
 import math
 import mmap
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,18 +27,23 @@ class _Lease:
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
-    def __init__(self, memory: mmap.mmap, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(self, memory: mmap.mmap, address: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.memory = memory
-        address = np.frombuffer(memory, np.uint8).__array_interface__["data"]
-        self.__array_interface__ = {"data": address, "shape": shape, "typestr": dtype.str, "version": 3}
+        self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": dtype.str, "version": 3}
 
 
-_Block = tuple[mmap.mmap, weakref.ref[_Lease]]
+class _Block(NamedTuple):
+    """Memory, its size in bytes and its address, and the lease that has it or had it last."""
+
+    memory: mmap.mmap
+    size: int
+    address: int
+    lease: Callable[[], _Lease | None]
 
 
 @dataclass
 class Blocks:
-    """Blocks of at most `kept` bytes together, each with the lease that has it or had it last.
+    """Blocks of at most `kept` bytes together.
 
     There is no lock, which a forked process could find held by a thread that it does not have, and which a signal
     handler or finaliser could wait for in the very thread that holds it. The list is changed by single operations that
@@ -53,16 +59,17 @@ class Blocks:
         size = math.prod(shape) * dtype.itemsize
         if not LEAST <= size <= self.kept:
             return np.empty(shape, dtype)
-        memory = self._find(size) or self._make(size)
-        if memory is None:
+        block = self._find(size) or self._make(size)
+        if block is None:
             return np.empty(shape, dtype)
-        lease = _Lease(memory, shape, dtype)
-        self.blocks.append((memory, weakref.ref(lease)))
+        memory, length, address, _ = block
+        lease = _Lease(memory, address, shape, dtype)
+        self.blocks.append(_Block(memory, length, address, weakref.ref(lease)))
         return np.asarray(lease)
 
     def _free(self) -> list[_Block]:
         """Return the blocks that nothing refers to. A copy of the list is looked at: others may change it meanwhile."""
-        return [b for b in list(self.blocks) if b[1]() is None]
+        return [b for b in list(self.blocks) if b.lease() is None]
 
     def _take(self, block: _Block) -> bool:
         """Remove a block; whether it was still there."""
@@ -72,23 +79,25 @@ class Blocks:
             return False
         return True
 
-    def _find(self, size: int) -> mmap.mmap | None:
+    def _find(self, size: int) -> _Block | None:
         """Take out the smallest free block that fits."""
-        fitting = [b for b in self._free() if size <= len(b[0]) <= SLACK * size]
-        # No generator: a signal handler that raises within it would raise once more where the interpreter closes it.
-        for block in sorted(fitting, key=lambda b: len(b[0])):
-            if self._take(block):
-                return block[0]
-        return None
+        most = SLACK * size
+        while True:
+            found = None
+            for block in list(self.blocks):
+                if size <= block.size <= most and (found is None or block.size < found.size) and block.lease() is None:
+                    found = block
+            if found is None or self._take(found):
+                return found
 
-    def _make(self, size: int) -> mmap.mmap | None:
+    def _make(self, size: int) -> _Block | None:
         """Make a block, in the place of free ones if need be; None if those in use leave no room for it."""
-        total = sum([len(b[0]) for b in list(self.blocks)]) + size
+        total = sum([b.size for b in list(self.blocks)]) + size
         for block in self._free():
             if total <= self.kept:
                 break
             if self._take(block):
-                total -= len(block[0])
+                total -= block.size
         if total > self.kept:
             return None
         try:
@@ -103,7 +112,7 @@ class Blocks:
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a system without large pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return memory
+        return _Block(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
 
 
 def _map(size: int) -> mmap.mmap:

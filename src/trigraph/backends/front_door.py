@@ -51,10 +51,15 @@ def front_door(op: Operator) -> Callable[..., Any]:
     return call
 
 
+def function_of(op: Operator, backend: str) -> Callable[..., Any]:
+    """Return the function that runs a checked call of an operator in a backend: ``execute`` of its module."""
+    return partial(third.execute, backend=backend) if op.order == 3 else backend_function(backend, "execute")
+
+
 def execute(op: Operator, checked: Checked, backend: str) -> Any:
     """Run a checked call in a backend, and return the result of the public function."""
     out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
-    run = partial(third.execute, backend=backend) if op.order == 3 else backend_function(backend, "execute")
+    run = function_of(op, backend)
     return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.backend_cache), checked)
 
 

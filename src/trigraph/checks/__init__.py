@@ -8,6 +8,14 @@ from trigraph.checks.arguments import (
     choice_number,
     squeeze_columns,
 )
-from trigraph.checks.call import HALF_BACKENDS, check_call, check_members, graph_expected, warn_of_indices
+from trigraph.checks.call import (
+    HALF_BACKENDS,
+    MOST_PASSED,
+    check_call,
+    check_elements,
+    check_members,
+    graph_expected,
+    warn_of_indices,
+)
 from trigraph.checks.sizes import bind_sizes, index_dtype, layout, shape_of
 from trigraph.checks.unchecked import unchecked

@@ -24,7 +24,7 @@ GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 # Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
 # They depend on operator, backend, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of
 # arrays, and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What
-# depends on elements of arrays is checked again (`_check_positions`, `_check_positive`); calls with `out` are not
+# depends on elements of arrays is checked again (`check_elements`); calls with `out` are not
 # remembered.
 _passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
 MOST_PASSED = 256
@@ -43,6 +43,7 @@ class Checked(NamedTuple):
     out: dict[str, Any]
     columns: frozenset[str]
     backend_cache: dict[Any, Any]
+    unchanged: bool  # whether the checks converted no argument, so that they depend on `_key` alone
 
 
 def _refuse_kind(op: Operator, name: str, value: Any, kind: str, backend: str) -> None:
@@ -196,10 +197,17 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
 def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
     """Check numbers that must be positive, in NumPy arrays only. NaN passes, and reaches what depends on it."""
     for a in (a for a in op.positive_arguments if isinstance(values[a.name], np.ndarray)):
-        wrong = values[a.name] <= 0
-        if wrong.any():
-            row = int(wrong.argmax())
+        if np.fmin.reduce(values[a.name], axis=None, initial=1) <= 0:
+            row = int((values[a.name] <= 0).argmax())
             raise ValueError(f"{op.name}: {a.name}[{row}] is {values[a.name].flat[row]}; expected a number > 0")
+
+
+def check_elements(op: Operator, values: Mapping[str, Any]) -> None:
+    """Make the checks that depend on elements of arrays."""
+    if op.index_arguments:
+        _check_positions(op, values)
+    if op.positive_arguments:
+        _check_positive(op, values)
 
 
 def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
@@ -317,9 +325,8 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     key = _key(op, values, wrt, backend) if out is None else None
     passed = _passed.get(key)
     if passed is not None:
-        _check_positions(op, values)
-        _check_positive(op, values)
-        return Checked(values, *passed[:2], {}, frozenset(), passed[2])
+        check_elements(op, values)
+        return Checked(values, *passed[:2], {}, frozenset(), passed[2], True)
     before = dict(values)
     _check_arrays(op, values, kind, backend)
     _wrap_indices(op, values)
@@ -333,8 +340,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     # A cotangent that is None has the shape of its input.
     columns |= {gg for n in columns if (gg := f"gg_{n}") in op.names and values[gg] is None}
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
-    _check_positions(op, values)
-    _check_positive(op, values)
+    check_elements(op, values)
     returned = [f.name for f in op.returned(values, sizes)]
     wanted = tuple(returned) if wrt is None else tuple(n for n in checked_wrt(op, wrt) if n in returned)
     outputs = check_out(op, out, values, sizes, wanted, columns, kind, backend)
@@ -342,8 +348,10 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
     backend_cache: dict[Any, Any] = {}
-    if key is not None and all(_unchanged(values[name], value) for name, value in before.items()):
+    unchanged = key is not None and all(_unchanged(values[name], value) for name, value in before.items())
+    if unchanged:
         if len(_passed) >= MOST_PASSED:
             _passed.clear()
         _passed[key] = sizes, wanted, backend_cache
-    return Checked(values, sizes, wanted, outputs, columns and columns & {f.name for f in op.fields}, backend_cache)
+    columns &= {f.name for f in op.fields}
+    return Checked(values, sizes, wanted, outputs, columns, backend_cache, unchanged)

@@ -3,7 +3,7 @@
 Only the standard library is used here: the build runs this module before the package exists.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,14 @@ class GraphKind:
                 prepared = graph.prepare() if name in self._reversed else graph
                 return getattr(prepared, attribute)
         return None
+
+    def find_all(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
+        """Return `find` of several names."""
+        if self.paths:
+            return [self.find(name, values) for name in names]
+        graph, reverse = values["graph"], self._reversed
+        prepared = graph if reverse.isdisjoint(names) else graph.prepare()
+        return [getattr(prepared if name in reverse else graph, name) for name in names]
 
 
 @dataclass(frozen=True)

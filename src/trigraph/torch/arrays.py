@@ -33,13 +33,14 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
     """
     if value is None:
         return None
-    if value.numel():
-        last = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-        held, needed = value.untyped_storage().nbytes(), (last + 1) * value.element_size()
-        if held < needed:
-            raise ValueError(
-                f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
-            )
+    held, needed, offset = value.untyped_storage().nbytes(), value.nbytes, value.storage_offset()
+    if needed and not (offset == 0 and value.is_contiguous()):
+        last = offset + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+        needed = (last + 1) * value.element_size()
+    if held < needed:
+        raise ValueError(
+            f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
+        )
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
     if value.dtype is torch.bfloat16:

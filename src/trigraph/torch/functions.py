@@ -134,7 +134,7 @@ def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: A
     try:
         with on_device(arrays[op.first], shares=True):
             _, values = op.unflattened(op.flattened(arrays, keywords, False), array_of)
-            values |= {n: array_of(t, f"{table.name}: {n}") for n, t in zip(op.array_names, arrays, strict=True)}
+            values |= {n: array_of(t, m) for n, m, t in zip(op.array_names, op.labels, arrays, strict=True)}
             backend = choose_backend(table, values, values.pop("backend") or None)
             place = f"{table.name}: out"
             if isinstance(out, Mapping):

@@ -8,24 +8,34 @@ further one may follow, torch differentiates their plain forms.
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from trigraph.backends import BACKENDS, choose_backend, execute, raise_named
+from trigraph.backends import BACKENDS, choose_backend, execute, function_of, raise_named
 from trigraph.backends.choice import has_third
 from trigraph.backends.third import multilinear
-from trigraph.checks import bind_sizes, check_call, choice_number, layout
+from trigraph.checks import MOST_PASSED, bind_sizes, check_call, check_elements, choice_number, layout
 from trigraph.table import GRAPH_PARTS, NAMED, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
+
+
+class _Passed(NamedTuple):
+    """What is the same in all calls with one key: the backend's function, and results of `check_call`."""
+
+    run: Callable[..., Any]
+    sizes: dict[str, int]
+    wanted: tuple[str, ...]
+    backend_cache: dict[Any, Any]
 
 
 class TorchOperator:
@@ -40,12 +50,20 @@ class TorchOperator:
         self.op = op
         self.array_names = tuple(a.name for a in op.arguments)
         self.graphs = tuple((a.name, GRAPH_PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
+        self.labels = tuple(f"{op.name}: {name}" for name in self.array_names)  # for messages
         self.num_arrays = len(self.array_names)
         self.first = self.array_names.index(op.definition.inputs[0].name)
-        self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
+        lengths = (len(p.arrays) + len(p.reverse) for _, p in self.graphs)
+        stops = (*itertools.accumulate(lengths, initial=self.num_arrays),)
+        self.graph_places, self.num_tensors = tuple(itertools.pairwise(stops)), stops[-1]
         self.fields = frozenset(f.name for f in op.fields)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
+        self.names = (*self.array_names, *(name for name, _ in self.graphs), *(a.name for a in op.attributes))
+        # Checks of a call on the CPU depend on shapes, dtypes, contiguity and alignment of its arrays, on attributes,
+        # backend and requested fields, and on classes, numbers and dtypes of its graphs. The key that `compute_on_cpu`
+        # makes holds all of these. What depends on elements of arrays is checked in each call.
+        self.passed: dict[tuple[Any, ...], _Passed] = {}
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call the operator, and record it if an array requires a gradient or has a tangent."""
@@ -116,8 +134,7 @@ class TorchOperator:
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
                 return rule(info, in_dims[1:], *args)
 
-        # Torch inspects the signature in each call; this attribute makes that fast.
-        Recorded.forward.__signature__ = inspect.signature(Recorded.forward)  # type: ignore[attr-defined]
+        without_defaults(Recorded)
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
 
@@ -179,24 +196,70 @@ class TorchOperator:
         """The dispatcher's kernel for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
 
         def run(*args: Any) -> Any:
+            first: torch.Tensor = args[self.first]
             try:
+                if first.is_cpu:
+                    return self.compute_on_cpu(args)
                 # Arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
-                with on_device(args[self.first], shares=True):
-                    return self.compute(*self.unflattened(args, array_of))
+                with on_device(first, shares=True):
+                    return self.compute(args, None)
             except MemoryError as error:
                 raise_named(self.op, error)
 
         return uncompiled(run)
 
-    def compute(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Check a call and compute on the tensors' device, which `on_device` has made current."""
+    def compute_on_cpu(self, args: tuple[Any, ...]) -> Any:
+        """Compute with flat arguments on the CPU, without the checks if a call with the same key has passed them.
+
+        Within a model, checks of a small call would take longer than the call, because what they read is no longer in
+        the processor's cache.
+        """
+        graphs: list[Any] = []
+        views: list[Any] = []
+        key = list(args[self.num_tensors :])
+        for i, j in self.graph_places:
+            graph = graph_of(args[i:j])
+            if graph is None and args[i] is not None:
+                return self.compute(args, None)
+            graphs.append(graph)
+            key.append(None if graph is None else graph._key)
+        for label, tensor in zip(self.labels, args, strict=False):
+            if tensor is None:
+                views.append(None)
+                key.append(None)
+            else:
+                view = array_of(tensor, label)
+                views.append(view)
+                key += (view.shape, view.dtype, view.flags.c_contiguous and view.flags.aligned)
+        passed = self.passed.get(tuple(key))
+        if passed is None:
+            return self.compute(args, tuple(key))
+        given = (*views, *graphs, *args[self.num_tensors + self.num_numbers :])
+        values = dict(zip(self.names, given, strict=False))  # the rest are `backend` and `wanted`
+        check_elements(self.op, values)
+        result = passed.run(self.op, values, passed.sizes, passed.wanted, {}, passed.backend_cache)
+        if self.op.single:
+            return tensor_from(result)
+        first = args[self.first]
+        return tuple([first.new_empty(0) if a is None else tensor_from(a) for a in result])
+
+    def compute(self, args: Sequence[Any], key: tuple[Any, ...] | None) -> Any:
+        """Check a call with flat arguments and compute on their device, which `on_device` has made current.
+
+        On the CPU, remember by `key` that it has passed.
+        """
+        arrays, values = self.unflattened(args, array_of)
         first: torch.Tensor = arrays[self.first]
-        named = zip(self.array_names, arrays, strict=True)
-        values = {**keywords, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
+        values |= {n: array_of(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
         wanted, backend = values.pop("wanted", None), values.pop("backend")
         backend = choose_backend(self.op, values, backend) if backend else "gpu" if first.is_cuda else "fortran"
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
         checked = check_call(self.op, values, wrt, None, BACKENDS[backend][1], backend)
+        if key is not None and checked.unchanged:
+            if len(self.passed) >= MOST_PASSED:
+                self.passed.clear()
+            run = function_of(self.op, backend)
+            self.passed[key] = _Passed(run, checked.sizes, checked.wanted, checked.backend_cache)
         results = self.execute(checked, backend, first, {})
         if self.op.single:
             return results[self.op.fields[0].name]
@@ -208,7 +271,7 @@ class TorchOperator:
         Torch allocates results on a device, because `Tensor.record_stream` does not protect memory of another library
         from reuse while another stream reads it.
         """
-        allocated: dict[str, Any] = dict.fromkeys((f.name for f in self.op.fields), None)
+        allocated: dict[str, Any] = {}
         if like.is_cuda:
             record_streams([checked.values[name] for name, _ in self.graphs])
             for f in self.op.fields:
@@ -216,13 +279,11 @@ class TorchOperator:
                     shape, dtype = layout(self.op, f, checked.values, checked.sizes)
                     shape = (*shape, 1) if f.name in checked.columns else shape
                     allocated[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
-            checked.out.update((n, array_of(t)) for n, t in allocated.items() if t is not None)
+            checked.out.update((n, array_of(t)) for n, t in allocated.items())
         result = execute(self.op, checked, backend)
-        results = {self.op.fields[0].name: result} if self.op.single else result._asdict()
-        return {
-            n: outputs[n] if n in outputs else allocated[n] if a is None or like.is_cuda else tensor_from(a)
-            for n, a in results.items()
-        }
+        arrays = zip(self.op.fields, (result,) if self.op.single else result, strict=True)
+        results = {f.name: None if a is None or like.is_cuda else tensor_from(a) for f, a in arrays}
+        return {**results, **allocated, **outputs}
 
     def fake(self, *args: Any) -> Any:
         """Return uninitialized tensors with the shapes and dtypes of `compute`."""
@@ -272,6 +333,28 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     return not all(map(has_storage, floating)) or any(
         forward_ad.unpack_dual(a, level=level).tangent is not None for a in floating
     )
+
+
+class _WithoutDefaults(inspect.Signature):
+    """Signature of a function without default arguments, to which a call binds arguments as they are given."""
+
+    class Bound(NamedTuple):
+        """The part of `inspect.BoundArguments` that torch uses."""
+
+        args: tuple[Any, ...]
+        kwargs: dict[str, Any]
+
+        def apply_defaults(self) -> None:
+            """Do nothing."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the arguments."""
+        return self.Bound(args, kwargs)
+
+
+def without_defaults(function: type[torch.autograd.Function]) -> None:
+    """Spare each call of `function.apply` the search for default arguments, of which `forward` has none."""
+    function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
 
 class Untouched(torch.autograd.Function):

@@ -1,6 +1,5 @@
 """Activations by name, and a SiLU whose derivatives need few passes over memory."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.graphs import shown
 from trigraph.torch.arrays import has_storage
-from trigraph.torch.library import Untouched
+from trigraph.torch.library import Untouched, has_tangents, without_defaults
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
@@ -36,7 +35,10 @@ class _SiLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _First.apply(grad, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        (x,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or has_tangents((grad, x)):
+            return _First.apply(grad, x)  # type: ignore[no-untyped-call]
+        return _silu_backward(grad, x)
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Any:
@@ -108,9 +110,8 @@ class _Second(torch.autograd.Function):
         return tangent_gg * first + gg * second * tangent, along
 
 
-# Torch inspects the signature in each call; this attribute makes that fast.
 for _function in (_SiLU, _First, _Second):
-    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[union-attr]
+    without_defaults(_function)
 
 
 def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
