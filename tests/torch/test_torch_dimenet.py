@@ -11,6 +11,7 @@ from ase.build import bulk, fcc111
 from compiled_programs import compiled_whole
 from pyg_dimenet import SIZES
 from raising import raising
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from two_ranks import gradients_of, save_gradients
 
@@ -270,6 +271,11 @@ def test_silu():
                 got(near.detach())
         else:
             assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
+    with forward_ad.dual_level():  # a tangent of the cotangent alone, where nothing is recorded
+        (expected,) = torch.autograd.grad(act(near), near, 1 / near.detach().cosh())
+        dual = forward_ad.make_dual(torch.ones_like(near), 1 / near.detach().cosh())
+        (got,) = torch.autograd.grad(act(near), near, dual)
+        assert torch.equal(forward_ad.unpack_dual(got).tangent, expected)
     for name in ("swish", "SiLU", "tanh", "leaky_relu"):
         model_of(act=name)(*cluster(3))
 
