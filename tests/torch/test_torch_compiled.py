@@ -19,7 +19,9 @@ import trigraph
 import trigraph.ase
 import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.nn import compiled as programs
 from trigraph.torch.nn.facts import Facts, differences
+from trigraph.torch.nn.traced import rewrite_sums, selected, sums
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
@@ -253,6 +255,46 @@ def test_one_compilation_for_few_and_many_edges():
             # Sums of at most 4830 terms, each with some roundings, which cancel in part.
             assert (got - expected).abs().max() <= 4830 * torch.finfo(torch.float32).eps * expected.abs().max()
     assert compiled.compilations == 1
+
+
+def test_derivatives_of_sums_are_selections():
+    """A traced program selects rows where it would differentiate a sum over edges or atoms."""
+    model, (z, pos, batch) = potential(), structures((4, 7))
+    neighbors, facts = model.neighbors(pos, batch), Facts(model)
+    example = programs.example_of(model, programs.Inputs.of(z, pos, None, neighbors, None))
+    constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
+    program = programs.traced_program(copy.deepcopy(model), constants, example, ())
+    before = program(facts.state, *example)
+    rewrite_sums(program, programs.sum_of_each(program, facts.state, example))
+    targets = [node.target for node in program.graph.nodes]
+    number = 1 + len(model.output_blocks)  # structures, and atoms in each block
+    assert targets.count(sums) == targets.count(selected) == number
+    assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from edges to positions
+    after = program(facts.state, *example)
+    for got, right in zip(after, before, strict=True):
+        assert (got is None and right is None) or torch.equal(got, right)
+    gradients = [torch.autograd.grad(r[1].square().sum(), [*model.parameters()][:3]) for r in (before, after)]
+    for got, right in zip(*gradients, strict=True):
+        close(got, right)
+
+
+class Means(Net):
+    """Means and weighted sums by the graph of sums into atoms."""
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        squares = vec.square().sum(dim=1, keepdim=True)
+        mean = tt.agg_weighted_n2n(squares, None, neighbors.into, op="mean").output_embedding
+        return mean.square() + tt.agg_weighted_n2n(squares, squares[:, 0], neighbors.into).output_embedding
+
+
+def test_means_and_weighted_sums_are_not_taken_for_sums():
+    model, (z, pos, batch) = Means(), structures((4, 7))
+    gradients = []
+    for one in (model, tt.compile_potential(model, backend="aot_eager")):
+        results = one.energy_forces_stress(z, pos.requires_grad_(), batch, create_graph=True)
+        gradients.append((results.energy, results.forces, *torch.autograd.grad(results.forces.square().sum(), pos)))
+    for expected, got in zip(*gradients, strict=True):
+        close(got, expected)
 
 
 def hook(factors):

@@ -451,6 +451,32 @@ def test_features_of_sources():
             getattr(neighbors, name)(x[:, 0])
 
 
+@pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
+def test_sums_of_edges_and_of_atoms(method):
+    """They have derivatives of any order in both modes, alone, batched by vmap and compiled, and without edges."""
+    _, pos = cluster(5)
+    neighbors = model_of().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
+    index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
+    summed, x = getattr(neighbors, method), torch.randn(len(index), 3, dtype=pos.dtype, requires_grad=True)
+
+    def expected(x):
+        return x.new_zeros(number, 3).index_add(0, index, x)
+
+    close(summed(x), expected(x), 1e-15)
+    assert torch.autograd.gradcheck(summed, (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(summed, (x,), check_fwd_over_rev=True)
+    orders = itertools.product([torch.func.jacfwd, torch.func.jacrev], repeat=3)
+    for order in [*orders, (torch.func.vmap,)]:
+        given = x.detach() if len(order) == 3 else torch.stack([x.detach(), -x.detach()])
+        got, right = (
+            functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).square().square().sum())
+            for f in (summed, expected)
+        )
+        close(got(given), right(given), 1e-12)
+    close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), expected(x), 1e-15)
+    assert model_of().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
+
+
 def test_bad_neighbors_and_channels():
     model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.graphs import CSC, check_memory, shown
 from trigraph.graphs.edge_graph import EdgeGraph
@@ -16,6 +17,7 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
+from trigraph.torch.library import without_defaults
 from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import check_rows, narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
@@ -142,11 +144,11 @@ class Neighbors(NamedTuple):
 
     def into_atoms(self, values: Tensor) -> Tensor:
         """Sum the rows of edges, shape (num_edges, width), into the atoms that they enter, shape (num_atoms, width)."""
-        return _summed("into_atoms", values, self.into, "num_edges")
+        return _summed("into_atoms", values, self.into, "num_edges", self.dst)
 
     def into_structures(self, values: Tensor) -> Tensor:
         """Sum the rows of atoms, shape (num_atoms, width), into their structures."""
-        return _summed("into_structures", values, self.members, "num_atoms")
+        return _summed("into_structures", values, self.members, "num_atoms", self.batch)
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
@@ -166,9 +168,62 @@ class Neighbors(NamedTuple):
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
-def _summed(method: str, values: Tensor, graph: CSC, symbol: str) -> Tensor:
+def _summed(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
+    """Return sums of rows. `index` is the sum to which each row contributes, if it contributes to exactly one."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
-    return _sum(values, None, graph).output_embedding
+    # `trigraph.torch.nn.traced.rewrite_sums` treats traced programs in the same way.
+    if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
+        return _sum(values, None, graph).output_embedding
+    sums: Tensor = _Sums.apply(values, index, graph)  # type: ignore[no-untyped-call]
+    return sums
+
+
+class _Sums(torch.autograd.Function):
+    """Sums of rows, each of which contributes to one sum: the derivative is a selection of rows."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, index: Tensor, graph: CSC) -> Tensor:
+        return _sum(values, None, graph).output_embedding
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, index, ctx.graph = inputs
+        ctx.save_for_backward(index)
+        ctx.save_for_forward(index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Selected.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Any:
+        return _Sums.apply(tangent, *ctx.saved_tensors, ctx.graph)  # type: ignore[no-untyped-call]
+
+
+class _Selected(torch.autograd.Function):
+    """Rows of `values` by `index`: the transpose of `_Sums`, which is its derivative, in a fixed order."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, index: Tensor, graph: CSC) -> Tensor:
+        return values.index_select(0, index)
+
+    setup_context = _Sums.setup_context
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Sums.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Any:
+        return _Selected.apply(tangent, *ctx.saved_tensors, ctx.graph)  # type: ignore[no-untyped-call]
+
+
+for _function in (_Sums, _Selected):
+    without_defaults(_function)
 
 
 def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:

@@ -1,10 +1,15 @@
 """Traced programs: graphs of operations that compute derivatives, which torch compiles for all sizes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from trigraph.torch.library import OPERATORS_OF_TORCH
+
+_sums, _sums_backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"].overload for order in ("fwd", "bwd"))
 
 
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
@@ -84,6 +89,42 @@ class _OneColumn(torch.autograd.Function):
         return grad * second.t(), _over_rows(first, grad)
 
 
+class _Sums(torch.autograd.Function):
+    """Sums of rows. Each row contributes to the one that `index` names, so that the derivative is a selection.
+
+    `rest` are the arguments of `agg_weighted_n2n_fwd` after the rows: no weights, tensors of the graph, and its numbers
+    and choices, all of which follow from shapes or are constants.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, *rest: Any) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.number = len(rest)
+        return _sums(values, *rest)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (index,) = ctx.saved_tensors
+        return grad.index_select(0, index), None, *ctx.number * [None]
+
+
+class _Selected(torch.autograd.Function):
+    """Rows that `index` names: the transpose of `_Sums`, by which it is differentiated in a fixed order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, *rest: Any) -> Tensor:
+        tensors = [t for t in rest if isinstance(t, Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.others = rest[1 + len(tensors) :]
+        return values.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        tensors = ctx.saved_tensors
+        summed = _sums(grad, None, *tensors, *ctx.others)[0]
+        return summed, None, *(1 + len(tensors) + len(ctx.others)) * [None]
+
+
 def with_bias(x: Tensor, bias: Tensor) -> Tensor:
     """Call `_WithBias`; traced programs contain functions."""
     return _WithBias.apply(x, bias)  # type: ignore[no-untyped-call]
@@ -97,6 +138,43 @@ def outer(first: Tensor, second: Tensor) -> Tensor:
 def one_column(first: Tensor, second: Tensor) -> Tensor:
     """Call `_OneColumn`."""
     return _OneColumn.apply(first, second)  # type: ignore[no-untyped-call]
+
+
+def sums(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
+    """Call `_Sums`."""
+    return _Sums.apply(values, index, *rest)  # type: ignore[no-untyped-call]
+
+
+def selected(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
+    """Call `_Selected`."""
+    return _Selected.apply(values, index, *rest)  # type: ignore[no-untyped-call]
+
+
+def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
+    """Write derivatives of sums to which each row contributes once as selections, which the compiler fuses.
+
+    `indices` has the node of the sum of each row by that of the graph's first tensor.
+    """
+    for node in list(program.graph.nodes):
+        if node.target is _sums:
+            values, weights, *graph = node.args
+            call, given = sums, (values, indices.get(graph[0]), weights, *graph)
+        elif node.target is _sums_backward and node.args[-1] == "embedding":
+            grad, _, weights, *absent = node.args[:6]
+            graph = node.args[6:-1]
+            call, given = selected, (grad, indices.get(graph[0]), weights, *graph)
+            weights = next((t for t in (weights, *absent) if t is not None), None)
+        else:
+            continue
+        if given[1] is None or weights is not None or "sum" not in graph:
+            continue
+        with program.graph.inserting_before(node):
+            replacement = program.graph.call_function(call, given)
+        for item in list(node.users):  # fields of the result, of which only the first is not empty
+            item.replace_all_uses_with(replacement)
+            program.graph.erase_node(item)
+        program.graph.erase_node(node)
+    program.recompile()
 
 
 def rewrite_products(program: Any) -> None:
