@@ -167,6 +167,7 @@ WORK = {
         *("dimenet-energy-forces", "dimenet-energy-forces-training", "dimenet-copper", "dimenet-copper-training"),
     ),
     "a whole DimeNet++, 32 small molecules: the same": ("dimenet-molecules", "dimenet-molecules-training"),
+    "a whole DimeNet++, an epoch of 200 changing batches of 8 molecules": ("dimenet-batches-training",),
     "a whole DimeNet++, the same crystals: training on products with the Hessian": (
         "dimenet-slab-curvature-training",
         "dimenet-copper-curvature-training",
