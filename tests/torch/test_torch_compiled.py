@@ -21,7 +21,7 @@ import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.nn import compiled as programs
 from trigraph.torch.nn.facts import Facts, differences
-from trigraph.torch.nn.traced import rewrite_sums, selected, sums
+from trigraph.torch.nn.traced import rewrite_sums, selected, sum_of_each, sums
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
@@ -265,7 +265,7 @@ def test_derivatives_of_sums_are_selections():
     constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
     program = programs.traced_program(copy.deepcopy(model), constants, example, ())
     before = program(facts.state, *example)
-    rewrite_sums(program, programs.sum_of_each(program, facts.state, example))
+    rewrite_sums(program, sum_of_each(program, facts.state, example))
     targets = [node.target for node in program.graph.nodes]
     number = 1 + len(model.output_blocks)  # structures, and atoms in each block
     assert targets.count(sums) == targets.count(selected) == number

@@ -7,7 +7,6 @@ same three. X_bwd3, the derivative of X_bwd2 for operators that are not linear i
 further one may follow, torch differentiates their plain forms.
 """
 
-import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from trigraph.table import GRAPH_PARTS, NAMED, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
+from trigraph.torch.signatures import without_defaults
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -333,28 +333,6 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     return not all(map(has_storage, floating)) or any(
         forward_ad.unpack_dual(a, level=level).tangent is not None for a in floating
     )
-
-
-class _WithoutDefaults(inspect.Signature):
-    """Signature of a function without default arguments, to which a call binds arguments as they are given."""
-
-    class Bound(NamedTuple):
-        """The part of `inspect.BoundArguments` that torch uses."""
-
-        args: tuple[Any, ...]
-        kwargs: dict[str, Any]
-
-        def apply_defaults(self) -> None:
-            """Do nothing."""
-
-    def bind(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the arguments."""
-        return self.Bound(args, kwargs)
-
-
-def without_defaults(function: type[torch.autograd.Function]) -> None:
-    """Spare each call of `function.apply` the search for default arguments, of which `forward` has none."""
-    function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
 
 class Untouched(torch.autograd.Function):

@@ -11,7 +11,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.graphs import shown
 from trigraph.torch.arrays import has_storage
-from trigraph.torch.library import Untouched, has_tangents, without_defaults
+from trigraph.torch.library import Untouched, has_tangents
+from trigraph.torch.signatures import without_defaults
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default

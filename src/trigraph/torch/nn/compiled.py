@@ -26,8 +26,8 @@ from torch.nn import Module
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
 from trigraph.torch.nn.facts import Facts, differences
 from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms, times_hessian
-from trigraph.torch.nn.structures import DST, EnergyForcesStress, Neighbors, find_neighbors
-from trigraph.torch.nn.traced import condition_of, rewrite_products, rewrite_sums, trace
+from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
+from trigraph.torch.nn.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each, trace
 
 MOST_PROGRAMS = 32  # of a potential
 _log = logging.getLogger("trigraph")
@@ -342,18 +342,6 @@ def traced_program(
 def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
     """Return the tensors that a traced program takes."""
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
-
-
-def sum_of_each(program: Any, state: Mapping[str, Tensor], example: Inputs) -> dict[Any, Any]:
-    """Return the nodes of the atom that each edge enters, and of the structure of each atom.
-
-    They are by the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`.
-    """
-    leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
-    nodes = itertools.islice(leaves, len(state), None)
-    _, _, _, batch, _ = (None if t is None else next(nodes) for t in example[:5])
-    graph, _, into, members = ([None if t is None else next(nodes) for t in tensors] for tensors in example.graphs)
-    return {into[0]: graph[DST], members[0]: batch}
 
 
 class CompiledPotential(Module):

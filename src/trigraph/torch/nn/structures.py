@@ -17,10 +17,10 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
-from trigraph.torch.library import without_defaults
 from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import check_rows, narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
+from trigraph.torch.signatures import without_defaults
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
 _sum = FUNCTIONS["agg_weighted_n2n"]

@@ -1,5 +1,6 @@
 """Traced programs: graphs of operations that compute derivatives, which torch compiles for all sizes."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trigraph.torch.library import OPERATORS_OF_TORCH
+from trigraph.torch.nn.structures import DST
 
 _sums, _sums_backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"].overload for order in ("fwd", "bwd"))
 
@@ -148,6 +150,19 @@ def sums(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
 def selected(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
     """Call `_Selected`."""
     return _Selected.apply(values, index, *rest)  # type: ignore[no-untyped-call]
+
+
+def sum_of_each(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
+    """Return the nodes of the atom that each edge enters, and of the structure of each atom.
+
+    They are by the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. The example is
+    that of the trace, `trigraph.torch.nn.compiled.Inputs`.
+    """
+    leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
+    nodes = itertools.islice(leaves, len(state), None)
+    _, _, _, batch, _ = (None if t is None else next(nodes) for t in example[:5])
+    graph, _, into, members = ([None if t is None else next(nodes) for t in tensors] for tensors in example.graphs)
+    return {into[0]: graph[DST], members[0]: batch}
 
 
 def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
