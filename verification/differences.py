@@ -29,7 +29,7 @@ from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.subjects import Subject, arrays_of
 
 # Those up to the largest step of the case are taken. They are dense where truncation dominates and where the error is
-# smallest; from 2^-6 on, two decades end at 2^-13.
+# smallest; 2^-13 completes two decades where the largest step is 2^-6.
 STEPS = tuple(2.0**-k for k in (*range(4, 12, 2), 12, 13, 14, 16, 18, *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
 # Minimum ratio of steps if there is no truncation error, whose slope would need many steps.

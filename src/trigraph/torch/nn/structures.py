@@ -171,7 +171,7 @@ class Neighbors(NamedTuple):
 def _summed(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
     """Return sums of rows. `index` is the sum to which each row contributes, if it contributes to exactly one."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
-    # `trigraph.torch.nn.traced.rewrite_sums` treats traced programs in the same way.
+    # Traced programs contain the operator here; `trigraph.torch.nn.traced.rewrite_sums` replaces its derivatives.
     if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return _sum(values, None, graph).output_embedding
     sums: Tensor = _Sums.apply(values, index, graph)  # type: ignore[no-untyped-call]
