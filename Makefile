@@ -8,17 +8,20 @@ unexport PYTHONPATH
 # What a plain `pip install .` leaves out: the level v3 beside v4, whose bits are compared, and gpu-host.
 CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
 WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 BUILD := build/checked-$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
 SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py tools/make_constants.py \
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench docs pages soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
+.PHONY: verify check test test-all extras lint bench docs pages soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three backends against each other, the judge and finite differences; report in verification-report/"
+	@echo "make check     two families only, in less than a minute once it is built"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
+	@echo "make extras    whether the package index alone has what every extra of pyproject.toml asks for"
 	@echo "make docs      the documentation as a site, in docs/_build/html (FAST=1: without running the tutorials)"
 	@echo "make pages     the generated parts of docs/*.md, which are committed"
 	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
@@ -31,13 +34,21 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
+check: $(VENV)/installed
+	$(BIN)/trigraph verify --operator gno --operator weighted --dtype float64
+
 # Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are pytest's.
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
+	@echo "Running about 4,000 tests on $(CORES) processors: about $$((10 / $(CORES) + 1)) minutes"
 	$(PYTEST) -m "not slow" $(OPTIONS)
 
 test-all: $(VENV)/installed-tests
 	$(PYTEST) $(OPTIONS)
+
+# As a user's pip resolves them: from the package index alone, without a configuration or a folder of wheels.
+extras: $(VENV)/created
+	$(BIN)/python tools/extras
 
 # A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
@@ -72,27 +83,33 @@ mutants: $(VENV)/installed-tests
 	$(BIN)/python tools/mutants.py $(OPTIONS)
 
 $(VENV)/created: tools/setup
-	tools/setup $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	touch $@
+	@echo "Setting up: compilers where they are missing, and a virtual environment in $(VENV)"
+	@tools/setup $(PYTHON)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
 
 $(VENV)/slopecheck: $(VENV)/created slopecheck/pyproject.toml $(shell find slopecheck/src -type f -not -path '*/__pycache__/*')
-	$(BIN)/python -m pip install --quiet ./slopecheck
-	touch $@
+	@echo "Installing slopecheck, with matplotlib and others: a download of about 30 MB"
+	@$(BIN)/python -m pip install --quiet ./slopecheck
+	@touch $@
 
 # Built without isolation in a fixed directory: with it, pip would compile everything anew each time.
 $(VENV)/build-tools: $(VENV)/created pyproject.toml
-	$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2"
-	touch $@
+	@echo "Installing what builds the package: meson, ninja, NumPy and fypp, a download of about 20 MB"
+	@$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2"
+	@touch $@
 
 $(VENV)/installed: $(VENV)/build-tools $(VENV)/slopecheck $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) $(CHECKED) .
-	touch $@
+	@[ -e $(BUILD)/build.ninja ] && echo "Compiling what has changed" || echo "Compiling two levels of the instruction set and the emulator" \
+		"of the kernels: about $$((5 / $(CORES) + 1)) minutes on $(CORES) processors"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) $(CHECKED) .
+	@touch $@
 
 $(VENV)/installed-tests: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet 'trigraph[test]'
-	touch $@
+	@echo "Installing what the tests need: a download of about 0.4 GB with a CPU build of torch (README.md), else of 3 GB"
+	@$(BIN)/python -m pip install --quiet 'trigraph[test]'
+	@touch $@
 
 # For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
 OLDER := build/glibc-2.28

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from signals import unignored_signals  # noqa: F401
 
 # One thread, unless a test asks for several, since there are as many test processes as processors. Waiting threads
 # sleep instead of spinning.

@@ -2,4 +2,6 @@
 
 import os
 
+from signals import unignored_signals  # noqa: F401
+
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}

@@ -503,6 +503,7 @@ def test_command(tmp_path, monkeypatch):
         assert text in done.output
 
 
+@pytest.mark.usefixtures("unignored_signals")
 def test_an_interrupted_command_shows_what_it_knows(tmp_path, monkeypatch):
     """An interrupt during the third of three kinds of check leaves the results of the first two."""
     monkeypatch.chdir(tmp_path)

