@@ -107,7 +107,7 @@ $(VENV)/installed: $(VENV)/build-tools $(VENV)/slopecheck $(SOURCES)
 	@touch $@
 
 $(VENV)/installed-tests: $(VENV)/installed
-	@echo "Installing what the tests need: a download of about 0.4 GB with a CPU build of torch (README.md), else of 3 GB"
+	@echo "Installing what the tests need: a download of about 0.5 GB with a CPU build of torch (README.md), else of 3 GB"
 	@$(BIN)/python -m pip install --quiet 'trigraph[test]'
 	@touch $@
 
