@@ -29,6 +29,7 @@ module trigraph_athena
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
             import :: c_float, c_int
+            implicit none
             integer(c_int), value :: operation, num_v, nnz, num_e, d, h, f_in, f_out
             integer(c_int), intent(out) :: status
             integer(c_int), intent(in), optional :: graph(*)

@@ -58,6 +58,24 @@ def shell(commands, cwd):
     return run("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
+def test_files_that_are_named_exist():
+    """In pages, commands and workflows: paths that begin with a folder of the checkout, and in noxfile.py tests."""
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
+    written = set((ROOT / ".gitignore").read_text().splitlines())  # by the build
+    commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
+    path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
+    named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
+    absent = [
+        (page.name, name)
+        for page, name in named
+        if name.partition("/")[0] in folders and name not in written and not (ROOT / name).exists()
+    ]
+    tests = re.findall(r'"((?:\w+/)*\w+\.py)"', (ROOT / "noxfile.py").read_text())
+    assert len(named) > 100
+    assert tests
+    assert absent + [name for name in tests if not (ROOT / "tests" / name).exists()] == []
+
+
 def test_every_folder_of_tests_is_described():
     tests = ROOT / "tests"
     named = re.findall(r"^\| `(\w+)/` \|", (tests / "README.md").read_text(), re.MULTILINE)
