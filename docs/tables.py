@@ -26,7 +26,6 @@ from slopecheck.calculators import KINDS as CALCULATOR_KINDS
 from slopecheck.record import COLUMNS
 from slopecheck.report import KEYS
 from slopecheck.tolerances import TABLE as OF_FUNCTIONS
-from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
 from trigraph.fortran.export import commands
 from trigraph.table import (
     DEFINITIONS,
@@ -44,8 +43,6 @@ from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.terms import KINDS
 from trigraph.verification.tolerances import TABLE
 
-DROP_IN = "trigraph.compat.pylibcugraphops"
-DROP_IN_MODULES = ("", ".pytorch", ".pytorch.operators", ".operators", ".dimenet")
 # The order of the tutorials in the gallery.
 TUTORIALS = (
     "first_gradient",
@@ -210,14 +207,6 @@ def _cases() -> str:
     return _table(("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "batch"), rows)
 
 
-def _pylibcugraphops() -> str:
-    """Return what the drop-in for pylibcugraphops covers, and what it refuses, from its own modules."""
-    modules = {f"pylibcugraphops{name}": import_module(f"{DROP_IN}{name}") for name in DROP_IN_MODULES}
-    covered = [(f"`{name}`", ", ".join(f"`{n}`" for n in module.__all__)) for name, module in modules.items()]
-    refused = [(f"`{pattern}`", instead) for pattern, instead in NOT_COVERED.items()]
-    return _table(("module", "covered"), covered) + _table(("not covered", "use instead"), refused)
-
-
 def _speeds() -> str:
     """Return how much longer the fastest other library takes, from all records."""
 
@@ -252,7 +241,6 @@ BLOCKS: dict[str, Callable[..., str]] = {
     "names": _names,
     "report_columns": partial(_pairs, ("column of `checks`", "what it holds"), COLUMNS),
     "report_keys": partial(_pairs, ("key", "what it holds"), KEYS),
-    "pylibcugraphops": _pylibcugraphops,
     "speeds": _speeds,
     "symbols": _symbols,
     "tolerances": _tolerances,

@@ -216,7 +216,7 @@ ARROWS = {
     "gpu": {"checks", "graphs", "table"},
     "torch": {"backends", "checks", "families", "fortran", "graphs", "plain", "table"},  # fortran: SiLU's derivatives
     "jax": {"checks", "fortran", "graphs", "plain", "table"},
-    "compat": {"backends", "graphs", "torch"},
+    "compat": {"backends", "graphs", "table", "torch"},
     "distributed": {"backends", "checks", "fortran", "graphs", "table", "torch"},
 }
 

@@ -3,12 +3,13 @@
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import textwrap
+from functools import partial
 
 import numpy as np
 import pytest
-from programs import run
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -18,9 +19,8 @@ from torch_geometric.nn import GATConv, RGCNConv, SAGEConv  # noqa: E402
 import trigraph  # noqa: E402
 from trigraph import compat  # noqa: E402
 from trigraph.compat.pylibcugraphops import MMAOp, dimenet, make_bipartite_csc, operators  # noqa: E402
-from trigraph.compat.pylibcugraphops.covered import NOT_COVERED  # noqa: E402
+from trigraph.compat.pylibcugraphops import pytorch as classes  # noqa: E402
 from trigraph.compat.pylibcugraphops.operators import AggOp, mha_params  # noqa: E402
-from trigraph.compat.pylibcugraphops.pytorch import graphs as classes  # noqa: E402
 from trigraph.compat.pylibcugraphops.pytorch import operators as differentiable  # noqa: E402
 
 CUGRAPH = "torch_geometric.nn.conv.cugraph"
@@ -129,15 +129,15 @@ def test_rgcn_layer(layers, root_weight, num_bases, bipartite, aggr):
 
 
 def test_import_under_the_original_name(layers):
-    for name in ("pylibcugraphops", "pylibcugraphops.pytorch.operators", "cugraph_ops_binding"):
-        assert importlib.util.find_spec(name).name == name
-        assert importlib.import_module(name).__spec__.name == name
     import pylibcugraphops.pytorch
 
     assert pylibcugraphops.__version__ == "24.12.0"
     assert pylibcugraphops.pytorch.operators.mha_gat_n2n is differentiable.mha_gat_n2n
     assert pylibcugraphops.pytorch.CSC is classes.CSC
+    assert importlib.import_module("pylibcugraphops.pytorch.operators") is differentiable
+    assert importlib.import_module("cugraph_ops_binding").MMAOp is MMAOp
     assert importlib.util.find_spec("pylibcugraphops.nothing") is None
+    compat.install()
     from torch_geometric.testing import withPackage
 
     @withPackage("pylibcugraphops>=23.02")
@@ -146,16 +146,24 @@ def test_import_under_the_original_name(layers):
     assert needs_it.pytestmark[0].args == (False,)  # PyG would not skip its tests of these layers
 
 
-def test_an_unmodified_program(tmp_path):
-    """`python -m trigraph.compat` runs a program that imports pylibcugraphops; to import it loads no torch."""
-    (tmp_path / "beside.py").write_text("WORD = 'beside'")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, pylibcugraphops, beside\n"
-        "print(pylibcugraphops.__version__, beside.WORD, sys.argv[1:], __name__, 'torch' in sys.modules)\n"
-    )
-    command = [sys.executable, "-m", "trigraph.compat", script, "--heads", "2"]
-    assert run(*command).stdout == "24.12.0 beside ['--heads', '2'] __main__ False\n"
+# The originals' documentation, parameter by parameter.
+DOCUMENTED = {
+    dimenet.agg_edge_to_edge_bwd2_main: "output_grad_rbf_grad_embedding, output_grad_embedding_grad_rbf, "
+    "output_grad_weights, input_vector, input_rbf, input_grad_grad_rbf, input_embedding, input_grad_grad_embedding, "
+    "input_grad_embedding, input_weights, coo_idx, src_offsets, mma_operation, cuda_stream=0",
+    operators.mha_gat_n2n_bwd_fp32_fp32_fp32_fp32: "grad_src_node_embedding, grad_dst_node_embedding, "
+    "grad_attention_weights, grad_softmax_scores, grad_output_embedding, src_node_embedding, dst_node_embedding, "
+    "attention_weights, softmax_scores, graph, params, grad_attention_weights_workspace=None, stream_id=0",
+    operators.agg_weighted_n2n_bwd: "grad_input, grad_edge_weight, grad_output, edge_weight, input_embedding, graph, "
+    f"aggregation_operation={AggOp.Sum!r}, output_embedding=None, output_extrema_location=None, node_degree=None, "
+    "stream_id=0",
+}
+
+
+@pytest.mark.parametrize("function", DOCUMENTED, ids=lambda f: f.__name__)
+def test_documented_signatures(function):
+    assert str(inspect.signature(function)) == f"({DOCUMENTED[function]})"
+    assert f"`trigraph.{function.__name__}`" in function.__doc__
 
 
 def test_install_refuses_another_package(monkeypatch):
@@ -250,16 +258,6 @@ def test_dimenet_in_place():
     assert_equal(results, trigraph.agg_edge_to_edge_bwd2_main(gg_sbf_rad, gg_embedding, grad, **a, graph=graph))
 
 
-def test_radial_basis_in_place():
-    rng = np.random.default_rng(0)
-    dist, freq = rng.uniform(0.1, 0.9, (7, 1)), np.pi * np.arange(1.0, 7)
-    basis = written(dimenet.radial_basis_fwd, [(7, 6), (7, 42)], dist, freq)
-    assert_equal(basis, trigraph.radial_basis_fwd(dist[:, 0], freq))
-    grads = written(dimenet.radial_basis_bwd, [(7, 1), 6], *basis, dist, freq)
-    expected = trigraph.radial_basis_bwd(*basis, dist[:, 0], freq)
-    assert_equal(grads, (expected.dist[:, None], expected.freq))
-
-
 def test_the_binding_of_mlperf():
     from trigraph.compat import cugraph_ops_binding as binding
 
@@ -287,56 +285,56 @@ def test_operators_are_twice_differentiable():
     assert torch.autograd.gradgradcheck(function, (x.detach().requires_grad_(), comp))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda o, i: classes.CSC(o, i, 4, 2), ValueError, "CSC: dst_max_in_degree is 2; expected at least 3"),
-        (lambda o, i: classes.StaticCSC(o, i), ValueError, r"StaticCSC: indices\[1\] is 3; expected"),
-        (lambda o, i: make_bipartite_csc(o, i, 4, i[:2]), ValueError, "make_bipartite_csc: map_csc_to_coo has"),
-        (lambda o, i: classes.HeteroCSC(o, i, i, 4, 2), ValueError, r"HeteroCSC: edge_types\[1\] is 3; expected 0"),
-        (lambda o, i: classes.HeteroCSC(o, i, i[:2], 4, 4), ValueError, r"HeteroCSC: edge_types has shape \(2,\)"),
-    ],
-)
-def test_graphs_that_are_refused(make, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        make(torch.tensor(OFFSETS), torch.tensor(INDICES))
+def refused_calls():
+    """Calls with a bad argument, and the beginning of the error's text."""
+    graph, src, dst, weights = attention_arrays(np.random.default_rng(0))
+    out, params, fwd, types = np.empty((3, 6)), mha_params(2), operators.mha_gat_n2n_fwd, torch.tensor(INDICES)
+    coo, edges, a, _ = triplets()
+    late = (coo, edges.dst_offsets[::-1].copy(), edges.dst_edge_index, MMAOp.HighPrecision)
+    ends = torch.tensor(OFFSETS), torch.tensor(INDICES)
+    csc, x = classes.CSC(*ends, 4), torch.randn(4, 6)
+    yield partial(classes.CSC, *ends, 2), r"ValueError: CSC: indices\[1\] is 3; expected"
+    yield partial(make_bipartite_csc, *ends, 4, types[:2]), "ValueError: make_bipartite_csc: map_csc_to_coo has"
+    yield partial(classes.HeteroCSC, *ends, types, 4, 2), r"ValueError: HeteroCSC: edge_types\[1\] is 3; expected 0"
+    yield partial(classes.HeteroCSC, *ends, types[:2], 4, 4), r"ValueError: HeteroCSC: edge_types has shape \(2,\)"
+    yield (
+        partial(fwd, out, None, src, dst[:2], weights, graph, params),
+        r"ValueError: mha_gat_n2n_fwd: dst_node_embedding has shape \(2, 6\)",
+    )
+    yield (
+        partial(fwd, out[:2], None, src, dst, weights, graph, params),
+        r"ValueError: mha_gat_n2n_fwd: output_embedding has shape \(2, 6\)",
+    )
+    yield (
+        partial(fwd, out, None, src, dst, weights, graph, None),
+        "TypeError: mha_gat_n2n_fwd: params is a NoneType; expected mha_params",
+    )
+    yield (
+        partial(dimenet.agg_edge_to_edge_fwd, np.empty((7, 5)), *a.values(), *late),
+        "ValueError: agg_edge_to_edge_fwd: dst_offsets is not that of the edges in coo_idx",
+    )
+    yield (
+        partial(differentiable.mha_gat_n2n, x[:2], torch.randn(12), csc, 2),
+        r"ValueError: mha_gat_n2n: feat has shape \(2, 6\); expected \(4, dim\)",
+    )
+    yield (
+        partial(differentiable.agg_hg_basis_n2n_post, x, None, csc),
+        "TypeError: agg_hg_basis_n2n_post: graph is a CSC; expected a HeteroCSC",
+    )
 
 
 def test_calls_that_are_refused():
-    graph, src, dst, weights = attention_arrays(np.random.default_rng(0))
-    out, params = np.empty((3, 6)), mha_params(2)
-    fwd = operators.mha_gat_n2n_fwd
-    with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: dst_node_embedding has shape \(2, 6\)"):
-        fwd(out, None, src, dst[:2], weights, graph, params)
-    with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: output_embedding has shape \(2, 6\)"):
-        fwd(out[:2], None, src, dst, weights, graph, params)
-    coo, edges, a, _ = triplets()
-    late = (coo, edges.dst_offsets[::-1].copy(), edges.dst_edge_index, MMAOp.HighPrecision)
-    with pytest.raises(ValueError, match=r"^agg_edge_to_edge_fwd: dst_offsets is not that of the edges in coo_idx"):
-        dimenet.agg_edge_to_edge_fwd(np.empty((7, 5)), *a.values(), *late)
-    csc, x = classes.CSC(torch.tensor(OFFSETS), torch.tensor(INDICES), 4), torch.randn(4, 6)
-    with pytest.raises(ValueError, match=r"^mha_gat_n2n: feat has 2 rows; expected at least 3, those of the dest"):
-        differentiable.mha_gat_n2n(x[:2], torch.randn(12), csc, 2)
-    with pytest.raises(TypeError, match=r"^agg_hg_basis_n2n_post: graph is a CSC; expected a HeteroCSC"):
-        differentiable.agg_hg_basis_n2n_post(x, None, csc)
-
-
-def test_what_is_not_covered():
-    modules = [operators, dimenet, differentiable]
-    for name in ("mha_gat_v2_n2n", "agg_concat_e2n", "update_efeat_e2e", "agg_dmpnn_e2e", "mha_simple_n2n"):
-        instead = next(text for pattern, text in NOT_COVERED.items() if name.startswith(pattern.rstrip("*")))
-        for module in modules:
-            with pytest.raises(NotImplementedError) as raised:
-                getattr(module, name)(1, graph=2)
-            assert str(raised.value).startswith(f"{name}: ")
-            assert str(raised.value).endswith(f"use {instead}")
+    for function, text in refused_calls():
+        with pytest.raises((TypeError, ValueError)) as raised:
+            function()
+        assert re.match(text, f"{raised.type.__name__}: {raised.value}"), raised.value
 
 
 def test_an_output_that_torch_negates_when_it_is_read_is_refused():
-    values = torch.ones(3, 1)
-    output = torch.complex(values, values).conj().imag
-    with pytest.raises(ValueError, match=r"^radial_basis_fwd: output_rbf has torch's negative bit; expected a tensor"):
-        dimenet.radial_basis_fwd(output, None, values / 2, torch.ones(1))
+    output = torch.complex(torch.ones(3, 3), torch.ones(3, 3)).conj().imag
+    graph = make_bipartite_csc(OFFSETS, INDICES, 4)
+    with pytest.raises(ValueError, match=r"^agg_weighted_n2n_fwd: output_embedding has torch's negative bit; expected"):
+        operators.agg_weighted_n2n_fwd(output, torch.ones(4, 3), None, graph)
 
 
 def test_a_backward_knows_that_a_tensor_it_saved_was_written_in_place():

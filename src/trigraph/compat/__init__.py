@@ -1,12 +1,29 @@
 """Other packages' interfaces over trigraph's operators.
 
-`gemnet` has the padded interface of GemNet-OC's layers, `pylibcugraphops` and `cugraph_ops_binding` those of NVIDIA's
-retired packages. After :func:`install`, ``import pylibcugraphops`` finds the latter; ``python -m trigraph.compat
-SCRIPT [ARGS]`` runs a program that way. `neuralop`, which needs PyTorch and is not imported here, has neuraloperator's
-sums over neighbours.
+`pylibcugraphops` and `cugraph_ops_binding` have the interfaces of NVIDIA's retired packages, which programs import by
+those names after :func:`install`. `neuralop` has neuraloperator's sums over neighbours.
 """
 
-from trigraph.compat import gemnet
-from trigraph.compat.aliases import install
+import importlib
+import sys
 
-__all__ = ["gemnet", "install"]
+__all__ = ["install"]
+MODULES = ("", ".dimenet", ".operators", ".pytorch", ".pytorch.operators")
+DROP_INS = ("cugraph_ops_binding", *(f"pylibcugraphops{name}" for name in MODULES))
+
+
+def install() -> None:
+    """Let ``import pylibcugraphops`` and ``import cugraph_ops_binding`` find the drop-ins of this package.
+
+    They come before packages of these names that are installed. A second call changes nothing.
+
+    Raises
+    ------
+    RuntimeError
+        If such a package has been imported already: its names may be in use.
+    """
+    drop_ins = {name: importlib.import_module(f"trigraph.compat.{name}") for name in DROP_INS}
+    for name, module in drop_ins.items():
+        if sys.modules.get(name, module) is not module:
+            raise RuntimeError(f"install: another {name} is imported already; expected the call before that import")
+    sys.modules.update(drop_ins)

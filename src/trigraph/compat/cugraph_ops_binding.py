@@ -15,11 +15,7 @@ __all__ = ["MMAOp", "ib_agg_edge", "radial_basis"]
 def radial_basis(dist: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the radial basis (num_edges, 6) and the radial part (num_edges, 42) of the spherical one.
 
-    Parameters
-    ----------
-    dist : tensor, shape (num_edges, 1)
-        Distances over the cutoff.
-    frequencies : tensor, shape (6,)
+    `dist`, of shape (num_edges, 1), has distances over the cutoff.
     """
     if not isinstance(dist, torch.Tensor):
         raise TypeError(f"radial_basis: dist is a {type(dist).__name__}; expected a torch.Tensor")
@@ -40,31 +36,10 @@ def ib_agg_edge(
     dst_edge_index: torch.Tensor,
     mma_operation: MMAOp,
 ) -> torch.Tensor:
-    """Triplet sum of DimeNet++; as `trigraph.torch.agg_edge_to_edge`.
+    """Triplet sum of DimeNet++, as `trigraph.torch.agg_edge_to_edge`, of edges sorted by the first row of `edge_index`.
 
-    Parameters
-    ----------
-    pos_diff : tensor, shape (num_edges, 3)
-        The original must not be given one that requires grad: its forces lack the angular part. Here it may.
-    sbf_rad : tensor, shape (num_edges, 42)
-    x_kj : tensor, shape (num_edges, dim)
-    lin_sbf : tensor, shape (42 + dim, num_mid)
-    edge_index : tensor of int32 or int64, shape (2, num_edges)
-        Sorted by its first row.
-    src_offsets, dst_offsets, dst_edge_index : tensor
-        Those of `edge_index`.
-    mma_operation : MMAOp
-
-    Returns
-    -------
-    tensor, shape (num_edges, dim)
+    The original must not be given a `pos_diff` that requires grad: its forces lack the angular part. Here it may.
     """
-    graph = edge_graph(
-        "ib_agg_edge",
-        edge_index,
-        mma_operation,
-        src_offsets=src_offsets,
-        dst_offsets=dst_offsets,
-        dst_edge_index=dst_edge_index,
-    )
+    given = {"src_offsets": src_offsets, "dst_offsets": dst_offsets, "dst_edge_index": dst_edge_index}
+    graph = edge_graph("ib_agg_edge", {"coo_idx": edge_index, "mma_operation": mma_operation, **given})
     return agg_edge_to_edge(pos_diff, sbf_rad, x_kj, lin_sbf, graph)

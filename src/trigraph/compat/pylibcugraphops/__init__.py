@@ -1,9 +1,8 @@
 """A drop-in for NVIDIA's pylibcugraphops 24.12, which is retired, over trigraph's operators.
 
-`operators` and `dimenet` have the functions that write into their first arguments, for arrays of NumPy and CuPy and
-for tensors; `pytorch` has graph classes and differentiable operators. What is not covered raises NotImplementedError
-when it is called, and names what serves instead. Results are the same in every run, whatever the arguments on
-determinism and precision say, and of the arrays' own precision.
+`operators` and `dimenet` have functions that write into their first arguments, for arrays of NumPy and CuPy and for
+tensors; `pytorch` has the graphs and the differentiable operators that PyTorch Geometric's layers call. Results are the
+same in every run, whatever the arguments on determinism and precision say, and of the arrays' own precision.
 """
 
 from trigraph.compat.pylibcugraphops import dimenet, operators

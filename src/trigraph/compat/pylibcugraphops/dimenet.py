@@ -5,34 +5,14 @@ edge is position of its source minus that of its destination. There are 7 spheri
 """
 
 import enum
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from trigraph.compat.pylibcugraphops.covered import stand_in
-from trigraph.compat.pylibcugraphops.inplace import write
+from trigraph.compat.pylibcugraphops.in_place import in_place
 from trigraph.graphs import EdgeGraph, array_kind, as_array, count
 
-__all__ = [
-    "MMAOp",
-    "agg_edge_to_edge_bwd",
-    "agg_edge_to_edge_bwd2_grad",
-    "agg_edge_to_edge_bwd2_main",
-    "agg_edge_to_edge_fwd",
-    "edge_graph",
-    "radial_basis_bwd",
-    "radial_basis_fwd",
-]
-
-
-# Names of trigraph's arguments and fields, and the original's names of them.
-_BASIS = {"dist": "input_vector", "freq": "input_w"}
-_TRIPLETS = {
-    "vec": "input_vector",
-    "sbf_rad": "input_rbf",
-    "embedding": "input_embedding",
-    "weights": "input_weights",
-    "graph": "coo_idx",
-}
-_SECOND = {"gg_sbf_rad": "input_grad_grad_rbf", "gg_embedding": "input_grad_grad_embedding", **_TRIPLETS}
+ARRAYS = ("src_offsets", "dst_offsets", "dst_edge_index")
 
 
 class MMAOp(enum.Enum):
@@ -42,15 +22,12 @@ class MMAOp(enum.Enum):
     LowPrecision = 1
 
 
-def edge_graph(caller: str, coo_idx: Any, mma_operation: Any, **expected: Any) -> EdgeGraph:
-    """Return the graph of (2, num_edges) indices sorted by their first row.
-
-    `expected` are attributes of the graph as the caller has them (`src_offsets`, `dst_offsets`, `dst_edge_index`); the
-    first has as many entries as there are nodes, and one more.
-    """
-    if not isinstance(mma_operation, MMAOp):
-        raise TypeError(f"{caller}: mma_operation is a {type(mma_operation).__name__}; expected an MMAOp")
-    index, arrays = as_array(coo_idx), {name: as_array(value) for name, value in expected.items()}
+def edge_graph(caller: str, given: Mapping[str, Any]) -> EdgeGraph:
+    """Return the graph of (2, num_edges) indices `coo_idx`, sorted by their first row; `ARRAYS` must be its own."""
+    index, operation = as_array(given["coo_idx"]), given["mma_operation"]
+    if not isinstance(operation, MMAOp):
+        raise TypeError(f"{caller}: mma_operation is a {type(operation).__name__}; expected an MMAOp")
+    arrays = {name: as_array(given[name]) for name in ARRAYS if name in given}
     for name, array in (("coo_idx", index), *arrays.items()):
         if array_kind(array) is None or array.dtype.kind != "i":
             raise TypeError(f"{caller}: {name} is a {type(array).__name__}; expected an array or tensor of integers")
@@ -69,130 +46,31 @@ def edge_graph(caller: str, coo_idx: Any, mma_operation: Any, **expected: Any) -
     return graph
 
 
-def _column(caller: str, name: str, value: Any) -> Any:
-    """Return the (num_edges,) view of a (num_edges, 1) array."""
-    array = as_array(value)
-    if array is None:
-        return None
-    if array_kind(array) is None:
-        raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected an array or a tensor")
-    if array.ndim != 2 or array.shape[1] != 1:
-        raise ValueError(f"{caller}: {name} has shape {array.shape}; expected (num_edges, 1)")
-    return array[:, 0]
+def _settings(caller: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"graph": edge_graph(caller, given)}
 
 
-def radial_basis_fwd(output_rbf: Any, output_sbf_rad: Any, input_vector: Any, input_w: Any) -> None:
-    """Radial bases of the distances `input_vector` (num_edges, 1) over the cutoff, for the frequencies `input_w`."""
-    name, parameters = "radial_basis_fwd", dict(locals())
-    parameters["input_vector"] = _column(name, "input_vector", input_vector)
-    write(name, {"rbf": "output_rbf", "sbf_rad": "output_sbf_rad"}, _BASIS, parameters, 0)
+_MADE = partial(in_place, __name__, settings=_settings, defaults={"cuda_stream": 0})
+_FROM_DESTINATIONS = "input_weights<weights coo_idx dst_offsets dst_edge_index mma_operation cuda_stream"
+_FROM_SOURCES = "input_weights<weights coo_idx src_offsets mma_operation cuda_stream"
 
-
-def radial_basis_bwd(
-    output_grad_vector: Any,
-    output_grad_w: Any,
-    input_grad_rbf: Any,
-    input_grad_sbf_rad: Any,
-    input_vector: Any,
-    input_w: Any,
-) -> None:
-    """Vector-Jacobian product of :func:`radial_basis_fwd`."""
-    name, parameters = "radial_basis_bwd", dict(locals())
-    for distances in ("output_grad_vector", "input_vector"):
-        parameters[distances] = _column(name, distances, parameters[distances])
-    arguments = {"grad_rbf": "input_grad_rbf", "grad_sbf_rad": "input_grad_sbf_rad", **_BASIS}
-    write(name, {"dist": "output_grad_vector", "freq": "output_grad_w"}, arguments, parameters, 0)
-
-
-def agg_edge_to_edge_fwd(
-    output_embedding: Any,
-    input_vector: Any,
-    input_rbf: Any,
-    input_embedding: Any,
-    input_weights: Any,
-    coo_idx: Any,
-    dst_offsets: Any,
-    dst_edge_index: Any,
-    mma_operation: MMAOp,
-    cuda_stream: int = 0,
-) -> None:
-    """Triplet sum of DimeNet++; arrays as of `trigraph.agg_edge_to_edge_fwd`."""
-    name, parameters = "agg_edge_to_edge_fwd", dict(locals())
-    parameters["coo_idx"] = edge_graph(
-        name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index
-    )
-    write(name, {"out": "output_embedding"}, _TRIPLETS, parameters, cuda_stream)
-
-
-def agg_edge_to_edge_bwd(
-    output_grad_rbf: Any,
-    output_grad_embedding: Any,
-    output_grad_weights: Any,
-    input_vector: Any,
-    input_rbf: Any,
-    input_embedding: Any,
-    input_grad_embedding: Any,
-    input_weights: Any,
-    coo_idx: Any,
-    src_offsets: Any,
-    mma_operation: MMAOp,
-    cuda_stream: int = 0,
-) -> None:
-    """Vector-Jacobian product of :func:`agg_edge_to_edge_fwd`, without that of the vectors, as the original."""
-    name, parameters = "agg_edge_to_edge_bwd", dict(locals())
-    parameters["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
-    outputs = {"sbf_rad": "output_grad_rbf", "embedding": "output_grad_embedding", "weights": "output_grad_weights"}
-    write(name, outputs, {"grad_out": "input_grad_embedding", **_TRIPLETS}, parameters, cuda_stream)
-
-
-def agg_edge_to_edge_bwd2_grad(
-    output_grad_grad_embedding: Any,
-    input_vector: Any,
-    input_rbf: Any,
-    input_grad_grad_rbf: Any,
-    input_embedding: Any,
-    input_grad_grad_embedding: Any,
-    input_weights: Any,
-    coo_idx: Any,
-    dst_offsets: Any,
-    dst_edge_index: Any,
-    mma_operation: MMAOp,
-    cuda_stream: int = 0,
-) -> None:
-    """Second order of the triplet sum with respect to its gradient; as `trigraph.agg_edge_to_edge_bwd2_grad`."""
-    name, parameters = "agg_edge_to_edge_bwd2_grad", dict(locals())
-    parameters["coo_idx"] = edge_graph(
-        name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index
-    )
-    write(name, {"grad_out": "output_grad_grad_embedding"}, _SECOND, parameters, cuda_stream)
-
-
-def agg_edge_to_edge_bwd2_main(
-    output_grad_rbf_grad_embedding: Any,
-    output_grad_embedding_grad_rbf: Any,
-    output_grad_weights: Any,
-    input_vector: Any,
-    input_rbf: Any,
-    input_grad_grad_rbf: Any,
-    input_embedding: Any,
-    input_grad_grad_embedding: Any,
-    input_grad_embedding: Any,
-    input_weights: Any,
-    coo_idx: Any,
-    src_offsets: Any,
-    mma_operation: MMAOp,
-    cuda_stream: int = 0,
-) -> None:
-    """Second order of the triplet sum with respect to its inputs; as `trigraph.agg_edge_to_edge_bwd2_main`."""
-    name, parameters = "agg_edge_to_edge_bwd2_main", dict(locals())
-    parameters["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
-    outputs = {
-        "sbf_rad": "output_grad_rbf_grad_embedding",
-        "embedding": "output_grad_embedding_grad_rbf",
-        "weights": "output_grad_weights",
-    }
-    write(name, outputs, {"grad_out": "input_grad_embedding", **_SECOND}, parameters, cuda_stream)
-
-
-def __getattr__(name: str) -> Any:
-    return stand_in("pylibcugraphops.dimenet", name)
+agg_edge_to_edge_fwd = _MADE(
+    "agg_edge_to_edge_fwd",
+    "output_embedding>out input_vector<vec input_rbf<sbf_rad input_embedding<embedding " + _FROM_DESTINATIONS,
+)
+agg_edge_to_edge_bwd = _MADE(  # without the derivative with respect to the vectors, as the original
+    "agg_edge_to_edge_bwd",
+    "output_grad_rbf>sbf_rad output_grad_embedding>embedding output_grad_weights>weights input_vector<vec "
+    "input_rbf<sbf_rad input_embedding<embedding input_grad_embedding<grad_out " + _FROM_SOURCES,
+)
+agg_edge_to_edge_bwd2_grad = _MADE(
+    "agg_edge_to_edge_bwd2_grad",
+    "output_grad_grad_embedding>grad_out input_vector<vec input_rbf<sbf_rad input_grad_grad_rbf<gg_sbf_rad "
+    "input_embedding<embedding input_grad_grad_embedding<gg_embedding " + _FROM_DESTINATIONS,
+)
+agg_edge_to_edge_bwd2_main = _MADE(
+    "agg_edge_to_edge_bwd2_main",
+    "output_grad_rbf_grad_embedding>sbf_rad output_grad_embedding_grad_rbf>embedding output_grad_weights>weights "
+    "input_vector<vec input_rbf<sbf_rad input_grad_grad_rbf<gg_sbf_rad input_embedding<embedding "
+    "input_grad_grad_embedding<gg_embedding input_grad_embedding<grad_out " + _FROM_SOURCES,
+)

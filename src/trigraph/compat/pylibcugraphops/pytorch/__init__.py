@@ -1,6 +1,6 @@
-"""Graph classes and differentiable operators of ``pylibcugraphops.pytorch``."""
+"""What PyTorch Geometric's layers import of ``pylibcugraphops.pytorch``: graph classes and operators."""
 
-from trigraph.compat.pylibcugraphops.pytorch import graphs, operators
-from trigraph.compat.pylibcugraphops.pytorch.graphs import *  # noqa: F403
+from trigraph.compat.pylibcugraphops.pytorch import operators
+from trigraph.compat.pylibcugraphops.pytorch.graphs import CSC, HeteroCSC
 
-__all__ = [*graphs.__all__, "operators"]
+__all__ = ["CSC", "HeteroCSC", "operators"]
