@@ -26,6 +26,8 @@ region box block 0 {0} 0 {0} 0 {0}
 create_box 1 box
 create_atoms 1 box
 mass 1 63.546
+pair_style zero 6.0 full
+pair_coeff * *
 fix potential all external pf/callback 1 1
 velocity all create 600 1
 fix move all nve

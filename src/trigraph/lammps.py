@@ -41,6 +41,10 @@ UNITS = {
     "nano": (1e-21 * JOULE, 10.0),
 }
 LINE = re.compile(r"^[ \t]*fix[ \t]+(\S+)[ \t]+(\S+)[ \t]+external\b[ \t]*([^#\n]*).*$", re.M)
+# A pair style that computes nothing, and fixes that exclude atoms from energies, by the groups they make for this.
+PAIR_STYLE = "pair_style zero R full and pair_coeff * *"
+EXCLUSIONS = "FixGCMC:", "FixWidom:", "FixChargeRegulation:"
+GAS = re.compile(r"^[ \t]*fix[ \t]+\S+[ \t]+\S+[ \t]+(?:gcmc|widom)\b(?!.*\bfull_energy\b).*$", re.M)
 WARNING = 0  # the kind of message of `lammps.error` that does not end the process
 
 
@@ -74,7 +78,8 @@ class Attached:
         """Add forces, energies and virial; LAMMPS calls it on every rank, with the atoms of the rank."""
         self.error = None
         try:
-            own = tags, lmp.numpy.extract_atom("type")[:num_local], x
+            self._check_pair_style()
+            own = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
             with self.progress.at(step) if self.progress else nullcontext():
                 f[:], energies, energy, virial = self._computed(*own) if self.comm is None else self._gathered(own)
             lmp.fix_external_set_energy_global(self.fix, energy)
@@ -118,14 +123,17 @@ class Attached:
             raise RuntimeError(result)
         return result
 
-    def _computed(self, tags: np.ndarray, types: np.ndarray, x: np.ndarray) -> Any:
+    def _computed(self, tags: np.ndarray, types: np.ndarray, mask: np.ndarray, x: np.ndarray) -> Any:
         """Return forces and energies of the atoms, the energy and the virial (xx, yy, zz, xy, xz, yz)."""
-        order = np.argsort(tags, kind="stable")  # LAMMPS reorders atoms; sums are those of any number of ranks
-        tags, x = tags[order], x[order]
+        forces, energies = np.zeros_like(x), np.zeros(len(x))
         if len(tags) != (number := int(self.lmp.get_natoms())):
             raise ValueError(
                 f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost"
             )
+        # To try what a deletion does to the energy, Monte Carlo fixes take atoms out of the group all, whose bit is 1.
+        present = np.flatnonzero(mask & 1)
+        order = present[np.argsort(tags[present], kind="stable")]  # LAMMPS reorders; sums are those of any ranks
+        tags, x = tags[order], x[order]
         self._check_finite("position", tags, x)
         low, high, xy, yz, xz, periodic, _ = self.lmp.extract_box()
         (a, b, c), pbc = np.subtract(high, low), np.array(periodic, bool)
@@ -140,14 +148,21 @@ class Attached:
             {"neighbors": self._neighbors(places, pos, cell, pbc)} if self.skin else {"pbc": torch.as_tensor(pbc)}
         )
         results = self.compute.energy_forces_stress(z, pos, cell=cell, **keywords)
-        forces, energies = np.empty_like(x), np.full(len(x), np.nan)
         forces[order] = values = results.forces.double().cpu().numpy() * (self.length / self.energy)
         self._check_finite("force", tags, values)
+        energies[order] = np.nan
         if results.energies is not None:
             energies[order] = results.energies.double().cpu().numpy() / self.energy
         stress = results.stress[0].double().cpu().numpy()
         virial = -stress * (np.linalg.det(box) / self.energy)
         return forces, energies, float(results.energy[0]) / self.energy, virial[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
+
+    def _check_pair_style(self) -> None:
+        """Refuse fixes that read a pair style right after this call, and would end the process where there is none."""
+        if not _has_pair_style(self.lmp):
+            for group in filter(None, self.lmp.available_ids("group")):
+                if group.startswith(EXCLUSIONS):
+                    raise ValueError(f"fix {group.split(':')[-1]} needs a pair style; expected {PAIR_STYLE}")
 
     def _check_finite(self, what: str, tags: np.ndarray, values: np.ndarray) -> None:
         bad = tags[~np.isfinite(values).all(axis=1)]
@@ -166,6 +181,11 @@ class Attached:
         neighbors = model.neighbors(pos, cell=cell, pbc=torch.as_tensor(pbc), skin=self.skin)
         self.found = key, places, neighbors
         return neighbors
+
+
+def _has_pair_style(lmp: lammps) -> bool:
+    """Return whether there is a pair style, by the features that they have; some of bodies and ellipsoids have none."""
+    return any(lmp.eval(f"is_active(pair,{feature})") for feature in ("single", "respa", "manybody", "tail", "shift"))
 
 
 def _original(model: Any) -> Any:
@@ -264,6 +284,9 @@ def attach(
     ranks = lmp.extract_setting("world_size")
     if ranks > 1 and not (lmp.has_mpi4py and MPI.COMM_WORLD.size >= ranks):
         raise RuntimeError(f"attach: LAMMPS has {ranks} ranks; expected one, or mpi4py on the MPI of LAMMPS")
+    if not _has_pair_style(lmp) and lmp.extract_setting("world_rank") == 0:
+        text = "there is no pair style, without which some fixes and commands end LAMMPS by a signal, or do too little"
+        lmp.error(WARNING, f"{text}: {PAIR_STYLE} are one that computes nothing")
     attached = Attached(lmp, model, numbers, fix, skin, compile)
     lmp.command(f"fix {fix} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix} energy yes virial yes")
@@ -314,8 +337,9 @@ def run(
 ) -> lammps:
     """Run an input script of LAMMPS, whose line ``fix ID all external pf/callback 1 1`` stands for a model.
 
-    The line takes the place of ``pair_style`` and ``pair_coeff``, or stands beside them: forces are added. It comes
-    after the box, and before the first ``run`` or ``minimize``. Labels to which the script jumps must be after it.
+    The line stands after ``pair_style zero R full`` and ``pair_coeff * *``, which compute nothing, or after another
+    pair style, to which forces are added. It comes after the box, and before the first ``run`` or ``minimize``. Labels
+    to which the script jumps must be after it.
 
     Parameters
     ----------
@@ -335,7 +359,8 @@ def run(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        As for :func:`attach`; ValueError if the script has no such line.
+        As for :func:`attach`; ValueError if the script has no such line, or ``fix gcmc`` or ``fix widom`` without
+        ``full_energy``.
     Exception
         That of LAMMPS for an error in the script, or that of the model, which has stopped LAMMPS on all ranks.
     """
@@ -344,6 +369,8 @@ def run(
     if not lines or any((line[2], line[3].split()) != ("all", ["pf/callback", "1", "1"]) for line in lines):
         what = lines[0][0].strip() if lines else "no such line"
         raise ValueError(f"run: {script} has {what}; expected fix ID all external pf/callback 1 1")
+    if gas := GAS.search(re.sub(r"&[ \t]*\n", " ", text)):
+        raise ValueError(f"run: {script} has {gas[0].strip()}; expected full_energy, else it does not see the model")
     lmp = lammps(cmdargs=list(arguments))
     attached: Attached | None = None
     try:

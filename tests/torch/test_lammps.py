@@ -283,6 +283,67 @@ def test_beside_another_pair_style(script):
     alone.close()
 
 
+class LennardJones(Potential):
+    """LAMMPS's ``pair_style lj/cut 4.5`` with ``pair_coeff * * 0.05 2.4``."""
+
+    cutoff = 4.5
+
+    def __init__(self):
+        super().__init__()
+        self.depth = torch.nn.Parameter(torch.tensor(0.05, dtype=torch.float64))
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        square = vec.square().sum(dim=1, keepdim=True)
+        sixth = (2.4**2 / square) ** 3
+        return neighbors.into_atoms(2 * self.depth * (sixth**2 - sixth) * (square < self.cutoff**2))
+
+
+GASES = {  # fixes, of which the last one tries what LAMMPS's energies become without or with some atoms
+    "gcmc": "fix mc all gcmc 1 30 5 3 9 1500 -0.2 0.2 full_energy",
+    "molecules": "molecule two mol\ngroup gas empty\nfix mc gas gcmc 1 20 5 0 9 1500 -0.4 0.2 mol two full_energy",
+    "widom": "fix mc all widom 1 30 3 9 1500 full_energy",
+    "ions": "fix mc all charge/regulation 1 2 pIp -2 pIm -2 temp 1500 nevery 1 nmc 30 seed 9 onlysalt yes 1 -1",
+}
+ZERO = "pair_style zero 4.5 full\npair_coeff * *"
+TWO = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\n2 3\n"
+
+
+@pytest.mark.parametrize("skin", [0.0, 0.6])
+@pytest.mark.parametrize("case", GASES)
+def test_monte_carlo(case, skin, tmp_path, monkeypatch):
+    """Trials end as with LAMMPS's own pair style, also of deletions, for which fixes take atoms out of group all."""
+    monkeypatch.chdir(tmp_path)
+    Path("mol").write_text(TWO)
+    atoms = f"{BOX}create_atoms 3 random 12 5 NULL overlap 2.2 maxtry 200"
+    results = []
+    for pair in ("pair_style lj/cut 4.5\npair_coeff * * 0.05 2.4", ZERO):
+        lmp = lammps(cmdargs=QUIET)
+        lmp.commands_string(f"units metal\natom_style full\natom_modify map yes\n{atoms}\n{pair}")
+        if pair == ZERO:
+            trigraph.lammps.attach(lmp, LennardJones(), SYMBOLS, skin=skin)
+        lmp.commands_string(f"{GASES[case]}\nrun 0")
+        # LAMMPS excludes pairs of an atom of the group and another atom; here two atoms of the group, too.
+        for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
+            lmp.command(f"neigh_modify exclude group {group} {group}")
+        lmp.command("run 6")
+        length = lmp.extract_fix("mc", 0, 3)  # of its vector: attempts and successes, or an estimate
+        vector = [lmp.extract_fix("mc", 0, 1, i) for i in range(length)]
+        results.append([*vector, lmp.get_natoms(), lmp.get_thermo("pe")])
+        lmp.close()
+    assert len(set(results[0])) > 3
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("style", ["gcmc", "widom"])
+def test_monte_carlo_that_cannot_be(style, script):
+    """Without a pair style LAMMPS would end by a signal, and without full_energy it would not ask for the model."""
+    fix = GASES[style].replace(" full_energy", "")
+    with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
+        trigraph.lammps.run(Pairs(), script(crystal(), f"{ZERO}\n{FIX}\n{fix}\nrun 1"), SYMBOLS, arguments=QUIET)
+    with pytest.raises(ValueError, match="fix mc needs a pair style; expected pair_style zero R full"):
+        trigraph.lammps.run(Pairs(), script(crystal(), f"{FIX}\n{GASES[style]}\nrun 1"), SYMBOLS, arguments=QUIET)
+
+
 def test_no_virial_of_atoms(script):
     lines = f"{FIX}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
