@@ -1,8 +1,8 @@
 """Renumbering of a case, and embedding of a case in a batch, which do not change its results.
 
 In a batch, nodes and edges of other graphs come before and after the case's own, and no edge connects them. Results of
-a node, an edge or a structure must be bitwise equal to those of the case alone: they depend neither on the rest of the
-call nor on positions in the arrays.
+a node or an edge must be bitwise equal to those of the case alone: they depend neither on the rest of the call nor on
+positions in the arrays.
 """
 
 from collections.abc import Mapping
