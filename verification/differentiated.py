@@ -3,7 +3,7 @@
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
 It returns what the operator's fwd returns: a tensor, a tuple in field order, or a mapping from field to tensor, without
 auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice; of trigraph's own functions
-bwd3 comes from a third time.
+bwd3 comes from a third time, with and without a record of the last one.
 """
 
 import importlib
@@ -46,8 +46,12 @@ def _call(
     op: Operator,
     values: Mapping[str, Any],
     wrt: Sequence[str] | None,
+    recorded: bool = False,
 ) -> dict[str, Any]:
-    """Return the fields of an operator of any order; None for those not asked for."""
+    """Return the fields of an operator of any order; None for those not asked for.
+
+    `recorded` is whether the last derivative is computed as one that can be differentiated again.
+    """
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
     left_out = {*inputs, *spec.requests}
@@ -60,7 +64,7 @@ def _call(
         auxiliary.update({a.name: fields.get(a.name) for a in spec.auxiliary})
         return tuple(fields[a.name] for a in spec.outputs)
 
-    tools = DIFFERENTIATING[framework](forward)
+    tools = DIFFERENTIATING[framework](forward, recorded)
 
     def tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
         """Return arguments as tensors, zeros for absent ones."""
@@ -110,9 +114,10 @@ def _graphs_on_device(op: Operator, values: Mapping[str, Any], like: Any) -> dic
         return {a.name: to_device(values[a.name]) for a in (op.graph.arguments if op.graph else ())}
 
 
-def own_functions(framework: str, device: str | None = None) -> Subject:
+def own_functions(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
     """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
 
+    With `recorded`, their last derivative can be differentiated again, for which they compute it in another way.
     ValueError if it cannot be imported.
     """
     name = f"trigraph.{framework}"
@@ -128,9 +133,10 @@ def own_functions(framework: str, device: str | None = None) -> Subject:
             raise NotOffered(f"{name} has bwd2 as a whole")
         if framework == "torch" and like.is_cuda:
             values = {**values, **_graphs_on_device(op, values, like)}
-        return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt)
+        return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)
 
-    return Subject(name, True, call, selective=False, has_third=lambda op, values: framework == "torch")
+    name += ", recorded" * recorded
+    return Subject(name, True, call, selective=False, has_third=lambda op, values: True)
 
 
 def differentiated(

@@ -16,7 +16,7 @@ from slopecheck.units import Task, Unit, unit_of
 from trigraph.backends import BACKENDS, unavailable
 from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
-from trigraph.table import DEFINITIONS, NAMED, Definition
+from trigraph.table import DEFINITIONS, NAMED, THIRD, Definition
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
@@ -330,6 +330,8 @@ def plan(
         raise ValueError(f"verify: skip names {', '.join(unknown)}; expected {', '.join(SKIPPED)}")
     if framework is not None and implementation is None:
         implementation = own_functions(framework, device)
+        third = _selection(operators) & THIRD.keys()
+        scopes.append(Scope(own_functions(framework, device, recorded=True), third, skip=frozenset(skip)))
     if implementation is not None:
         if isinstance(implementation, str):
             if operators is not None and len(operators) != 1:

@@ -45,11 +45,20 @@ GNO = {
         "a product of directions is left out": "for s, t in ((a, c),⟦ (c, a) → ⟧)",
         "NaN in a direction of an inactive unit": "finite = [⟦xp.where(xp.isfinite(x), x, 0) → x⟧ for",
     },
+    "src/trigraph/torch/plain.py": {
+        "a product with the values of parts": "others = [n for n in PARTS if not k & n⟦ → and not (k and n)⟧ and",
+    },
     "gpu/gno.py": {
         "rows after the last position keep what they were": "⟦        sums.clear_unused(graph, to_coords)\n → ⟧",
     },
 }
 DIMENET = {
+    "src/trigraph/torch/plain.py": {
+        "a Bessel function's curvature": "lambda j, x: (l * ⟦(l - 1) → (l + 1)⟧ / x**2 - 1) * j",
+    },
+    "src/trigraph/torch/jets.py": {
+        "curvature of a root": "lambda y, x: 0.5 / y, lambda y, x: ⟦-0.25 → -0.5⟧ / (x * y)",
+    },
     "fortran/reference/dimenet.fypp": {
         "k == i not left out": "src(f) == ⟦dst → src⟧(e)) .or.",
         "gradient of the direction along itself": "⟦(grad_unit(l, e) - along * unit_e(l) → grad_unit(l, e⟧) / len",
@@ -124,6 +133,13 @@ GAT = {
     "fortran/reference/dual.f90": {
         "sign of a quotient's derivative": "z%d = (x%d ⟦- → +⟧ times(z%v, y%d)) / y%v",
         "a product is differentiated in one factor": "z = dual(x%v * y%v, x%d * y%v⟦ + x%v * y%d → ⟧)",
+    },
+    "src/trigraph/torch/plain.py": {
+        "the softmax's second derivative": "mixed = curved if mixed is None else mixed + ⟦curved → 0 * curved⟧\n    return Jet([alpha,",
+        "the first cotangents alone": "((seeds.get(n), y.parts[1]), (at[n], ⟦y.parts[3] → y.parts[2]⟧))",
+    },
+    "src/trigraph/torch/jets.py": {
+        "curvature of a function of jets": "curved = derivatives[1](y, x0) * ⟦second[0] → second[1]⟧ * second[1]",
     },
     "fortran/reference/gat.fypp": {
         "sign of the activation's curvature": "& ⟦+ → -⟧ act_curvature_${K}$(activation, score(p), times(score_dot(p),",

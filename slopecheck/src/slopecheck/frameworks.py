@@ -153,14 +153,14 @@ class NumPy(Framework):
 
 
 class Torch(Framework):
-    """Functions of torch tensors, differentiated by autograd."""
+    """Functions of torch tensors, differentiated by autograd; `recorded`: the last gradient can be differentiated."""
 
     name, has_threads = "torch", True
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, recorded: bool = False) -> None:
         import torch
 
-        self.function, self.torch = function, torch
+        self.function, self.torch, self.recorded = function, torch, recorded
 
     def takes(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
@@ -253,14 +253,14 @@ class Torch(Framework):
         with self.torch.enable_grad():
             leaves = self._leaves(inputs, wanted)
             results = as_tuple(self.function(*leaves))
-            return self._grad(results, [leaves[i] for i in wanted], cotangents, False)
+            return self._grad(results, [leaves[i] for i in wanted], cotangents, self.recorded)
 
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         with self.torch.enable_grad():
             leaves, weights = self._leaves(inputs, wanted), self._variables(cotangents)
-            return self._second(leaves, wanted, weights, directions, False)
+            return self._second(leaves, wanted, weights, directions, self.recorded)
 
     def vjp3(
         self,
@@ -279,7 +279,7 @@ class Torch(Framework):
                 [*of_inputs, *of_weights],
                 [a for a in (*(leaves[i] for i in wanted), *weights, *along) if a is not None],
                 [*second_directions, *cotangent_directions],
-                False,
+                self.recorded,
             )
         of_others = iter(third[len(wanted) :])
         return (
@@ -304,11 +304,11 @@ class Torch(Framework):
 
 
 class Jax(Framework):
-    """Functions of JAX arrays, differentiated by ``jax.vjp``."""
+    """Functions of JAX arrays, differentiated by ``jax.vjp``; `recorded`: the last time within a further one."""
 
     name = "jax"
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, recorded: bool = False) -> None:
         try:
             import jax
         except ImportError as error:
@@ -319,7 +319,7 @@ class Jax(Framework):
             raise ValueError(
                 "check_derivatives: JAX converts float64 to float32; expected jax.config.update('jax_enable_x64', True)"
             )
-        self.function, self.jax = function, jax
+        self.function, self.jax, self.recorded = function, jax, recorded
 
     def takes(self, value: Any) -> bool:
         return isinstance(value, self.jax.Array)
@@ -370,11 +370,14 @@ class Jax(Framework):
         cotangent_directions: Sequence[Any],
     ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         second, at, weights, along = self._second(inputs, wanted, cotangents, directions)
-        _, pull = self.jax.vjp(second, at, weights, along)
         of_results = [h for g, h in zip(cotangents, cotangent_directions, strict=True) if g is not None]
-        of_inputs, of_given, of_directions = pull(
-            (self._with_zeros(at, second_directions), self._with_zeros(weights, of_results))
-        )
+
+        def third(*arguments: Any) -> Any:
+            along_results = self._with_zeros(at, second_directions), self._with_zeros(weights, of_results)
+            return self.jax.vjp(second, *arguments)[1](along_results)
+
+        results = self.jax.vjp(third, at, weights, along)[0] if self.recorded else third(at, weights, along)
+        of_inputs, of_given, of_directions = results
         of_weights = iter(of_given)
         return of_inputs, [None if g is None else next(of_weights) for g in cotangents], of_directions
 
@@ -400,4 +403,4 @@ class Jax(Framework):
         return second, at, tuple(g for g in cotangents if g is not None), self._with_zeros(at, directions)
 
 
-DIFFERENTIATING: dict[str, Callable[[Function], Framework]] = {"torch": Torch, "jax": Jax}
+DIFFERENTIATING: dict[str, Callable[..., Framework]] = {"torch": Torch, "jax": Jax}
