@@ -257,10 +257,8 @@ def _program(name: str) -> str:
     return f"```text\n$ python {name}\n{done.stdout}```\n" if name.startswith("examples") else done.stdout
 
 
-def _printed(commands: str, folder: str = "", needs: str = "") -> str:
-    """Run commands; return what they print. Where `needs` names a variable, it must be set."""
-    if needs and needs not in os.environ:
-        return f"```text\n(Not run, since `{needs}` was not set.)\n```\n"
+def _printed(commands: str, folder: str = "") -> str:
+    """Run commands; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with TemporaryDirectory() as own:
         done = subprocess.run(
