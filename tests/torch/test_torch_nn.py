@@ -425,6 +425,9 @@ def test_layers_that_build_graphs_compile(name):
         return
     with raising("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"with fullgraph=True pass a graph \(trigraph\.CSC\.from_edge_index\)"):
+        torch.compile(layer, backend="eager", fullgraph=True)(x, *edges_and_attr)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ object built from them holds tensors instead of arrays and works with `trigraph.
 """
 
 import functools
+import inspect
 import itertools
 import operator
 import warnings
@@ -300,17 +301,28 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     for the first time. From then on it also applies to callers that the compiler runs uncompiled.
     """
     if not COMPILED:
-        return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
+        return _disable(function)
     disabled: Callable[P, R] | None = None
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal disabled
         if torch.compiler.is_dynamo_compiling() and disabled is None:
-            disabled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+            disabled = _disable(function)
         return (disabled or function)(*args, **kwargs)
 
     return with_own_code(call)
+
+
+def _disable(function: Callable[P, R]) -> Callable[P, R]:
+    """Exclude a function, with the reason that an error of ``fullgraph=True`` shows, where this torch takes one."""
+    text = (
+        "trigraph builds graphs, finds neighbours and takes derivatives outside of compiled programs: "
+        "with fullgraph=True pass a graph (trigraph.CSC.from_edge_index) or neighbors; "
+        "forces are compiled by trigraph.torch.compile_potential"
+    )
+    reason = {"reason": text} if "reason" in inspect.signature(torch.compiler.disable).parameters else {}
+    return torch.compiler.disable(function, **reason)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def with_own_code(function: Callable[P, R]) -> Callable[P, R]:
