@@ -14,7 +14,7 @@ SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stu
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
-.PHONY: verify check test test-all extras lint bench docs pages soak mutants wheel sdist try-release qualify-kit test-pythons develop clean help
+.PHONY: verify check test test-all extras lint bench docs pages wheel sdist try-release qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three backends against each other, the judge and finite differences; report in verification-report/"
@@ -24,12 +24,10 @@ help:
 	@echo "make extras    whether the package index alone has what every extra of pyproject.toml asks for"
 	@echo "make docs      the documentation as a site, in docs/_build/html (FAST=1: without running the tutorials)"
 	@echo "make pages     the generated parts of docs/*.md, which are committed"
-	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     wheels in dist/, self-contained, for glibc 2.28 on        make develop  editable install in $(VENV)"
 	@echo "make sdist     source distribution of the last commit in dist/    make try-release   install both in bare Debian systems"
 	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"
-	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
@@ -74,13 +72,6 @@ lint: $(VENV)/installed-tests
 
 bench: $(VENV)/installed
 	$(BIN)/trigraph bench --out benchmark-report
-
-SECONDS ?= 600
-soak: $(VENV)/installed
-	$(BIN)/python -m trigraph.benchmarks.soak --seconds $(SECONDS)
-
-mutants: $(VENV)/installed-tests
-	$(BIN)/python tools/mutants.py $(OPTIONS)
 
 $(VENV)/created: tools/setup
 	@echo "Setting up: compilers where they are missing, and a virtual environment in $(VENV)"

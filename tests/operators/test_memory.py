@@ -1,6 +1,6 @@
 """Memory of results is reused if and only if nothing refers to it any more.
 
-The soak test calls operators in signal handlers and finalisers.
+`test_soak.py` calls operators in signal handlers.
 """
 
 import dataclasses

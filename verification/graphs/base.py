@@ -60,7 +60,7 @@ class CaseGraphs(ABC):
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Return random graph objects of any `sizes`, also too large for the judge.
 
-        ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for the soak test, benchmarks and tests.
+        ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for benchmarks and tests.
         """
         return {}
 

@@ -1,6 +1,6 @@
 """A copy of the checkout where sources are changed, built and verified; only what a change concerns is built.
 
-`tools/mutants.py` draws the changes at random; `tests/verification/test_mutations.py` has a list of them.
+`test_mutations.py` has a list of changes.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trigraph.table import FAMILIES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 FRAMEWORK = "torch"  # no backend, but verified as one: plain forms, which all families share
 # The first files of a family by backend, those that it has; what they include, import or use belongs to it as well.

@@ -1,0 +1,123 @@
+"""Calls from several threads, in forked processes and signal handlers have the bits of a first call."""
+
+import functools
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import run
+from scipy.stats import theilslopes
+
+from trigraph import set_num_threads
+from trigraph.backends import FUNCTIONS
+from trigraph.fortran import memory
+from trigraph.table import DEFINITIONS, NAMED, evaluate
+from trigraph.verification.cases import build, variants
+from trigraph.verification.judged import every_operator_of
+from trigraph.verification.subjects import named_fields
+
+BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # the most operations of a call
+GROWTH = 32 * 2**20  # bytes by which the trend of resident memory may rise
+
+
+@functools.cache
+def calls():
+    """Return functions of `out`, by operator, case and backend, whose calls take milliseconds."""
+    found = {}
+    for definition in DEFINITIONS:
+        for variant in variants(definition)[:8]:
+            for dtype in ("float32", "float64"):
+                case = build(definition, variant, dtype, 0)
+                for op in every_operator_of(definition):
+                    for backend, most in BACKENDS.items():
+                        if evaluate(op.operations, case.sizes) <= most:
+                            found[op.name, variant.label, dtype, backend] = functools.partial(
+                                FUNCTIONS[op.name], **case.arguments(op), backend=backend
+                            )
+    return found
+
+
+def bits(name, result):
+    return {n: None if a is None else a.tobytes() for n, a in named_fields(NAMED[name], result).items()}
+
+
+def repeat(seed, seconds, failures, main=False):
+    """Draw calls, and compare each with the first one; the main thread also interrupts some, and forks."""
+    rng, ends = np.random.default_rng(seed), time.monotonic() + seconds
+    names, first = list(calls()), {}
+    while time.monotonic() < ends and not failures:
+        key = names[rng.integers(len(names))]
+        expected = first.setdefault(key, bits(key[0], calls()[key]()))
+        if main and rng.random() < 0.3:
+            inner = names[rng.integers(len(names))]
+            interrupts = rng.random() < 0.5
+            raised = signal.default_int_handler if interrupts else lambda *_, inner=inner: calls()[inner]()
+            signal.signal(signal.SIGALRM, raised)
+            out = {
+                n: np.full_like(a, 7) for n, a in named_fields(NAMED[key[0]], calls()[key]()).items() if a is not None
+            }
+            before = {n: a.tobytes() for n, a in out.items()}
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 10 ** rng.uniform(-5, -2))
+                calls()[key](out=out)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                now = {n: a.tobytes() for n, a in out.items()}
+                if key[3].startswith("fortran") and now not in (before, {n: expected[n] for n in out}):
+                    failures.append(f"{key}: half a result after an interruption")
+        if main and rng.random() < 0.05:
+            set_num_threads(int(rng.integers(1, 5)))
+            if (pid := os.fork()) == 0:
+                signal.alarm(60)  # ends a process that hangs
+                os._exit(bits(key[0], calls()[key]()) != expected)
+            if status := os.waitpid(pid, 0)[1]:
+                failures.append(f"{key}: a forked process ended with {os.waitstatus_to_exitcode(status)}")
+        if bits(key[0], calls()[key]()) != expected:
+            failures.append(f"{key}: other bits than at first")
+
+
+def resident():
+    """Return bytes of resident memory, without what is kept for reuse."""
+    gc.collect()
+    memory._blocks.blocks.clear()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak(seconds, seed):
+    """Return what failed in so many seconds."""
+    failures, samples, files = [], [], []
+    for call in calls().values():
+        call()  # imports do not survive KeyboardInterrupt
+    for block in range(12):
+        threads = [threading.Thread(target=repeat, args=([seed, block, n], seconds / 12, failures)) for n in (1, 2)]
+        for thread in threads:
+            thread.start()
+        repeat([seed, block, 0], seconds / 12, failures, main=True)
+        for thread in threads:
+            thread.join()
+        samples.append(resident())
+        files.append(len(os.listdir("/proc/self/fd")))
+    growth = theilslopes(samples[3:]).slope * len(samples[3:])
+    if not growth <= GROWTH:
+        failures.append(f"resident memory grew by {growth / 2**20:.1f} MiB")
+    if not files[-1] <= files[3]:
+        failures.append(f"{files[3]} files were open, {files[-1]} at the end")
+    return failures
+
+
+@pytest.mark.parametrize("seconds", [6, pytest.param(120, marks=pytest.mark.slow)])
+def test_random_calls(seconds):
+    # OpenBLAS with threads waits for ever in a product during which another thread forks.
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "PYTHONPATH": helpers}
+    run(sys.executable, "-W", "ignore::DeprecationWarning", __file__, seconds, 1, env=environment)
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(soak(float(sys.argv[1]), int(sys.argv[2]))) or 0)
