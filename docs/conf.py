@@ -52,7 +52,7 @@ html_copy_source = html_show_sourcelink = False
 
 # The gallery runs the examples that have changed. These are programs that other pages and examples use.
 PROGRAMS = (
-    *("dimenet_forces", "divided_forces", "jax_potential", "lammps_copper"),
+    *("divided_forces", "jax_potential", "lammps_copper"),
     *("my_gno", "torch_forwards", "training_run", "wrong_derivative"),
 )
 sphinx_gallery_conf = {

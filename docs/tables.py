@@ -47,7 +47,6 @@ from trigraph.verification.tolerances import TABLE
 TUTORIALS = (
     "first_gradient",
     "train_forces",
-    "phonons",
     "phonon_tuning",
     "own_potential",
     "karate",

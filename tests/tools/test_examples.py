@@ -24,7 +24,6 @@ SMALL = {
     "own_potential": {"STRUCTURES": 8, "EPOCHS": 2, "STEPS": 3},
     "lammps_copper": {"CELLS": 2, "STEPS": 20, "TIMED": 1},
     "phonon_tuning": {"BATCHES": 1, "EPOCHS": 1, "STEPS": 1, "FACTOR": 0, "COPPER": 2, "ALLOY": 1},
-    "phonons": {"STRUCTURES": 8, "EPOCHS": 1, "REPEATS": 3},
     "several_ranks": {"STEPS": 5},
     "train_forces": {"STRUCTURES": 40, "EPOCHS": 2, "STEPS": 10},
     "verify_your_own": {},
@@ -32,7 +31,7 @@ SMALL = {
 NEEDED = {"clients": "torch_geometric", "jax_potential": "jax", "karate": "networkx", "lammps_copper": "lammps"}
 NEEDED |= {"several_ranks": "mpi4py"}
 SLOW = {"clients", "several_ranks", "verify_your_own"}  # take seconds at any size
-PROGRAMS = ("dimenet_forces", "jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
+PROGRAMS = ("jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
 def small(source, constants):
