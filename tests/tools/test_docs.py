@@ -180,8 +180,8 @@ def test_speeds_of_the_device_are_those_of_its_record():
     text = " ".join(README.split())
     stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]
-    counts = [re.findall(r"\d+", n["note"]) for s, n in lines if s == "verify"]
-    passed, failed = (sum(map(int, column)) for column in zip(*counts, strict=True))
+    counts = [[int(count) for count in re.findall(r"\d+", n["note"])] for s, n in lines if s == "verify"]
+    passed, failed = map(sum, zip(*counts, strict=True))
     assert f"{passed:,} checks, {failed} failed" in text
     device = {(s, n.get("workload", n["name"]), n.get("contender")): n["ratio"] for s, n in lines if "ratio" in n}
     for words, line in SPEEDS_OF_DEVICE.items():
