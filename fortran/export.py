@@ -392,7 +392,7 @@ def _call_list(op: Operator) -> str:
     lines = [f"### `{op.name}`", "", summary(op), ""]
     for d in calls.dummies(op, "f64", "i64"):
         text = f"{d.kind.partition('(')[0]} array `({', '.join(d.shape)})`" if d.shape else f"`{d.kind}`"
-        text += ", written" * (d.intent != "in")
+        text += ", written" * (d.intent != "in") + ", optional" * d.optional
         if isinstance(d.about, Attribute):
             named = ", ".join(f"{k} {c}" for k, c in enumerate(d.about.choices))
             text += f", {named or d.about.doc}" + ("" if d.about.required else f" [{d.about.default}]")

@@ -322,6 +322,27 @@ def test_programs_find_the_installed_library(installed, tmp_path):
     assert "gradient against a real128 difference" in run(tmp_path / "build" / "own").stdout
 
 
+@pytest.mark.slow
+def test_a_project_of_cmake_builds_the_sources_in_a_folder_of_its_own(tmp_path):
+    """With the lines of docs/fortran.md."""
+    (lines,) = re.findall(r"```cmake\n(.*?)```", (ROOT / "docs" / "fortran.md").read_text(), re.DOTALL)
+    (tmp_path / "CMakeLists.txt").write_text(lines)
+    done = CliRunner().invoke(cli.main, ["fortran", str(tmp_path / "trigraph"), "--family", "gno"])
+    assert done.exit_code == 0, done.output
+    shutil.copy(ROOT / "examples" / "gno_program.f90", tmp_path / "program.f90")
+    run("cmake", "-S", tmp_path, "-B", tmp_path / "build")
+    run("cmake", "--build", tmp_path / "build", "-j", "2")
+    assert "gradient against a real128 difference" in run(tmp_path / "build" / "program").stdout
+
+
+def test_lists_of_the_readme_mark_what_may_be_absent(folder):
+    text = (folder / "README.md").read_text()
+    for op in calls.EXPORTED.values():
+        lines = text.split(f"### `{op.name}`\n")[1].split("\n### ")[0].splitlines()
+        absent = {line.split("`")[1] for line in lines if re.match(r"- `\w+`: [^;]*?, optional", line)}
+        assert absent == {d.name for d in calls.dummies(op, "f64", "i64") if d.optional}, op.name
+
+
 QUICK = "dimenet"  # which needs most kinds of sources
 
 
@@ -655,7 +676,10 @@ GRAPH_PROGRAM = """program graphs
     type(edge_graph_i64) :: edges
     type(segments_i64) :: members
     integer :: status(8), made(9)
+    integer, parameter :: first = 0
     logical :: kept
+    src = src + first
+    dst = dst + first
     call check_csc(3, 3, 3, 3, offsets, indices, rows, status(1))
     call check_csc(3, 3, 3, 3, int(offsets, i32), int(indices, i32), int(rows, i32), status(2))
     call check_csc(3, 3, 3, 3, offsets + 1, indices, rows, status(3))
@@ -668,18 +692,18 @@ GRAPH_PROGRAM = """program graphs
     print '(3(1x, i0))', graph_first, graph_range, graph_last
     shifts(:, 2) = 1  ! of a node to itself
     shifts(:, 4) = [1_i64, 2_i64, 3_i64]
-    call make_csc(csc, 3, 3, src, dst, made(1), edge_ids=[4_i64, 3_i64, 2_i64, 1_i64, 0_i64], num_edges=6)
-    call make_csc(wrong, huge(1), 3, src, dst, made(2))
-    call make_csc(wrong, 3, 3, src, dst(:4), made(3))
-    call make_csc(wrong, 2, 3, src, dst, made(4))
-    call make_edge_graph(edges, 3, src, dst, made(5), shifts)
-    call make_edge_graph(edges, 3, [0_i64, 1_i64], [1_i64, 0_i64], made(6))
-    call make_edge_graph(edges, 3, [0_i64, 1_i64, 1_i64], [1_i64, 0_i64, 0_i64], made(7))
+    call make_csc(csc, 3, 3, src, dst, made(1), first + [4_i64, 3_i64, 2_i64, 1_i64, 0_i64], 6, first)
+    call make_csc(wrong, huge(1), 3, src, dst, made(2), first=first)
+    call make_csc(wrong, 3, 3, src, dst(:4), made(3), first=first)
+    call make_csc(wrong, 2, 3, src, dst, made(4), first=first)
+    call make_edge_graph(edges, 3, src, dst, made(5), shifts, first=first)
+    call make_edge_graph(edges, 3, first + [0_i64, 1_i64], first + [1_i64, 0_i64], made(6), first=first)
+    call make_edge_graph(edges, 3, first + [0_i64, 1_i64, 1_i64], first + [1_i64, 0_i64, 0_i64], made(7), first=first)
     kept = allocated(wrong%offsets) .or. allocated(edges%dst_offsets)
-    call make_edge_graph(edges, 3, src, dst, made(8), shifts, permutation)
-    call make_segments(members, 2, dst, made(9))
+    call make_edge_graph(edges, 3, src, dst, made(8), shifts, permutation, first)
+    call make_segments(members, 2, dst, made(9), first)
     print '(9(1x, i0), 1x, l1)', made, kept .or. allocated(members%offsets)
-    call make_segments(members, 3, dst, made(9))
+    call make_segments(members, 3, dst, made(9), first)
     print '(*(1x, i0))', csc%offsets
     print '(*(1x, i0))', csc%indices
     print '(*(1x, i0))', csc%edge_ids
@@ -704,10 +728,12 @@ end program graphs
 """
 
 
-def test_graphs_are_made_and_checked_from_fortran(installed):
-    statuses, named, of_made, *lines = (line.split() for line in compiled(installed, GRAPH_PROGRAM).splitlines())
-    first, of_range, _ = named
-    assert statuses == ["0", "0", first, of_range, "3", "0", "0", "0"]
+@pytest.mark.parametrize("first", [0, 1])
+def test_graphs_are_made_and_checked_from_fortran(installed, first):
+    program = GRAPH_PROGRAM.replace(":: first = 0", f":: first = {first}")
+    statuses, named, of_made, *lines = (line.split() for line in compiled(installed, program).splitlines())
+    of_first, of_range, _ = named
+    assert statuses == ["0", "0", of_first, of_range, "3", "0", "0", "0"]
     assert of_made == ["0", "1", "1", "5", "6", "0", "8", "0", "5", "F"]
     src, dst, shifts = np.array([2, 0, 1, 2, 2]), np.array([1, 0, 2, 0, 0]), np.array([[0, 1, 0, 0, 0]] * 3).T
     shifts[3] = 1, 2, 3
@@ -715,5 +741,10 @@ def test_graphs_are_made_and_checked_from_fortran(installed):
     edges, permutation = trigraph.EdgeGraph.sorted(src, dst, 3, shifts)
     members = trigraph.Segments(dst, 3)
     expected = [graph.offsets, graph.indices, graph.edge_ids, *graph.prepare(), edges.src, edges.dst]
-    expected += [getattr(edges, n) for n in EDGE_ARRAYS] + [permutation, members.index, members.offsets, members.order]
+    expected += [getattr(edges, n) for n in EDGE_ARRAYS] + [
+        permutation + first,
+        members.index,
+        members.offsets,
+        members.order,
+    ]
     assert [list(map(int, line)) for line in lines] == [array.tolist() for array in expected]
