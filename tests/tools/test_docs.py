@@ -100,7 +100,10 @@ def test_python_of_the_pages_runs(page, monkeypatch):
     if page.name == "jax.md":  # in a new process: JAX does not survive forks by other pages
         if importlib.util.find_spec("jax") is None:
             pytest.skip("needs JAX: pip install 'trigraph[jax]'")
-        run(sys.executable, "-c", code)
+        monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+        undivided = "jax.lax.psum = lambda x, axis: x\nwhole = jax.grad(energy, (0, 1))(nodes, edges)"
+        equal = "assert jnp.allclose(of_nodes, whole[0]) and jnp.allclose(of_edges, whole[1]) and mesh.size == 2"
+        run(sys.executable, "-c", "\n".join((code, undivided, equal)))
         return
     exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
 

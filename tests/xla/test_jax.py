@@ -1,6 +1,7 @@
 """trigraph.jax: bits of the NumPy functions, derivatives of every kind and order, and what is refused."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from trigraph import CSC, EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
 from trigraph.verification.cases import build, variants
 
-# These programs run once, and compiling them well takes most of the time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+# These programs run once, and compiling them well takes most of the time. A shard_map needs several devices.
+FLAGS = "backend_optimization_level=0", "llvm_disable_expensive_passes=true", "force_host_platform_device_count=4"
+os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in FLAGS))
 jax = pytest.importorskip("jax", reason="needs JAX: pip install 'trigraph[jax]'")
 import jax.numpy as jnp  # noqa: E402
+from jax.sharding import Mesh  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import trigraph.jax as tj  # noqa: E402
 from trigraph.jax.plain import PLAIN  # noqa: E402
@@ -129,6 +133,60 @@ def test_every_order_and_mode(spec, variant):
 
 
 @pytest.fixture
+def mesh():
+    if not hasattr(jax, "shard_map"):
+        pytest.skip(
+            "this JAX has no jax.shard_map, and jax.experimental.shard_map refuses primitives that it does not know"
+        )
+    if jax.device_count() < 4:
+        pytest.skip("XLA_FLAGS is set, and without four devices")
+    return Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("i", "j"))
+
+
+@pytest.mark.parametrize(("spec", "variant"), SMALL[: len(DEFINITIONS)], ids=lambda p: p.name)
+def test_gradients_under_shard_map(spec, variant, mesh):
+    """One axis of devices moves the first input, one the last; derivatives of the sum are those of the plain form."""
+    case = build(spec, variant, "float64", 0)
+    forward, x = of_case(case)
+    ends = [next(iter(x)), list(x)[-1]]
+    weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
+    steps = jnp.array([0.01, -0.02]), jnp.array([0.015, 0.005])
+    direction = {n: jnp.asarray(case.directions[n]) for n in x}
+    tangents = jnp.array([1.0, 0.5]), jnp.array([-0.5, 1.0]), direction
+    specs = P("i"), P("j"), P()
+
+    def of_device(f, i, j, x):
+        moved = dict(x)
+        for name, step in zip(ends, (i, j), strict=True):
+            moved[name] = moved[name] + step[0] * direction[name]
+        return sum((weights[n] * jnp.sin(y)).sum() for n, y in f(moved).items())
+
+    def psum(*arguments):
+        return jax.lax.psum(of_device(forward, *arguments), ("i", "j"))
+
+    def expected(i, j, x):
+        return sum(of_device(plain_of(case), a[None], b[None], x) for a in i for b in j)
+
+    def gradient(f):
+        return jax.grad(f, (0, 1, 2))
+
+    def along(f):
+        return lambda *arguments: jax.jvp(f, arguments, tangents)[1]
+
+    outside = jax.shard_map(psum, mesh=mesh, in_specs=specs, out_specs=P())
+    inside = jax.shard_map(gradient(psum), mesh=mesh, in_specs=specs, out_specs=specs)
+
+    def derivatives(f):
+        return jax.jit(lambda *a: (f(*a), gradient(f)(*a), gradient(along(f))(*a)))(*steps, x)
+
+    got, right = derivatives(outside), derivatives(expected)
+    first, second = jax.jit(lambda *a: jax.jvp(inside, a, tangents))(*steps, x)
+    for one, other in ((got, right), (first, right[1]), (second, right[2])):
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            assert abs(a - b).max(initial=0.0) <= 1e-9 * (1 + abs(b).max(initial=0.0))
+
+
+@pytest.fixture
 def small():
     """A graph, embeddings, weights, and a function of both with two derivatives that are not zero."""
     rng = np.random.default_rng(0)
@@ -177,6 +235,82 @@ def test_transforms(small):
     np.testing.assert_allclose(sum((s * d).sum() for s, d in zip(slope, a, strict=True)), second(a), rtol=1e-10)
     _, linear = jax.linearize(lambda x: f(x, w), x)
     equal({"": linear(x)}, {"": jax.jvp(lambda x: f(x, w), (x,), (x,))[1]})
+
+
+def in_plain(x, w, graph):
+    """Return the sums of `small` by jax.numpy."""
+    edges, weights = jnp.repeat(jnp.arange(6), jnp.diff(graph.offsets), total_repeat_length=15), w[graph.edge_ids]
+    sums = (jax.ops.segment_sum(y, edges, 6) for y in (x[graph.indices] * weights[:, None], weights))
+    return next(sums) / jnp.where(jnp.diff(graph.offsets) > 0, next(sums), 1.0)[:, None]
+
+
+@pytest.mark.slow
+def test_transforms_inside_shard_map(small, mesh):
+    """Gradients with scan and vmap inside, cast weights, and a graph for each device are those of jax.numpy."""
+    graph, x, w, f = small
+    graph = jax.tree.map(jnp.asarray, graph)
+    np.testing.assert_allclose(f(x, w), in_plain(x, w, graph), rtol=1e-12)
+    graphs = jax.tree.map(lambda a: jnp.stack([a, a]), graph)
+    cast = getattr(jax.lax, "pcast", None)
+
+    def scanned(f, x, w):
+        return jax.lax.scan(lambda carry, _: (jnp.tanh(f(carry, w, graph)), None), x, None, length=3)[0]
+
+    def mapped(f, x, w):
+        return jax.vmap(lambda x: f(x, w, graph))(jnp.stack([x, x * x]))
+
+    def cast_weights(f, x, w):
+        w = w if cast is None else cast(w, ("i",), to="varying")
+        return f(x, w, graph)
+
+    def replicated(f, x, w):
+        return x * f(jnp.stack([jnp.sin(w[:6])] * 3, 1), w, graph).sum()
+
+    def remembered(f, x, w):
+        return jax.checkpoint(lambda x: f(x, w, graph))(x)
+
+    cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
+    for case, check in [*cases, (scanned, False), (mapped, False)]:  # without the check, gradients inside are others
+
+        def of_device(f, x, w, case=case):
+            return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
+
+        results = []
+        for function in (f, in_plain):
+            local = partial(of_device, function)
+            both = P(None, "i"), P()
+            options = {"mesh": mesh, "in_specs": both, "check_vma": check}
+            outside = jax.grad(jax.shard_map(local, out_specs=P(), **options), (0, 1))
+            inside = jax.shard_map(jax.grad(local, (0, 1)), out_specs=both, **options)
+            columns = jnp.concatenate([x, 2 * x - 1], 1)
+            results.append(jax.jit(lambda x, w, o=outside, i=inside: (o(x, w), i(x, w)))(columns, w))
+        for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=f"{case.__name__}, {check}")
+
+    def of_graphs(f, x, w, graphs):
+        return jax.lax.psum((f(x, w, jax.tree.map(lambda a: a[0], graphs)) ** 3).sum(), "i")
+
+    specs = P(), P(), P("i")
+    summed = [jax.shard_map(partial(of_graphs, g), mesh=mesh, in_specs=specs, out_specs=P()) for g in (f, in_plain)]
+    for a, b in zip(*(jax.jit(jax.grad(g, (0, 1)))(x, w, graphs) for g in summed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    energy = lambda x, w: (f(x, w) ** 3).sum()  # noqa: E731
+    many = jax.pmap(jax.grad(energy), in_axes=(0, None), devices=jax.devices()[:2])(jnp.stack([x, 2 * x]), w)
+    np.testing.assert_allclose(many[1], jax.grad(energy)(2 * x, w), rtol=1e-12)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_graph_that_was_first_used_under_a_mesh(small, mesh, explicit):
+    graph, x, w, f = small
+    expected = f(x, w)
+    graph = CSC(graph.offsets, graph.indices, 6, graph.edge_ids)
+    if explicit:
+        mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=2 * (jax.sharding.AxisType.Explicit,))
+    some = {"i"} if jax.__version_info__ >= (0, 7) else {"i", "j"}  # XLA of JAX 0.6 ends the process
+    for axes in (some, {"i", "j"}):
+        run = jax.shard_map(lambda x, w: f(x, w, graph), mesh=mesh, in_specs=(P(), P()), out_specs=P(), axis_names=axes)
+        equal({"": jax.jit(run)(x, w)}, {"": expected})
+        equal({"": f(x, w, graph)}, {"": expected})
 
 
 def test_graphs_are_pytrees(small):

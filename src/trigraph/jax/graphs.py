@@ -1,5 +1,6 @@
 """Graph objects as pytrees: leaves are their arrays, reverse orders included, and the static part is their numbers."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -38,7 +39,7 @@ def on_cpu(array: Any, what: str) -> Any:
 
 
 def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    # Leaves and numbers depend on the graph alone, which keeps them: it never changes, and `prepare` was called.
+    # Without a mesh, leaves and numbers depend on the graph alone, which keeps them and never changes.
     flat = graph._built.get("jax")
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]
@@ -49,13 +50,17 @@ def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
             raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
         reverse = graph.prepare()
         arrays = [getattr(graph, a) for a in parts.arrays] + [getattr(reverse, a) for a in parts.reverse]
+        # Arrays that are made under a mesh belong to it, and constants of a program that is traced to that.
+        under_mesh = hasattr(jax.sharding, "get_abstract_mesh") and not jax.sharding.get_abstract_mesh().empty
         if graph.kind == "numpy":
-            with jax.ensure_compile_time_eval():  # constants of a program that is traced would belong to it
+            with nullcontext() if under_mesh else jax.ensure_compile_time_eval():
                 arrays = [None if a is None else on_cpu(a, f"{name}: an array") for a in arrays]
         sizes = (*parts.lengths, *parts.reverse_lengths)
         exact = {size: getattr(graph, size) for size, _, _ in sizes}
         numbers = {n: coarsened(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
-        flat = graph._built.setdefault("jax", (tuple(arrays), tuple((exact | numbers).items())))
+        flat = tuple(arrays), tuple((exact | numbers).items())
+        if not under_mesh:
+            flat = graph._built.setdefault("jax", flat)
     return flat
 
 

@@ -11,8 +11,8 @@ the plain form, and so is everything of third order.
 import ctypes
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from trigraph.checks import shape_of
 from trigraph.fortran.levels import FOLLOWERS, fast_module
@@ -57,6 +58,9 @@ class Form(NamedTuple):
 
 operator = Primitive("trigraph")
 operator.multiple_results = True
+lax: Any = jax.lax
+core: Any = jax.core
+type_of = jax.typeof if hasattr(jax, "typeof") else core.get_aval  # before JAX 0.6
 Values = dict[str, Any]
 
 
@@ -65,7 +69,27 @@ def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values
     if not wanted:
         return {}
     form = form._replace(names=tuple(values), wanted=tuple(wanted))
-    return dict(zip(wanted, operator.bind(*values.values(), form=form), strict=True))
+    return dict(zip(wanted, operator.bind(*_varying(values.values()), form=form), strict=True))
+
+
+def _manual_axes(aval: Any) -> frozenset[Any]:
+    """Return the axes of `jax.shard_map` along which an array varies, its type's `vma` in JAX 0.6 to 0.9."""
+    manual = getattr(aval, "manual_axis_type", None)
+    axes: frozenset[Any] = getattr(aval, "vma", frozenset()) if manual is None else manual.varying
+    return axes
+
+
+def _varying(operands: Collection[Any]) -> list[Any]:
+    """Cast operands so that they vary along the same axes; a cast is transposed to the sum of the cotangents."""
+    axes_of_each = [_manual_axes(type_of(x)) for x in operands]
+    axes = frozenset[Any]().union(*axes_of_each)
+    if not axes:
+        return list(operands)
+    cast = partial(lax.pcast, to="varying") if hasattr(lax, "pcast") else lax.pvary  # pcast came with JAX 0.8
+    return [
+        cast(x, tuple(sorted(axes - a, key=str))) if a != axes else x
+        for x, a in zip(operands, axes_of_each, strict=True)
+    ]
 
 
 def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
@@ -165,7 +189,11 @@ def _refuse(context: Any, *operands: Any, form: Form) -> Any:
 
 def _abstract(*operands: Any, form: Form) -> list[Any]:
     results = _results(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
-    return [jax.core.ShapedArray(r.shape, r.dtype) for r in results]
+    first = operands[0]
+    if not _manual_axes(first):
+        return [jax.core.ShapedArray(r.shape, r.dtype) for r in results]
+    sharding = NamedSharding(first.sharding.mesh, PartitionSpec())
+    return [first.update(shape=r.shape, dtype=r.dtype, weak_type=False, sharding=sharding) for r in results]
 
 
 # --- Derivatives
@@ -241,7 +269,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
         if along:
             parts.append(_tangent(form, values, along, form.wanted))
     fields = _sum(*parts)
-    zeros = [jax.core.ShapedArray(r.shape, r.dtype).to_tangent_aval() for r in results]
+    zeros = (type_of(r).to_tangent_aval() for r in results)
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
 
 
