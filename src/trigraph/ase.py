@@ -58,7 +58,8 @@ class Calculator(_Calculator):  # type: ignore[misc]
     -----
     As calculators of ASE do, this one keeps the results for the last atoms. It computes anew when the atoms, `skin`,
     `model`, or of the model `cutoff`, `max_num_neighbors`, the dtype, the device or the mode (``train``, ``eval``) have
-    changed. After a change of anything else, as of weights in training, call `reset`.
+    changed. After a change of anything else, as of weights in training, call `reset`; with `compile`, call also
+    ``model.recompile()`` of the calculator where `trigraph.torch.compile_potential` says so.
 
     Examples
     --------

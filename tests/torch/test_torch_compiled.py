@@ -1,11 +1,16 @@
 """trigraph.torch.compile_potential: one program for structures of any size, with differentiable forces."""
 
+import array
 import contextlib
+import contextvars
 import copy
+import functools
 import io
 import logging
+import math
 import pickle
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,7 +25,7 @@ import trigraph.ase
 import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.nn import compiled as programs
-from trigraph.torch.nn.facts import Facts, differences
+from trigraph.torch.nn.program_key import ProgramKey, differences
 from trigraph.torch.nn.traced import rewrite_sums, selected, sum_of_each, sums
 
 pytestmark = compiled_whole
@@ -228,15 +233,12 @@ class Net(Springs):
         torch.manual_seed(0)
         self.first, self.last = torch.nn.Linear(1, 8).double(), torch.nn.Linear(8, 1).double()
         self.inner, self.scale = inner or torch.nn.Dropout(0.0), 1.0
-        self.held = {"array": np.zeros(2), "list": [torch.zeros(2)]}
+        self.held = {"list": [1.0], "dict": {"factor": 1.0}, "set": {1.0}}
 
     def atoms_of_vectors(self, z, vec, neighbors):
         distance = vec.square().sum(dim=1, keepdim=True).sqrt()
-        weight = self.scale * FACTORS["global"] * (self.cutoff - distance).square()
+        weight = self.scale * self.held["dict"]["factor"] * (self.cutoff - distance).square()
         return neighbors.into_atoms(self.last(self.inner(torch.tanh(self.first(distance)))) * weight)
-
-
-FACTORS, ENCLOSED = {"global": 1.0}, {"enclosed": 2.0}
 
 
 @pytest.mark.slow
@@ -260,17 +262,17 @@ def test_one_compilation_for_few_and_many_edges():
 def test_derivatives_of_sums_are_selections():
     """A traced program selects rows where it would differentiate a sum over edges or atoms."""
     model, (z, pos, batch) = potential(), structures((4, 7))
-    neighbors, facts = model.neighbors(pos, batch), Facts(model)
+    neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
     example = programs.example_of(model, programs.Inputs.of(z, pos, None, neighbors, None))
     constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
     program = programs.traced_program(copy.deepcopy(model), constants, example, ())
-    before = program(facts.state, *example)
-    rewrite_sums(program, sum_of_each(program, facts.state, example))
+    before = program(key.state, *example)
+    rewrite_sums(program, sum_of_each(program, key.state, example))
     targets = [node.target for node in program.graph.nodes]
     number = 1 + len(model.output_blocks)  # structures, and atoms in each block
     assert targets.count(sums) == targets.count(selected) == number
     assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from edges to positions
-    after = program(facts.state, *example)
+    after = program(key.state, *example)
     for got, right in zip(after, before, strict=True):
         assert (got is None and right is None) or torch.equal(got, right)
     gradients = [torch.autograd.grad(r[1].square().sum(), [*model.parameters()][:3]) for r in (before, after)]
@@ -297,72 +299,163 @@ def test_means_and_weighted_sums_are_not_taken_for_sums():
         close(got, expected)
 
 
-def hook(factors):
-    return lambda module, inputs, out: factors["enclosed"] * out
-
-
 def norm():
     return torch.nn.BatchNorm1d(8).double()
 
 
-CHANGES = {
+COMPARED = {
     "attribute": lambda model: setattr(model, "scale", 2.0),
-    "attribute again": lambda model: setattr(model, "scale", float("2.0")),
     "type": lambda model: setattr(model, "scale", 2),
-    "array": lambda model: model.held["array"].fill(1.0),
-    "tensor": lambda model: model.held["list"][0].add_(1.0),
+    "sign of zero": lambda model: setattr(model, "scale", (model.__dict__.update(scale=0.0), -0.0)[1]),
     "list": lambda model: model.held["list"].append(1.0),
+    "nested": lambda model: model.held["dict"].update(factor=0.5),
+    "set": lambda model: model.held["set"].add(2.0),
+    "another attribute": lambda model: setattr(model, "more", torch.tanh),
     "cutoff": lambda model: setattr(model, "cutoff", 2.5),
-    "hook": lambda model: model.first.register_forward_hook(hook(ENCLOSED)),
-    "enclosed": lambda model: ENCLOSED.update({"enclosed": 0.5}),
-    "global": lambda model: FACTORS.update({"global": 3.0}),
-    "class": lambda model: setattr(type(model), "max_num_neighbors", 2),
-    "method": lambda model: setattr(type(model), "atoms_of_vectors", lambda *args: 2 * Net.atoms_of_vectors(*args)),
+    "cutoff of the class": lambda model: setattr(type(model), "max_num_neighbors", 2),
+    "hook": lambda model: model.first.register_forward_hook(lambda module, inputs, out: 2.0 * out),
+    "method of an object": lambda model: setattr(model, "check_numbers", lambda z: None),
+    "class": lambda model: setattr(model, "__class__", type("Other", (type(model),), {})),
+    "dictionary": lambda model: setattr(model, "__dict__", {**vars(model), "scale": 2.0}),
     "mode": lambda model: model.inner.eval(),
     "modes": lambda model: model.eval(),
     "frozen": lambda model: model.first.requires_grad_(False),
-    "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
+    "strides": lambda model: setattr(model.last.weight, "data", model.last.weight.data.repeat(1, 2)[:, ::2]),
     "parametrized": lambda model: torch.nn.utils.parametrizations.weight_norm(model.first),
     "parameter": lambda model: setattr(model.last, "bias", None),
+    "shared": lambda model: setattr(model, "again", model.first),
     "module": lambda model: setattr(model, "inner", torch.nn.Tanh()),
     "buffer": lambda model: model.inner.register_buffer("none", torch.zeros(1)),
 }
-NO_NEW_PROGRAM = ("attribute again", "values")
+NO_NEW_PROGRAM = {
+    "attribute again": lambda model: setattr(model, "scale", float("1.0")),
+    "list again": lambda model: model.held.update(list=[1.0]),
+    "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
+    "another parameter": lambda model: setattr(model.last, "bias", torch.nn.Parameter(model.last.bias.detach() + 1.0)),
+}
 
 
-def changes(monkeypatch, names):
-    """Yield a model before and after each change."""
-    monkeypatch.setitem(FACTORS, "global", 1.0)
-    monkeypatch.setitem(ENCLOSED, "enclosed", 2.0)
+@pytest.mark.parametrize("name", [*COMPARED, *NO_NEW_PROGRAM])
+def test_keys_differ_after_changes(name):
+    """Keys differ after changes that are compared, not after those of values of parameters, or with equal values."""
     model = type("Changed", (Net,), {})(norm())
-    yield "first", model
-    for name in names:
-        CHANGES[name](model)
-        yield name, model
-
-
-def test_facts_tell_every_change(monkeypatch):
-    """`Facts` differ after every change, except of values of parameters and buffers, and a repeated assignment."""
-    before = None
-    for name, model in changes(monkeypatch, CHANGES):
-        facts = Facts(model)
-        assert facts.unchanged(model)
-        if before is not None:
-            assert bool(differences(before.values, facts.values)) == (name not in NO_NEW_PROGRAM), name
-            assert before.unchanged(model) == (name == "values"), name
-        before = facts
+    if name == "sign of zero":
+        model.scale = 0.0
+    before = ProgramKey(model)
+    assert before.unchanged(model)
+    (COMPARED | NO_NEW_PROGRAM)[name](model)
+    after = ProgramKey(model)
+    assert bool(differences(before.values, after.values)) == (name in COMPARED)
+    assert (before.values == after.values) == (name not in COMPARED)
+    assert before.unchanged(model) == (name == "values")
+    assert after.unchanged(model)
 
 
 @pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
-def test_what_changes_between_calls_is_computed_with(monkeypatch):
-    compiled = None
-    names = ("attribute", "attribute again", "hook", "class", "mode", "values")
-    for number, (name, model) in enumerate(changes(monkeypatch, names)):
-        compiled = compiled or tt.compile_potential(model, backend="eager")
+def test_compared_changes_are_computed_with():
+    model = type("Changed", (Net,), {})(norm())
+    compiled, number = tt.compile_potential(model, backend="eager"), 0
+    for name in ("none", "values", "nested", "hook", "cutoff of the class", "mode", "another parameter"):
+        (COMPARED | NO_NEW_PROGRAM).get(name, lambda model: None)(model)
         expected, got = (one.energy_forces_stress(*structures((5, 6))) for one in (copy.deepcopy(model), compiled))
         for one in ("energy", "forces", "energies"):
             close(getattr(got, one), getattr(expected, one))
-        assert len(compiled.programs) == 1 + number - (number > 1) - (name == "values"), name
+        number += name not in NO_NEW_PROGRAM
+        assert len(compiled.programs) == number, name
+
+
+class Slots:
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 1.0
+
+
+class Member(Slots):
+    """An object with a dictionary, too."""
+
+
+def enclosing(factors):
+    return torch.no_grad()(lambda: factors["factor"])
+
+
+def of_default(factors={"factor": 1.0}):  # noqa: B006
+    return factors["factor"]
+
+
+ENCLOSED, GLOBAL, CONTEXT = {"factor": 1.0}, {"factor": 1.0}, contextvars.ContextVar("factor", default=1.0)
+
+
+class Reading(Springs):
+    """A model that reads a factor from many places."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = type("Config", (), {"factor": 1.0})
+        self.object, self.slots, self.members = Member(), Slots(), {Slots()}
+        self.deque, self.array, self.numbers = deque([1.0]), array.array("d", [1.0]), np.ones(1)
+        self.constant, self.function, self.enclosing = torch.ones(1), of_default, enclosing(ENCLOSED)
+        self.partial = functools.partial(of_default, {"factor": 1.0})
+
+    @torch.enable_grad()
+    def factors(self):
+        (member,) = self.members
+        of_objects = self.config.factor, self.object.factor, self.slots.factor, member.factor
+        of_containers = self.deque[0], self.array[0], float(self.numbers[0]), self.constant.item()
+        return *of_objects, *of_containers, self.function(), self.enclosing(), self.partial(), GLOBAL["factor"]
+
+    def method(self):
+        return CONTEXT.get()
+
+    def atoms_of_vectors(self, *arguments):
+        return math.prod(self.factors()) * self.method() * super().atoms_of_vectors(*arguments)
+
+
+NOT_COMPARED = {
+    "config": lambda model: setattr(model.config, "factor", 2.0),
+    "object": lambda model: setattr(model.object, "factor", 2.0),
+    "slots": lambda model: setattr(model.slots, "factor", 2.0),
+    "members": lambda model: setattr(next(iter(model.members)), "factor", 2.0),
+    "deque": lambda model: model.deque.__setitem__(0, 2.0),
+    "array": lambda model: model.array.__setitem__(0, 2.0),
+    "numbers": lambda model: model.numbers.fill(2.0),
+    "constant": lambda model: model.constant.fill_(2.0),
+    "enclosing": lambda model: ENCLOSED.update(factor=2.0),
+    "partial": lambda model: model.partial.args[0].update(factor=2.0),
+    "mutable default": lambda model: of_default.__defaults__[0].update(factor=2.0),
+    "global": lambda model: GLOBAL.update(factor=2.0),
+    "context": lambda model: CONTEXT.set(2.0),
+    "method": lambda model: setattr(type(model), "method", lambda self: 2.0 * CONTEXT.get()),
+}
+
+
+def test_recompile_follows_all_other_changes(caplog):
+    model = type("Reading", (Reading,), {})()
+    compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), structures((5, 6))
+    first = compiled.energy_forces_stress(z, pos, batch).energy
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "trigraph" and r.levelno == logging.WARNING]
+    named = told.partition(" inside of ")[2].partition(";")[0].split(", ")
+    assert sorted(named) == sorted(set(NOT_COMPARED) - {"mutable default", "global", "context", "method"})
+
+    def change_all():
+        for change in NOT_COMPARED.values():
+            change(model)
+        close(compiled.energy_forces_stress(z, pos, batch).energy, first)
+        compiled.recompile()
+        assert compiled.programs == []
+        close(compiled.energy_forces_stress(z, pos, batch).energy, 2.0 ** len(NOT_COMPARED) * first)
+        assert compiled.compilations == 2
+
+    try:
+        contextvars.copy_context().run(change_all)
+    finally:
+        ENCLOSED["factor"] = GLOBAL["factor"] = of_default.__defaults__[0]["factor"] = 1.0
+    assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1  # once
+
+
+def test_models_of_trigraph_are_compared_in_full():
+    assert ProgramKey(potential(act="silu")).not_compared == []
+    assert ProgramKey(potential(act=torch.nn.Tanh())).not_compared == []
 
 
 @pytest.mark.parametrize(
@@ -419,6 +512,34 @@ def test_threads_that_meet_in_their_first_call():
     close(got.forces, other.energy_forces_stress(*inputs).forces)
 
 
+def test_recompile_waits_for_a_program_that_another_thread_makes():
+    """It then drops the program, which was made of the model as it was before."""
+    inputs, calls, traced, go = structures((5, 6)), [], threading.Event(), threading.Event()
+
+    class Slow(Springs):
+        config = type("Config", (), {"factor": 1.0})
+
+        def atoms_of_vectors(self, *arguments):
+            calls.append(self.config.factor)
+            if len(calls) == 2:  # the first is an eager call
+                traced.set()
+                assert go.wait(60)
+            return calls[-1] * super().atoms_of_vectors(*arguments)
+
+    compiled = tt.compile_potential(Slow(), backend="eager")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: compiled.energy_forces_stress(*inputs).energy)
+        assert traced.wait(60)
+        Slow.config.factor = 2.0
+        second = pool.submit(compiled.recompile)
+        assert not second.done()
+        go.set()
+        expected = 2.0 * first.result()
+        second.result()
+    assert compiled.programs == []
+    close(compiled.energy_forces_stress(*inputs).energy, expected)
+
+
 class Counting(Net):
     calls = 0
 
@@ -446,27 +567,13 @@ class Plain(Net):
         return self.factor * super().atoms_of_vectors(*arguments)
 
 
-def recording():
-    model, seen = Net(), []
-    model.first.register_forward_hook(lambda module, inputs, out: seen.append(out))
-    return model
-
-
-def with_many_values():
-    model = Net()
-    model.table = list(range(100_000))
-    return model
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (Counting, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
-        (recording, "RuntimeError: ...Net changes first._forward_hooks[...]: seen when it is called, ..."),
         (Assigning, "RuntimeError: ...changes its buffer calls when it is called, and its program by 1..."),
-        (Plain, "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of the tensors ...factor..."),
+        (Plain, "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of tensors in factor: ..."),
         (lambda: Net(torch.nn.Dropout(0.5)), "RuntimeError: ...does it detach a tensor, ... random numbers?"),
-        (with_many_values, "ValueError: ...Net holds more than 100000 values that its program may ..."),
     ],
 )
 def test_models_that_a_program_would_not_follow(make, message):

@@ -24,8 +24,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import Module
 
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
-from trigraph.torch.nn.facts import Facts, differences
 from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms, times_hessian
+from trigraph.torch.nn.program_key import ProgramKey, differences
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
 from trigraph.torch.nn.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each, trace
 
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_renew_lock)  # the thread that holds it does
 
 
 class _Kind(NamedTuple):
-    """Properties of a call that are fixed in a program, beside the `Facts` of its model."""
+    """Properties of a call that are fixed in a program, in addition to the `ProgramKey` of its model."""
 
     dtype: torch.dtype
     device: torch.device
@@ -158,23 +158,20 @@ class _Atoms(Module):
 
 
 class _Program:
-    """A compiled program for calls of one kind, of a model with certain facts.
+    """A compiled program for one kind of call and one key of a model: a function of its tensors and `Inputs`."""
 
-    It is a function of tensors alone: `Inputs`, parameters and buffers.
-    """
-
-    def __init__(self, model: Potential, facts: Facts, kind: _Kind, inputs: Inputs, options: Mapping[str, Any]) -> None:
-        self.kind, self.values, self.compilations = kind, facts.values, 0
+    def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
+        self.kind, self.values, self.compilations = kind, key.values, 0
         with torch.device("cpu"):  # instead of a default device
             example, another = (example_of(model, inputs, least) for least in (17, 29))
         for one in (example, another):
             for tensor, requires_grad in zip(one.differentiated, kind.require_grad, strict=True):
                 if tensor is not None:
                     tensor.requires_grad_(bool(requires_grad))
-        expected = self._expected(model, facts, example)
-        program = traced_program(_copied(model, facts), kind.constants, example, facts.constants)
+        expected = self._expected(model, key, example)
+        program = traced_program(_copied(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
-        rewrite_sums(program, sum_of_each(program, facts.state, example))
+        rewrite_sums(program, sum_of_each(program, key.state, example))
         # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
         self.condition: Any = compile(condition_of(program), "condition of sizes", "eval")
         self.conditions = ShapeEnv()
@@ -189,12 +186,12 @@ class _Program:
 
         def run(state: Sequence[Tensor], *inputs: Any) -> Any:
             count()
-            return program(dict(zip(facts.state, state, strict=True)), *inputs)
+            return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         self.compiled = torch.compile(with_own_code(run), dynamic=True, fullgraph=True, **options)
-        got = self._got(model, facts, example)
-        if self.takes(facts.state, another):
-            self._got(model, facts, another)
+        got = self._got(model, key, example)
+        if self.takes(key.state, another):
+            self._got(model, key, another)
         if self.compilations > 1:
             raise RuntimeError(
                 f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
@@ -215,15 +212,15 @@ class _Program:
         self.shapes = shapes
         return True
 
-    def _expected(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _expected(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return results and gradients of the model for the example, and its buffers afterwards.
 
         Raise RuntimeError if the call changes anything else of the model.
         """
-        eager = _copied(model, facts)
-        before = Facts(eager)
+        eager = _copied(model, key)
+        before = ProgramKey(eager)
         results = self._found(before.state, example, eager)
-        after = Facts(eager)
+        after = ProgramKey(eager)
         changed = differences(before.values, after.values)
         if changed:
             raise RuntimeError(
@@ -232,9 +229,9 @@ class _Program:
             )
         return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
-    def _got(self, model: Potential, facts: Facts, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _got(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the same of the program, which the first call compiles."""
-        state = {n: t if n in facts.parameters else t.clone() for n, t in facts.state.items()}
+        state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
             with warnings.catch_warnings():  # torch makes an instance of autograd.Function, of which it warns itself
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
@@ -249,7 +246,7 @@ class _Program:
                 f"compile_potential: {type(model).__name__} cannot be compiled; expected a model whose traced program "
                 f"torch.compile takes: {error}"
             ) from error
-        return results, {n: t for n, t in state.items() if n not in facts.parameters}
+        return results, {n: t for n, t in state.items() if n not in key.parameters}
 
     def _compare(self, name: str, got: Any, expected: Any) -> None:
         """Raise RuntimeError unless results and buffers of `_got` and `_expected` agree.
@@ -294,12 +291,12 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
-def _copied(model: Potential, facts: Facts) -> Potential:
+def _copied(model: Potential, key: ProgramKey) -> Potential:
     """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
 
     Neither changes the model then, which other threads may use meanwhile.
     """
-    memo = {id(facts.state[name]): facts.state[name] for name in facts.parameters}
+    memo = {id(key.state[name]): key.state[name] for name in key.parameters}
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
@@ -317,10 +314,7 @@ def state_of(model: Potential) -> dict[str, Tensor]:
 def traced_program(
     model: Potential, given_constants: Sequence[Sequence[int]], example: Inputs, plain: Sequence[str]
 ) -> Any:
-    """Trace energies and derivatives as a function of a model's parameters, buffers and `Inputs`.
-
-    `plain` names tensors that are neither; those cannot be traced.
-    """
+    """Trace energies and derivatives by parameters, buffers and `Inputs`; `plain` may hold tensors that are neither."""
 
     def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
@@ -332,7 +326,7 @@ def traced_program(
     try:
         return trace(function, state_of(model), *example._replace(pos=place))
     except Exception as error:
-        buffers = f", with buffers instead of the tensors {', '.join(plain)}" if plain else ""
+        buffers = f", with buffers instead of tensors in {', '.join(plain)}" if plain else ""
         raise RuntimeError(
             f"compile_potential: {type(model).__name__} cannot be traced; expected a model that "
             f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}: {error}"
@@ -347,15 +341,11 @@ def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
 class CompiledPotential(Module):
     """A potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
 
-    A program takes structures of any size, and the parameters and buffers that the model has in each call. The first
-    call of `energy_forces_stress` or `hessian_vector_product` compiles one, as does the first with another dtype,
-    device, mode (`train` or `eval`), presence of cells, `create_graph`, whether positions, cells or vector require a
-    gradient, or setting of torch (autocast, default dtype and device, deterministic algorithms, precision of products).
-    So does the first after a change of what the program was made of: modes, hooks,
-    attributes, methods and parameters of all modules, but not global variables that a model reads. The last 32
-    programs are kept; copies and pickles have none at first.
-
-    RuntimeError, TypeError and ValueError are raised as :func:`compile_potential` describes.
+    A program is the model as it was when the program was made, but takes structures of any size, and the parameters
+    and buffers that the model has in each call. The first call makes one, as does the first with another dtype, device,
+    presence of cells, `create_graph`, or setting of torch, and the first after a change of modes, hooks, classes or
+    attributes of modules. Attributes count by identity; numbers, texts, and lists, tuples, dictionaries and sets of
+    them by value. After other changes call `recompile`. Copies and pickles have no programs at first.
 
     Attributes
     ----------
@@ -365,23 +355,23 @@ class CompiledPotential(Module):
         Those of torch.compile.
     """
 
-    def __init__(self, model: Potential, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: Potential, options: dict[str, Any]) -> None:
         super().__init__()
         self.model, self.options = model, options
         self._forget()
 
     def _forget(self) -> None:
-        # A result depends on the arguments of the call, on the parameters and buffers, which a program takes as
-        # arguments, and on everything else that its trace has read. A program holds the latter as kind and facts of
-        # the model, as torch.compile holds its options; both are compared in each call.
+        # A program depends on the kind of call and on everything that its trace has read of the model, of which
+        # `ProgramKey` says how much it holds. Parameters and buffers are arguments of a program.
         self.programs: list[_Program] = []
-        # What it says depends on the model alone, and `Facts.unchanged` compares it with the model in each call.
-        self._facts: Facts | None = None
+        # It depends on the model alone, and `ProgramKey.unchanged` compares it with the model in each call.
+        self._key: ProgramKey | None = None
+        self._told: list[str] = []  # attributes that are not compared, of which the log was told
         self._dropped = 0  # compilations of programs that are no longer kept
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and pickles have: programs can be neither pickled nor used for another model."""
-        return {n: v for n, v in vars(self).items() if n not in ("programs", "_facts", "_dropped")}
+        return {n: v for n, v in vars(self).items() if n not in ("programs", "_key", "_told", "_dropped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -406,6 +396,15 @@ class CompiledPotential(Module):
     def compilations(self) -> int:
         """Number of compilations so far."""
         return self._dropped + sum(program.compilations for program in self.programs)
+
+    def recompile(self) -> None:
+        """Drop all programs: the next calls trace and compile the model as it is then.
+
+        This is for changes that calls do not compare: of methods, class attributes, and variables that functions read,
+        and inside of objects that are attributes of modules.
+        """
+        with _lock:
+            self.programs, self._key, self._dropped = [], None, self.compilations
 
     def neighbors(self, *args: Any, **kwargs: Any) -> Neighbors:
         """Return the neighbours of atoms; see :meth:`Potential.neighbors`."""
@@ -462,21 +461,21 @@ class CompiledPotential(Module):
         # Torch compiles again for another class, such as Parameter.
         pos, vector = (t if t is None or type(t) is Tensor else t.view_as(t) for t in (pos, vector))  # type: ignore[assignment]
         inputs = Inputs.of(z, pos, cells, neighbors, vector)
-        facts = self._facts
-        if facts is None or not facts.unchanged(self.model):
-            facts = self._facts = self._shared(Facts(self.model))
-        program = self._program(facts, inputs, neighbors, create_graph)
-        if not program.takes(facts.state, inputs):
+        key = self._key
+        if key is None or not key.unchanged(self.model):
+            key = self._key = self._shared(ProgramKey(self.model))
+        program = self._program(key, inputs, neighbors, create_graph)
+        if not program.takes(key.state, inputs):
             _tell("ran without its program, because the model takes another branch,", inputs)
             return None
         before = program.compilations
-        results = program(facts.state, inputs)
+        results = program(key.state, inputs)
         if program.compilations > before:
             _tell(f"recompiled its program ({program.compilations} compilations)", inputs)
         return results
 
-    def _program(self, facts: Facts, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
-        """Return the program of the kind of call and the facts of the model; make it if there is none."""
+    def _program(self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
+        """Return the program for a kind of call and the key of the model; make it if there is none."""
         kind = _Kind(
             inputs.pos.dtype,
             inputs.pos.device,
@@ -486,39 +485,46 @@ class CompiledPotential(Module):
             tuple(None if t is None else t.requires_grad for t in inputs.differentiated),
             _surroundings(inputs.pos.device),
         )
-        program = self._found(kind, facts)
+        program = self._found(kind, key)
         if program is not None:
             return program
         with _lock:
-            program = self._found(kind, self._shared(facts))  # of another thread
+            program = self._found(kind, self._shared(key))  # of another thread
             if program is not None:
                 return program
-            alike = [differences(p.values, facts.values) for p in self.programs if p.kind == kind]
+            alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
             changed = min(alike, key=len)[0] if alike else None
             if len(alike) > 3:
                 _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs)
+            self._tell_once(key.not_compared)
             devices = [inputs.pos.device] if inputs.pos.is_cuda else []
             with _reported(type(self.model).__name__, changed), torch.random.fork_rng(devices):
-                program = _Program(self.model, facts, kind, inputs, self.options)
+                program = _Program(self.model, key, kind, inputs, self.options)
             self.programs.append(program)
             if len(self.programs) > MOST_PROGRAMS:
                 self._dropped += self.programs.pop(0).compilations
                 _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", inputs)
             return program
 
-    def _found(self, kind: _Kind, facts: Facts) -> _Program | None:
+    def _tell_once(self, not_compared: Sequence[str]) -> None:
+        if places := [place for place in not_compared if place not in self._told]:
+            self._told += places
+            what = f"programs of {type(self.model).__name__} do not follow changes inside of {', '.join(places)}"
+            _log.warning(f"compile_potential: {what}; call recompile() after such a change")
+
+    def _found(self, kind: _Kind, key: ProgramKey) -> _Program | None:
         for program in reversed(self.programs):
-            if program.kind == kind and program.values is facts.values:
+            if program.kind == kind and program.values is key.values:
                 return program
         return None
 
-    def _shared(self, facts: Facts) -> Facts:
-        """Give facts the `values` of a program that has equal ones, so that calls compare identities."""
+    def _shared(self, key: ProgramKey) -> ProgramKey:
+        """Give a key the `values` of a program that has equal ones, so that calls compare identities."""
         for program in self.programs:
-            if program.values == facts.values:
-                facts.values = program.values
+            if program.values == key.values:
+                key.values = program.values
                 break
-        return facts
+        return key
 
 
 def _tell(what: str, inputs: Inputs) -> None:
@@ -544,6 +550,10 @@ def _reported(name: str, changed: str | None) -> Iterator[None]:
 def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
     """Compile energies, forces, stresses and products with the Hessian of a potential, for structures of any size.
 
+    A compiled potential is the model as it was compiled, with live parameters and buffers. It compiles again after
+    changes of modes, hooks, classes and plain attributes of modules; after any other, such as one inside of an object
+    that is an attribute, call its method ``recompile()``. A warning on the log ``trigraph`` names such attributes.
+
     The first call compiles, which may take minutes; torch caches the result on disk. Beginning and end are told to the
     log ``trigraph`` (level INFO), or else to standard error if it is a terminal. With ``create_graph=True``, a compiled
     program also differentiates a loss of energies, forces and stresses, to train the model.
@@ -563,13 +573,10 @@ def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
     Raises
     ------
     TypeError
-        If `model` is not a `Potential`, or for another option. In the first call, if a plain attribute of a module is a
-        tensor that requires a gradient.
-    ValueError
-        In the first call, if the model holds more than 100,000 values that are neither parameters nor buffers.
+        If `model` is not a `Potential`, or for another option.
     RuntimeError
         If torch refuses the options. In the first call, if torch finds no C++ compiler, if the model cannot be copied
-        or traced, if a call of it changes anything but buffers in place, or if results, gradients or buffers of the
+        or traced, if a call of it changes attributes or replaces buffers, or if results, gradients or buffers of the
         program differ from those of the model, which must not detach tensors, disable gradients or use random numbers.
 
     See Also

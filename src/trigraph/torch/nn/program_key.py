@@ -1,0 +1,135 @@
+"""What a program of a potential is compared by, beside the arguments of its call."""
+
+import enum
+import operator
+import types
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+MOST = 10_000  # elements of a container: comparing them takes some 0.3 ms in each call
+_PLAIN = (type(None), type(...), bool, int, str, bytes, torch.device, torch.dtype, torch.layout, torch.memory_format)
+_CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)
+_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # attributes of `Potential`, which its class may have
+_properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
+
+
+class _Same:
+    """Equal to the same object only, which it keeps alive, so that no other gets its address."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class ProgramKey:
+    """Classes and attributes of the modules of a potential, hooks and modes among them.
+
+    A program depends on everything that its model reads when it is traced. The key holds plain values, and Python's
+    lists, tuples, dictionaries and sets of them, by value; parameters and buffers by name and properties; and
+    everything else by identity. What else the model reads is the caller's to know, who may call `recompile`.
+
+    Attributes
+    ----------
+    state : dict of Tensor
+        Parameters, then buffers, by name.
+    parameters : tuple of str
+        The names of the parameters.
+    values : dict
+        By place in the model; equal to those of another key if the programs are the same.
+    not_compared : list of str
+        Attributes that may change inside, which the key does not show.
+    """
+
+    def __init__(self, root: Module) -> None:
+        parameters, modules = dict(root.named_parameters()), dict(root.named_modules())
+        self.state = {**parameters, **dict(root.named_buffers())}
+        self.parameters, self.root, self.not_compared = tuple(parameters), root, list[str]()
+        self._names = {id(one): name for name, one in chain(self.state.items(), modules.items())}
+        self._containers: list[Any] = []
+        self.values: dict[str, Any] = {name: self._comparable(name, getattr(root, name, None)) for name in _INHERITED}
+        for name, module in modules.items():
+            self.values[f"{name}.__class__".removeprefix(".")] = _Same(type(module))
+            self._containers.append(vars(module))
+            for attribute, value in vars(module).items():
+                place = f"{name}.{attribute}".removeprefix(".")
+                self.values[place] = self._comparable(place, value)
+        # Everything below is for `unchanged`. It holds the model's own objects, therefore they have the same identity
+        # exactly as long as nobody has assigned others.
+        self._modules, self._tensors = list(modules.values()), list(self.state.values())
+        self._empty = [c for c in self._containers if not c]
+        self._containers = [c for c in self._containers if c]
+        self._lengths = list(map(len, self._containers))
+        self._views = [c.values() for c in self._containers if isinstance(c, Mapping)]
+        self._objects, self._properties = list(self._objects_now()), self._properties_now()
+        for name, *properties in zip(self.state, map(type, self._tensors), *self._properties, strict=True):
+            self.values[f"{name} as a tensor"] = properties
+
+    def unchanged(self, root: Module) -> bool:
+        """Return whether a new key of this module would be equal; False also for a value assigned once more."""
+        return (
+            root is self.root
+            and not any(self._empty)
+            and list(map(len, self._containers)) == self._lengths
+            and all(map(operator.is_, self._objects_now(), self._objects))
+            and self._properties_now() == self._properties
+        )
+
+    def _objects_now(self) -> Iterator[Any]:
+        inherited = (getattr(self.root, name, None) for name in _INHERITED)
+        modules = map(type, self._modules), map(vars, self._modules)
+        return chain(inherited, *modules, *self._containers, *self._views)
+
+    def _properties_now(self) -> tuple[list[Any], list[Any]]:
+        return list(map(_properties, self._tensors)), list(map(_strides, self._tensors))
+
+    def _comparable(self, place: str, value: Any) -> Any:
+        """Return what equals that of another value exactly if a program may be the same."""
+        cls = type(value)
+        if cls in _PLAIN:
+            return cls, value
+        if isinstance(value, (float, complex, np.number)):
+            return cls, repr(value)  # tells 0.0 from -0.0, and finds NaN equal
+        if id(value) in self._names:
+            return self._names[id(value)]
+        if cls not in _CONTAINERS or len(value) > MOST:
+            if not _is_fixed(value) and place not in self.not_compared:
+                self.not_compared.append(place)
+            return _Same(value)
+        if cls is not tuple:  # of which Python may share equal ones
+            self._names[id(value)] = place
+            self._containers.append(value)
+        if isinstance(value, Mapping):
+            return cls, tuple((self._comparable(place, k), self._comparable(place, v)) for k, v in value.items())
+        elements = (self._comparable(place, one) for one in value)
+        return cls, frozenset(elements) if cls in (set, frozenset) else tuple(elements)
+
+
+def _strides(tensor: Tensor) -> Any:
+    return tensor.stride() if tensor.layout is torch.strided else None
+
+
+def _is_fixed(value: Any) -> bool:
+    """Return whether a value is known to compute the same as long as it is the same object."""
+    if isinstance(value, types.FunctionType):
+        return value.__closure__ is None
+    if isinstance(value, type):
+        return value.__module__.partition(".")[0] in ("builtins", "torch", "trigraph")
+    return isinstance(value, (types.BuiltinFunctionType, types.ModuleType, enum.Enum))
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the places where the `values` of two keys differ."""
+    changed = [p for p in chain(after, before) if p not in before or p not in after or before[p] != after[p]]
+    return [place.split(" as ")[0] for place in dict.fromkeys(changed)]
