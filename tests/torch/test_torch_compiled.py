@@ -233,7 +233,7 @@ class Net(Springs):
         torch.manual_seed(0)
         self.first, self.last = torch.nn.Linear(1, 8).double(), torch.nn.Linear(8, 1).double()
         self.inner, self.scale = inner or torch.nn.Dropout(0.0), 1.0
-        self.held = {"list": [1.0], "dict": {"factor": 1.0}, "set": {1.0}}
+        self.held = {"list": [1.0], "dict": {"factor": 1.0}, "set": {0, 8}}
 
     def atoms_of_vectors(self, z, vec, neighbors):
         distance = vec.square().sum(dim=1, keepdim=True).sqrt()
@@ -305,11 +305,12 @@ def norm():
 
 COMPARED = {
     "attribute": lambda model: setattr(model, "scale", 2.0),
-    "type": lambda model: setattr(model, "scale", 2),
-    "sign of zero": lambda model: setattr(model, "scale", (model.__dict__.update(scale=0.0), -0.0)[1]),
+    "removed": lambda model: delattr(model, "scale"),
+    "type": lambda model: setattr(model, "scale", True),
+    "sign of zero": lambda model: setattr(model, "scale", -0.0),
     "list": lambda model: model.held["list"].append(1.0),
     "nested": lambda model: model.held["dict"].update(factor=0.5),
-    "set": lambda model: model.held["set"].add(2.0),
+    "set": lambda model: model.held["set"].add(2),
     "another attribute": lambda model: setattr(model, "more", torch.tanh),
     "cutoff": lambda model: setattr(model, "cutoff", 2.5),
     "cutoff of the class": lambda model: setattr(type(model), "max_num_neighbors", 2),
@@ -330,6 +331,7 @@ COMPARED = {
 NO_NEW_PROGRAM = {
     "attribute again": lambda model: setattr(model, "scale", float("1.0")),
     "list again": lambda model: model.held.update(list=[1.0]),
+    "set again": lambda model: model.held.update(set={8, 0}),  # which has another order
     "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
     "another parameter": lambda model: setattr(model.last, "bias", torch.nn.Parameter(model.last.bias.detach() + 1.0)),
 }
@@ -339,8 +341,7 @@ NO_NEW_PROGRAM = {
 def test_keys_differ_after_changes(name):
     """Keys differ after changes that are compared, not after those of values of parameters, or with equal values."""
     model = type("Changed", (Net,), {})(norm())
-    if name == "sign of zero":
-        model.scale = 0.0
+    model.scale = {"sign of zero": 0.0, "type": 1}.get(name, 1.0)
     before = ProgramKey(model)
     assert before.unchanged(model)
     (COMPARED | NO_NEW_PROGRAM)[name](model)

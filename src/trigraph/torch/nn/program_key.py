@@ -70,7 +70,6 @@ class ProgramKey:
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]
         self._containers = [c for c in self._containers if c]
-        self._lengths = list(map(len, self._containers))
         self._views = [c.values() for c in self._containers if isinstance(c, Mapping)]
         self._objects, self._properties = list(self._objects_now()), self._properties_now()
         for name, *properties in zip(self.state, map(type, self._tensors), *self._properties, strict=True):
@@ -81,12 +80,12 @@ class ProgramKey:
         return (
             root is self.root
             and not any(self._empty)
-            and list(map(len, self._containers)) == self._lengths
             and all(map(operator.is_, self._objects_now(), self._objects))
             and self._properties_now() == self._properties
         )
 
     def _objects_now(self) -> Iterator[Any]:
+        # An element more or less shifts all that follow, and last are the different values of a module's attributes.
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
         return chain(inherited, *modules, *self._containers, *self._views)
