@@ -122,6 +122,21 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
             CSC.from_scipy(changed)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("more", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
+def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
+    """SciPy multiplies matrices with longer arrays, such as those with room for further entries."""
+    matrix = entries(sparse.coo_array).asformat(form)
+    x = np.random.default_rng(1).standard_normal((9, 2))
+    expected, data = matrix @ x, matrix.tocoo().data.copy() if form == "bsr" else matrix.data.copy()
+    matrix.indices = np.concatenate([matrix.indices, more.astype(matrix.indices.dtype)])
+    matrix.data = np.concatenate([matrix.data, matrix.data[:3]])
+    np.testing.assert_array_equal(matrix @ x, expected)
+    graph = CSC.from_scipy(matrix)
+    assert graph.num_edges == len(data)
+    np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], expected, rtol=1e-14, atol=1e-14)
+
+
 def adjacency(graph, rows):
     """Return how often each (source, destination, edge of the networkx graph) occurs among positions."""
     destinations = graph.prepare().destinations

@@ -344,7 +344,8 @@ class CSC(Immutable):
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included.
+            Stored entries are edges, explicit zeros and duplicates included. SciPy's index arrays may be longer than
+            ``indptr[-1]``, and ``data`` with them; what follows is no entry.
 
         Returns
         -------
@@ -368,11 +369,15 @@ class CSC(Immutable):
         if matrix.format in ("csr", "csc"):
             dtype = np.promote_types(matrix.indptr.dtype, matrix.indices.dtype)
             offsets, indices = matrix.indptr.astype(dtype), matrix.indices.astype(dtype)
+            indices = indices[: offsets[-1]] if offsets.size else indices
             if matrix.format == "csr":
                 return cls(offsets, indices, num_src)
             by_column = cls(offsets, indices, num_dst)  # checked, as SciPy's conversions are not
             columns = np.repeat(np.arange(by_column.num_dst_nodes, dtype=dtype), np.diff(offsets))
             return cls.from_coo(columns, indices, num_src, num_dst)
+        if matrix.format == "bsr":
+            matrix = matrix.copy()
+            matrix.prune()
         coo = matrix.tocoo(copy=False)
         dtype = np.promote_types(coo.row.dtype, coo.col.dtype)
         return cls.from_coo(coo.col.astype(dtype), coo.row.astype(dtype), num_src, num_dst)
