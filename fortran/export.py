@@ -620,11 +620,15 @@ def write(folder: Path, vector_bytes: int, families: Sequence[str] = FAMILIES) -
     ModuleNotFoundError
         If fypp is not installed.
     FileExistsError
-        If the folder has files that this function did not write, or that were changed since; nothing was written then.
+        If the folder has files that this function did not write, or that were changed since, or is a symbolic link that
+        leads nowhere; nothing was written then.
     """
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
 
     files, sources = _contents(vector_bytes, families)
+    for place in (folder, *folder.parents):
+        if place.is_symlink() and not place.exists():
+            raise FileExistsError(f"{place} is a symbolic link that leads nowhere; expected a folder, or a new name")
     listed, obstacles = _obstacles(folder, files)
     if obstacles:
         shown = ", ".join(obstacles[:SHOWN]) + (f" and {len(obstacles) - SHOWN} more" if len(obstacles) > SHOWN else "")

@@ -72,6 +72,17 @@ def test_links_are_not_followed(few, tmp_path, link, before):
     refused_for(folder, *own) if manifest else refused_for(folder, f"{link} (a symbolic link)")
 
 
+@pytest.mark.parametrize("below", [".", "project/fortran"])
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_a_folder_that_is_a_link_to_nothing_is_refused(few, tmp_path, below, target):
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    done = CliRunner().invoke(cli.main, ["fortran", str(link / below)])
+    words = f"Error: {link} is a symbolic link that leads nowhere; expected a folder, or a new name\n"
+    assert (done.exit_code, done.output) == (1, words)
+    assert contents(tmp_path) == {"link": b"link"}
+
+
 @pytest.mark.parametrize("line", ["", "no digest  README.md", f"{'0' * 64}  ../elsewhere", f"{'0' * 64}  /elsewhere"])
 def test_a_damaged_manifest(few, tmp_path, line):
     folder = tmp_path / "project"
