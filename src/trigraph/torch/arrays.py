@@ -1,7 +1,9 @@
 """Conversion between tensors and arrays (NumPy on the CPU, CuPy on a CUDA device) without a copy."""
 
 import contextlib
+import ctypes
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -34,18 +36,35 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
     if value is None:
         return None
     held, needed, offset = value.untyped_storage().nbytes(), value.nbytes, value.storage_offset()
-    if needed and not (offset == 0 and value.is_contiguous()):
+    dense = value.is_contiguous()
+    if needed and not (offset == 0 and dense):
         last = offset + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
         needed = (last + 1) * value.element_size()
     if held < needed:
         raise ValueError(
             f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
         )
+    if value.is_neg():
+        return array_of(value.resolve_neg())
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
-    if value.dtype is torch.bfloat16:
-        return array_of(value.detach().view(torch.int16)).view(dtype_of(value.dtype))
-    return value.detach().numpy() if value.requires_grad else value.numpy()
+    pointer = value.data_ptr()
+    if needed and not pointer:  # torch's efficient zeros, which have no memory
+        return array_of(value.clone())
+    # `Tensor.numpy` would forbid the owner of the storage ever to resize it, as frameworks that shard parameters do.
+    memory = _Memory.from_address(pointer)
+    memory.tensor = value
+    shape, dtype = value.shape, dtype_of(value.dtype)
+    if dense:
+        return np.ndarray(shape, dtype, memory)
+    return np.ndarray(shape, dtype, memory, strides=[n * dtype.itemsize for n in value.stride()])
+
+
+class _Memory(ctypes.Array):  # type: ignore[type-arg]
+    """Memory from an address on, of which the array that views it knows the end; keeps the tensor alive."""
+
+    __slots__ = ("tensor",)
+    _type_, _length_ = ctypes.c_char, sys.maxsize
 
 
 @functools.cache  # a function of its argument

@@ -114,6 +114,8 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             )
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
+        if tensor.is_neg():  # it would be read as a copy, and the copy be written
+            raise ValueError(f"{name}: {label} has torch's negative bit; expected a tensor whose memory has its values")
     if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
     tensors = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
