@@ -1,8 +1,5 @@
 """Third and higher derivatives of `trigraph.torch` agree with central differences of the order below."""
 
-import functools
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -123,28 +120,6 @@ def test_forward_and_reverse_mode_give_the_same(name):
     assert (hessian - hessian.T).abs().max() <= bound
     assert (hessian @ along.flatten() - forward.flatten()).abs().max() <= bound
     assert (reverse - forward).abs().max() <= bound
-
-
-@pytest.mark.parametrize("name", ["agg_weighted_n2n", "mha_gat_n2n", "agg_edge_to_edge", "radial_basis"])
-def test_nested_forward_and_reverse_mode(name):
-    """Every nesting of three is right, or refused where torch loses tangents without an error."""
-    multilinear = name == "agg_weighted_n2n"
-    tensors, keywords, _ = arguments(name, {"op": "sum"} if multilinear else {})
-    key, t = next(iter(tensors.items()))
-
-    def number(y):
-        result = getattr(tt, name)(**{**tensors, key: t + y * t.cos()}, **keywords)
-        return (result if isinstance(result, torch.Tensor) else result[0]).sin().sum()
-
-    forward, reverse = torch.func.jacfwd, torch.func.grad
-    y, third = t.new_zeros(()), reverse(reverse(reverse(number)))
-    for order in itertools.product((forward, reverse), repeat=3):
-        nested = functools.reduce(lambda f, step: step(f), order, number)
-        if order == (reverse, forward, forward) or (order == (forward,) * 3 and not multilinear):
-            with pytest.raises(RuntimeError, match=f"^trigraph.torch.{name}: forward mode of forward mode"):
-                nested(y)
-        else:
-            assert torch.allclose(nested(y), third(y), rtol=1e-9)
 
 
 def test_half_precision_and_requests_in_a_third_derivative():

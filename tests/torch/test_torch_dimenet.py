@@ -266,11 +266,7 @@ def test_silu():
         got, expected = (
             functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in (act, torch.nn.SiLU())
         )
-        if order == (steps[1], steps[0], steps[0]):  # a combination for which torch drops the outer tangents
-            with pytest.raises(RuntimeError, match="forward mode twice"):
-                got(near.detach())
-        else:
-            assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
+        assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
     with forward_ad.dual_level():  # a tangent of the cotangent alone, where nothing is recorded
         (expected,) = torch.autograd.grad(act(near), near, 1 / near.detach().cosh())
         dual = forward_ad.make_dual(torch.ones_like(near), 1 / near.detach().cosh())

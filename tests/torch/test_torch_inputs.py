@@ -24,6 +24,7 @@ from trigraph.checks import MOST_PASSED  # noqa: E402
 from trigraph.table import OPERATORS  # noqa: E402
 from trigraph.torch import arrays  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
+from trigraph.torch.nn.activations import silu  # noqa: E402
 
 
 def graph(index=np.int64):
@@ -211,8 +212,8 @@ def test_out_that_cannot_be_written_is_refused():
     refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
     refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
     refused(TypeError, text + "is a tensor of layout torch.sparse_coo", out={"output_embedding": out.to_sparse()})
-    with pytest.raises(RuntimeError, match="negative bit"):  # a lazily negated view
-        tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch.complex(out, out).conj().imag})
+    negated = torch.complex(out, out).conj().imag  # a lazily negated view
+    refused(ValueError, text + "has torch's negative bit", out={"output_embedding": negated})
     x = torch.randn(4, 6, requires_grad=True)
     with forward_ad.dual_level():
         text = "mha_gat_n2n_fwd: src_embedding has a tangent and out is given"
@@ -446,3 +447,53 @@ def test_few_calls_are_remembered():
         tt.basis_embedding_radial(torch.ones(number, 2), torch.ones(1, 2))
         assert len(op.passed) <= MOST_PASSED
     assert len(op.passed) > MOST_PASSED // 2
+
+
+FORMS = {
+    "whole": lambda t: t,
+    "transposed": lambda t: t.t().clone().t(),
+    "cut": lambda t: torch.cat([t, t], 1)[:, : t.shape[1]],
+    "expanded": lambda t: t[:1].clone().expand(t.shape),
+    "empty": lambda t: t[:0].clone(),
+    "leaf": lambda t: t.clone().requires_grad_() if t.is_floating_point() else t,
+    "negated": lambda t: torch.complex(t, -t).conj().imag if t.dtype == torch.float64 else t,
+    "zeros": lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype),
+    "subclass": lambda t: t.clone().as_subclass(torch.nn.Parameter if t.is_floating_point() else torch.Tensor),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_array_views_the_memory_of_a_tensor(form, dtype):
+    """It has the tensor's numbers and strides, keeps its memory alive, and leaves its storage as it was."""
+    tensor = FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))
+    expected, strides = tensor.clone().tolist(), [n * tensor.element_size() for n in tensor.stride()]
+    array, address = arrays.array_of(tensor), tensor.data_ptr()
+    assert (array.dtype.name, array.shape, array.tolist()) == (dtype, tuple(tensor.shape), expected)
+    assert tensor.untyped_storage().resizable()
+    if form not in ("negated", "zeros"):
+        assert array.size == 0 or (array.ctypes.data, [*array.strides]) == (address, strides)
+        assert array.flags.writeable
+    del tensor
+    gc.collect()
+    assert array.tolist() == expected
+
+
+def test_a_call_leaves_storages_resizable():
+    """Frameworks that shard parameters release their memory between calls."""
+    values = attention_arguments()
+    leaves = [t.requires_grad_() for t in values.values() if isinstance(t, torch.Tensor)]
+    cotangent = torch.randn(4, 6)
+    out = tt.mha_gat_n2n(**values).output_embedding
+    torch.autograd.grad(out, leaves, cotangent, create_graph=True)[0].sum().backward()
+    x, offsets = torch.randn(3, 2, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2])
+    for _ in range(3):
+        (grad,) = torch.autograd.grad(silu(x).square().sum(), x, create_graph=True)
+        grad.square().sum().backward()
+    CSC(offsets, offsets[:2])
+    edges = torch.tensor([[0, 1], [1, 0]])
+    CSC.from_edge_index(edges)
+    for tensor in (*leaves, cotangent, x, offsets, edges):
+        storage = tensor.untyped_storage()
+        storage.resize_(0)
+        assert storage.nbytes() == 0

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trigraph.torch.signatures import Elementwise, nested
+
 PARTS = range(4)  # of f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
 
 
@@ -188,10 +190,8 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
     )
 
 
-class _Expm1(torch.autograd.Function):
+class _Expm1(Elementwise):
     """Of torch's expm1 the derivative is the value + 1, which has lost digits where the value is close to -1."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -207,8 +207,9 @@ class _Expm1(torch.autograd.Function):
         return grad * torch.exp(ctx.saved_tensors[0])
 
     @staticmethod
-    def jvp(ctx: Any, x_dot: Tensor) -> Tensor:
-        return x_dot * torch.exp(ctx.saved_tensors[0])
+    @nested
+    def jvp(ctx: Any, saved: Any, x_dot: Tensor) -> Tensor:
+        return x_dot * torch.exp(saved[0])
 
 
 class Namespace:

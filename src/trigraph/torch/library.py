@@ -24,7 +24,7 @@ from trigraph.table import GRAPH_PARTS, NAMED, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
-from trigraph.torch.signatures import without_defaults
+from trigraph.torch.signatures import apply_to_entries, nested, without_defaults
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -111,7 +111,9 @@ class TorchOperator:
 
         Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
-        derivative, rule = _Derivative(self), _vmap(self)
+        derivative = _Derivative(self)
+        # A nested vmap may have more levels beneath, for which only a custom function has rules.
+        rule = _vmap(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
             @staticmethod
@@ -127,8 +129,9 @@ class TorchOperator:
                 return None, *derivative.backward(ctx, cotangents, ctx.needs_input_grad[1:])
 
             @staticmethod
-            def jvp(ctx: Any, *tangents: Any) -> Any:
-                return derivative.tangents(ctx, tangents[1:])
+            @nested
+            def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
+                return derivative.tangents(ctx, saved, tangents[1:])
 
             @staticmethod
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
@@ -335,32 +338,6 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     )
 
 
-class Untouched(torch.autograd.Function):
-    """Identity that refuses forward mode: torch loses the tangents of an outer level in a `jvp`, without an error."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor, message: str) -> torch.Tensor:
-        """Return x; `message` is that of the error in forward mode."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor) -> None:
-        """Keep the message."""
-        ctx.message = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the cotangent."""
-        return grad, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, _: None) -> torch.Tensor:
-        """Raise RuntimeError."""
-        raise RuntimeError(ctx.message)
-
-
 class _Derivative:
     """Reverse- and forward-mode derivatives of an operator, for its torch.autograd.Function."""
 
@@ -415,9 +392,9 @@ class _Derivative:
             choice = self.of_choices[key] = absent, places
         return choice
 
-    def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call and its reusable results by name, and all others."""
-        saved, count = ctx.saved_tensors, self.op.num_tensors
+        count = self.op.num_tensors
         arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
@@ -441,12 +418,15 @@ class _Derivative:
 
         A multilinear operator has them by calls of its operators (`trigraph.backends.third.multilinear`), which
         differentiate to any order in this way. Other operators use their plain forms, or X_bwd3 if the backend has it
-        and nothing is recorded.
+        and nothing is recorded or has a tangent.
         """
         if not self.spec.is_multilinear(keywords):
             bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
             backend = keywords["backend"] or ("gpu" if values[self.inputs[0]].is_cuda else "fortran")
-            if torch.is_grad_enabled() or not has_third(backend, bwd3.op, keywords):
+            further = torch.is_grad_enabled() or has_tangents(
+                [*map(values.get, self.op.array_names), *cotangents.values()]
+            )
+            if further or not has_third(backend, bwd3.op, keywords):
                 return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
             along = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
             return lambda wanted: self.call(bwd3, along, keywords, [n for n in wanted if n in bwd3.fields])
@@ -459,7 +439,7 @@ class _Derivative:
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
-        values, keywords = self.arguments(ctx)
+        values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:
             present = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
             wanted = [n for n, need in zip(self.op.array_names, needed, strict=False) if need]
@@ -475,44 +455,39 @@ class _Derivative:
         grads = self.call(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def tangents(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+    def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
         With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
         derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
-        values, keywords = self.arguments(ctx)
+        values, keywords = self.arguments(ctx, saved)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
-        if self.order == 1 or (self.order == 2 and not self.spec.is_multilinear(keywords)):
-            # This is a derivative of a gradient, or computes one of a plain form.
-            message = (
-                f"trigraph.torch.{self.spec.name}: forward mode of forward mode of a gradient, or three times; "
-                "expected another order, such as jacfwd(jacrev(jacrev(f)))"
-            )
-            values = {n: t if t is None else Untouched.apply(t, message) for n, t in values.items()}  # type: ignore[no-untyped-call]
-        if self.order == 2:
-            results = self.third_tangents(values, keywords, along)
-            return results if len(results) > 1 else results[0]
+        left = self.constants | self.chosen(keywords)[0]
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
-        if self.order == 0:
+        if self.order == 2:
+            by_field = self.third_tangents(values, keywords, along)
+        elif self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
             by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
             by_field = {n.removeprefix("grad_"): t for n, t in by_field.items()}
         else:
-            fields = tuple(n for n in self.fields if n not in self.chosen(keywords)[0])
+            fields = tuple(n for n in self.fields if n not in left)
             by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
-        results = tuple(by_field.get(n) for n in self.fields)
+        # Torch's assertion fails if a differentiable result has no tangent.
+        named = ((n, by_field.get(n)) for n in self.fields)
+        results = tuple(torch.zeros_like(values[n]) if t is None and n not in left else t for n, t in named)
         return results if len(results) > 1 else results[0]
 
     def third_tangents(
         self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
-    ) -> tuple[torch.Tensor | None, ...]:
+    ) -> dict[str, torch.Tensor]:
         """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
         names = [n for n in self.inputs if values[n] is not None]
         wanted = keywords["wanted"].split(",")
@@ -532,16 +507,18 @@ class _Derivative:
             for n in names:
                 if n in along:
                     add({n: along[n], f"gg_{n}": None}, (n,))
-            return tuple(by_field.get(n) for n in self.fields)
+            return by_field
         mixed = {n: along[f"gg_{n}"] for n in names if f"gg_{n}" in along}
-        by_field = self.gradients(self.curvature(values, keywords, along, mixed), wanted)
-        return tuple(by_field.get(n) for n in self.fields)
+        return self.gradients(self.curvature(values, keywords, along, mixed), wanted)
 
     def curvature(self, *arguments: Any) -> Any:
         """Return `trigraph.torch.plain.curvature` of the operator, which loads SciPy's special functions."""
         from trigraph.torch.plain import curvature
 
-        return curvature(self.spec, *arguments)
+        values, keywords, *more = arguments
+        # Any operation of torch removes the wrappers of levels of torch.func that have ended; torch.func.vjp does not.
+        values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
+        return curvature(self.spec, values, keywords, *more)
 
     def gradients(self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return gradients of what `curvature` returned in those of its arrays that are wanted."""
@@ -552,21 +529,16 @@ class _Derivative:
         return dict(zip(some, pull(torch.ones_like(number)), strict=True))
 
 
-def _vmap(op: TorchOperator) -> Callable[..., Any]:
-    """Return the rule for torch.vmap, which calls the operator for each entry."""
+def _vmap(op: TorchOperator, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule for torch.vmap, which applies the operator to each entry."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
         if info.batch_size == 0:
+            moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
             one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
             empty = tuple(t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,)))
             return (empty, (0,) * len(empty)) if len(empty) > 1 else (empty[0], 0)
-        entries = []
-        for i in range(info.batch_size):
-            result = op.call_flat(*(a if d is None else a[i] for a, d in zip(moved, in_dims, strict=True)))
-            entries.append(result if isinstance(result, tuple) else (result,))
-        stacked = tuple(torch.stack(column) for column in zip(*entries, strict=True))
-        return (stacked, (0,) * len(stacked)) if len(stacked) > 1 else (stacked[0], 0)
+        return apply_to_entries(apply, info.batch_size, in_dims, args)
 
     return uncompiled(rule)
 
@@ -580,7 +552,7 @@ def _register(op: TorchOperator) -> TorchOperator:
         LIBRARY.impl(op.op.name, lambda *args: op.kernel(*args), key)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
     for each in (name, f"trigraph::call_{op.op.name}"):
-        torch.library.register_vmap(each, _vmap(op), lib=LIBRARY)
+        torch.library.register_vmap(each, _vmap(op, op.call_flat), lib=LIBRARY)
 
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         return derivative.backward(ctx, cotangents, ctx.needs_input_grad)

@@ -16,6 +16,7 @@ from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
 from trigraph.torch.graphs import assemble, tensors
 from trigraph.torch.jets import PARTS, Jet, Namespace, add_to, composed, jet, multilinear, of_rows
 from trigraph.torch.library import OPERATORS_OF_TORCH
+from trigraph.torch.signatures import EachEntry, nested
 
 Values = Mapping[str, Any]
 # Index arrays of `Segments`, by argument, as `trigraph.plain` names them.
@@ -56,14 +57,12 @@ def _aggregate(
     return OPERATORS_OF_TORCH[f"gno_aggregate_{order}"](arrays, keywords)
 
 
-class _Trilinear(torch.autograd.Function):
+class _Trilinear(EachEntry):
     """A derivative of sum over rows p of a_p M_k(p) b_p, with k(p) the group of the row, in a, b or M.
 
     `gno_aggregate` has all three, and never makes a matrix for each row. `which` is the place of the result among a
     (rows, A), b (rows, B) and M (groups, A, B); the other two are given in this order.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(which: int, x: Tensor, y: Tensor, *groups: Any) -> Tensor:
@@ -96,8 +95,9 @@ class _Trilinear(torch.autograd.Function):
         return None, *grads, *(None for _ in range(5))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
-        x, y, *arrays = ctx.saved_tensors
+    @nested
+    def jvp(ctx: Any, saved: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
+        x, y, *arrays = saved
         groups = (ctx.number, *arrays)
         by_x = 0 if x_dot is None else _trilinear(ctx.which, x_dot, y, groups)
         return by_x if y_dot is None else by_x + _trilinear(ctx.which, x, y_dot, groups)
@@ -124,10 +124,8 @@ def _outer_of_jets(a: Any, b: Any, groups: Any) -> Jet:
     return Jet(sums)
 
 
-class _Bessel(torch.autograd.Function):
+class _Bessel(EachEntry):
     """j_l and j_(l+1), whose derivatives follow from the two (DLMF 10.51.2) instead of from their series."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(l: int, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
@@ -145,8 +143,9 @@ class _Bessel(torch.autograd.Function):
         return None, grad * (ctx.l / x * j - above) + grad_above * (j - (ctx.l + 2) / x * above)
 
     @staticmethod
-    def jvp(ctx: Any, _: None, x_dot: Tensor) -> tuple[Tensor, Tensor]:
-        x, j, above = ctx.saved_tensors
+    @nested
+    def jvp(ctx: Any, saved: Any, _: None, x_dot: Tensor) -> tuple[Tensor, Tensor]:
+        x, j, above = saved
         return x_dot * (ctx.l / x * j - above), x_dot * (j - (ctx.l + 2) / x * above)
 
 
@@ -166,10 +165,8 @@ def _constant(x: Any) -> Any:
     return x.detach()  # of a jet, that of its values
 
 
-class _Harmonics(torch.autograd.Function):
+class _Harmonics(EachEntry):
     """`trigraph.plain.harmonics`, whose derivatives are products with constants."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(unit: Tensor, gradient: Tensor) -> Tensor:
@@ -186,8 +183,9 @@ class _Harmonics(torch.autograd.Function):
         return torch.einsum("es,eks->ek", grad, _derivatives(S, gradient)), None
 
     @staticmethod
-    def jvp(ctx: Any, unit_dot: Tensor, _: None) -> Tensor:
-        gradient, S = ctx.saved_tensors
+    @nested
+    def jvp(ctx: Any, saved: Any, unit_dot: Tensor, _: None) -> Tensor:
+        gradient, S = saved
         return torch.einsum("ek,eks->es", unit_dot, _derivatives(S, gradient))
 
 
@@ -212,10 +210,8 @@ def _harmonics(unit: Any, degree: int) -> Any:
     return Jet([S, first, second, mixed])
 
 
-class _Softmax(torch.autograd.Function):
+class _Softmax(EachEntry):
     """The softmax, whose derivatives have deviations from means as factors. Quotients would lose them by rounding."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:
@@ -233,8 +229,9 @@ class _Softmax(torch.autograd.Function):
         return alpha * _deviation(alpha, grad, index, ctx.num), None, None
 
     @staticmethod
-    def jvp(ctx: Any, logit_dot: Tensor, _: None, __: None) -> Tensor:
-        index, alpha = ctx.saved_tensors
+    @nested
+    def jvp(ctx: Any, saved: Any, logit_dot: Tensor, _: None, __: None) -> Tensor:
+        index, alpha = saved
         return alpha * _deviation(alpha, logit_dot, index, ctx.num)
 
 

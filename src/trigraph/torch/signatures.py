@@ -1,9 +1,12 @@
-"""Signatures of torch's custom functions, which torch reads in each call of `apply`."""
+"""What all of our custom functions of torch share: signatures, which `apply` reads, forward mode, and vmap."""
 
+import functools
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 
 class _WithoutDefaults(inspect.Signature):
@@ -26,3 +29,64 @@ class _WithoutDefaults(inspect.Signature):
 def without_defaults(function: type[torch.autograd.Function]) -> None:
     """Spare each call of `function.apply` the search for default arguments, of which `forward` has none."""
     function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
+
+
+def nested(jvp: Callable[..., Any]) -> Any:
+    """Return a custom function's `jvp` that outer levels of torch.func can differentiate in forward mode too.
+
+    The one that is given takes the saved tensors as its second argument. Torch disables forward mode while a `jvp`
+    runs, which loses the tangents of outer levels without an error, and saved tensors have tangents of the own level.
+    """
+
+    @functools.wraps(jvp)
+    def rule(ctx: Any, *tangents: Any) -> Any:
+        floating = [t is not None and t.is_floating_point() for t in ctx.saved_tensors]
+        pairs = zip(ctx.saved_tensors, floating, strict=True)
+        saved = [forward_ad.unpack_dual(t).primal if is_floating else t for t, is_floating in pairs]
+        # `inference_mode(False)` is the public way to enable forward mode; it enables reverse mode too.
+        recorded = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(recorded):
+            return jvp(ctx, saved, *tangents)
+
+    return rule
+
+
+class Elementwise(torch.autograd.Function):
+    """A custom function whose arguments and results have one shape. Torch cannot nest the rule for vmap it generates.
+
+    That rule gives a `jvp` batched tensors, which `nested` could not unpack.
+    """
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Any) -> Any:
+        """Apply the function to tensors with one dimension more."""
+        pairs = zip(tensors, in_dims, strict=True)
+        moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs]
+        return cls.apply(*moved), 0  # type: ignore[no-untyped-call]
+
+
+class EachEntry(torch.autograd.Function):
+    """A custom function that torch.vmap applies to one entry after another; see `Elementwise`."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        """Apply the function to each entry."""
+        return apply_to_entries(cls.apply, info.batch_size, in_dims, args)
+
+
+def apply_to_entries(
+    function: Callable[..., Any], number: int, in_dims: Sequence[int | None], args: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Return the results of a function for each entry of a batch of torch.vmap, stacked, and their batched dimensions.
+
+    The function is called with zeros if the batch has no entry.
+    """
+    pairs = [*zip(args, in_dims, strict=True)]
+    if number == 0:
+        pairs = [(a if d is None else a.new_zeros(1, *a.movedim(d, 0).shape[1:]), d and 0) for a, d in pairs]
+    entries = []
+    for i in range(max(number, 1)):
+        result = function(*(a if d is None else a.select(d, i) for a, d in pairs))
+        entries.append(result if isinstance(result, tuple) else (result,))
+    stacked = tuple(torch.stack(column)[:number] for column in zip(*entries, strict=True))
+    return (stacked, (0,) * len(stacked)) if len(stacked) > 1 else (stacked[0], 0)

@@ -5,25 +5,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.graphs import shown
-from trigraph.torch.arrays import has_storage
-from trigraph.torch.library import Untouched, has_tangents
-from trigraph.torch.signatures import without_defaults
+from trigraph.torch.arrays import array_of, has_storage
+from trigraph.torch.library import has_tangents
+from trigraph.torch.signatures import Elementwise, nested, without_defaults
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
 _softplus_backward = torch.ops.aten.softplus_backward.default
-TWICE = "SiLU: forward mode twice over reverse mode; expected once, such as jacfwd(jacrev(jacrev(f)))"
 
 
-class _SiLU(torch.autograd.Function):
+class _SiLU(Elementwise):
     """x sigmoid(x). Its derivative is one operation; torch uses several if the derivative is itself differentiated."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -42,14 +38,13 @@ class _SiLU(torch.autograd.Function):
         return _silu_backward(grad, x)
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Any:
-        return _First.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+    @nested
+    def jvp(ctx: Any, saved: Any, tangent: Tensor) -> Any:
+        return _First.apply(tangent, *saved)  # type: ignore[no-untyped-call]
 
 
-class _First(torch.autograd.Function):
+class _First(Elementwise):
     """grad f'(x), a function of `grad` and `x`."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
@@ -65,15 +60,14 @@ class _First(torch.autograd.Function):
         return _Second.apply(gg, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
-        grad, x = (Untouched.apply(t, TWICE) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
+    @nested
+    def jvp(ctx: Any, saved: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
+        grad, x = saved
         return _First.apply(tangent_grad, x) + _Second.apply(tangent, grad, x)[1]  # type: ignore[no-untyped-call]
 
 
-class _Second(torch.autograd.Function):
+class _Second(Elementwise):
     """gg f'(x) and gg grad f''(x), the derivatives of grad f'(x) for the cotangent `gg`."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
@@ -93,9 +87,10 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:
         gg, grad, x = ctx.saved_tensors
-        # Where operations are recorded a further derivative may follow.
-        if not torch.is_grad_enabled() and _is_plain(ggg_grad, ggg_x, gg, grad, x):
-            return _in_one_pass(3, ggg_grad, ggg_x, gg, grad, x)
+        tensors = ggg_grad, ggg_x, gg, grad, x
+        # Where operations are recorded, or a tensor has a tangent, a further derivative may follow.
+        if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
+            return _in_one_pass(3, *tensors)
         first, second, third = _derivatives(x)
         return (
             ggg_grad * first + ggg_x * grad * second,
@@ -104,8 +99,9 @@ class _Second(torch.autograd.Function):
         )
 
     @staticmethod
-    def jvp(ctx: Any, tangent_gg: Tensor, tangent_grad: Tensor, tangent: Tensor) -> Any:
-        gg, grad, x = (Untouched.apply(t, TWICE) for t in ctx.saved_tensors)  # type: ignore[no-untyped-call]
+    @nested
+    def jvp(ctx: Any, saved: Any, tangent_gg: Tensor, tangent_grad: Tensor, tangent: Tensor) -> Any:
+        gg, grad, x = saved
         first, second, third = _derivatives(x)
         along = (tangent_gg * grad + gg * tangent_grad) * second + gg * grad * third * tangent
         return tangent_gg * first + gg * second * tangent, along
@@ -131,9 +127,9 @@ def _is_plain(*tensors: Tensor) -> bool:
 
 
 def _in_one_pass(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
-    given = [t.detach().contiguous().resolve_neg() for t in arguments]
+    given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
-    fill_silu_derivatives(order, *(t.view(-1).numpy() for t in (*given, *results)))
+    fill_silu_derivatives(order, *(array_of(t.view(-1)) for t in (*given, *results)))
     return tuple(results)
 
 
@@ -141,8 +137,6 @@ def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable any number of times."""
     # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
-        return torch.nn.functional.silu(x)
-    if forward_ad.unpack_dual(x).tangent is not None:  # which torch's operation supports at any depth
         return torch.nn.functional.silu(x)
     return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 

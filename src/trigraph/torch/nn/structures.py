@@ -14,13 +14,13 @@ from trigraph.graphs import CSC, check_memory, shown
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import beneath, in_plain_thread
+from trigraph.torch.arrays import array_of, beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import check_rows, narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
-from trigraph.torch.signatures import without_defaults
+from trigraph.torch.signatures import nested, without_defaults
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
@@ -198,8 +198,9 @@ class _Sums(torch.autograd.Function):
         return _Selected.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Any:
-        return _Sums.apply(tangent, *ctx.saved_tensors, ctx.graph)  # type: ignore[no-untyped-call]
+    @nested
+    def jvp(ctx: Any, saved: Any, tangent: Tensor, *_: None) -> Any:
+        return _Sums.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
 
 
 class _Selected(torch.autograd.Function):
@@ -218,8 +219,9 @@ class _Selected(torch.autograd.Function):
         return _Sums.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Any:
-        return _Selected.apply(tangent, *ctx.saved_tensors, ctx.graph)  # type: ignore[no-untyped-call]
+    @nested
+    def jvp(ctx: Any, saved: Any, tangent: Tensor, *_: None) -> Any:
+        return _Selected.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
 
 
 for _function in (_Sums, _Selected):
@@ -336,8 +338,8 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Return the values of a tensor on the host, resolving torch's lazy negation."""
-    return tensor.detach().resolve_neg().cpu().numpy()
+    """Return the values of a tensor on the host."""
+    return array_of(tensor.cpu())  # type: ignore[no-any-return]
 
 
 @uncompiled

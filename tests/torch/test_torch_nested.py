@@ -1,0 +1,187 @@
+"""Nested forward and reverse mode of every function of ours that has a derivative of its own.
+
+A nest differentiates three or four times, each time along a direction: an inner mode sees what the outer ones have made
+of its arguments, so that tangents reach cotangents, saved tensors and directions. Modes and what depends on the
+outermost variable are drawn from all; torch's own functions say which nests torch itself computes.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from table_calls import draw
+from torch.autograd import forward_ad
+
+import trigraph.torch as tt
+from trigraph.graphs import CSC
+from trigraph.table import DEFINITIONS, OPERATORS
+from trigraph.torch.nn.activations import silu
+from trigraph.torch.nn.structures import _summed
+from trigraph.torch.plain import LIBRARY, PLAIN
+
+SETTINGS = [(spec.name, setting) for spec in DEFINITIONS for setting in (spec.settings or ({},))]
+FUNCTIONS = [*SETTINGS, ("silu", {}), ("sums", {})]
+QUICK = [("radial_basis", {}), ("agg_weighted_n2n", {"op": "sum"}), ("silu", {}), ("sums", {})]
+
+
+def dual(f, x, u):
+    with forward_ad.dual_level():
+        y = f(forward_ad.make_dual(x, u))
+        tangent = forward_ad.unpack_dual(y).tangent
+        return torch.zeros_like(y) if tangent is None else tangent
+
+
+def reverse(f, x, u, create_graph=True):
+    x = x if x.requires_grad else x.detach().requires_grad_()
+    y = f(x)
+    if not y.requires_grad:  # a polynomial of lower degree
+        return torch.zeros_like(y)
+    options = {"create_graph": create_graph, "allow_unused": True, "materialize_grads": True}
+    return (torch.autograd.grad(y, x, **options)[0] * u).sum()
+
+
+def vjp(f, x, u):
+    y, pull = torch.func.vjp(f, x)
+    return (pull(torch.ones_like(y))[0] * u).sum()
+
+
+MODES = {
+    "dual": dual,
+    "jvp": lambda f, x, u: torch.func.jvp(f, (x,), (u,))[1],
+    "jacfwd": lambda f, x, u: (torch.func.jacfwd(f)(x) * u).sum(),
+    "grad": reverse,
+    "last grad": functools.partial(reverse, create_graph=False),
+    "vjp": vjp,
+    "jacrev": lambda f, x, u: (torch.func.jacrev(f)(x) * u).sum(),
+}
+REVERSE = {"grad", "last grad", "vjp", "jacrev"}
+
+
+def nest(f, x, modes, depends):
+    """Return the derivative of derivatives of f; point ("x") and directions (by number) depend on the last variable."""
+    generator = torch.Generator().manual_seed(1)
+    first, by_last = (torch.randn(len(modes), *x.shape, generator=generator, dtype=x.dtype) for _ in range(2))
+    if {"grad", "last grad"} & {*modes[:-1]}:
+        x = x.clone().requires_grad_()
+
+    def number(y):
+        def step(function, k):
+            direction = first[k] + y * by_last[k] if k in depends else first[k]
+            return lambda at: MODES[modes[k]](function, at, direction)
+
+        return functools.reduce(step, range(len(modes) - 1), f)(x + y * by_last[-1] if "x" in depends else x)
+
+    return MODES[modes[-1]](number, x.new_zeros(()), x.new_ones(())).detach()
+
+
+@functools.cache
+def computes(modes, depends):
+    """Whether torch computes a nest of its own functions."""
+
+    def own(x):
+        return (x * torch.exp(-x)).sin().sum()
+
+    if any(m == "last grad" and REVERSE & {*modes[k + 1 :]} for k, m in enumerate(modes)):
+        return False  # nothing was recorded
+    x = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    try:
+        return torch.allclose(nest(own, x, modes, depends), nest(own, x, ["grad"] * len(modes), depends), rtol=1e-9)
+    except RuntimeError as error:
+        assert "Nested forward mode" in str(error) or "requires_grad_()" in str(error)  # noqa: PT017
+        return False
+
+
+def functions(name, setting):
+    """Return a nonlinear function of two numbers that computes with ours, the same with torch's own operations."""
+    if name == "silu":
+        return (lambda x: silu(x).square().sum()), (lambda x: (x * torch.sigmoid(x)).square().sum())
+    if name == "sums":
+        graph, index = CSC(np.array([0, 2, 3]), np.array([0, 2, 1]), 3), torch.tensor([0, 1, 0])
+        rows = torch.tensor([[1.0, 2], [3, 4], [5, 6]], dtype=torch.float64)
+        return (
+            lambda x: _summed("sums", rows * x, graph, "N", index).sin().sum(),
+            lambda x: x.new_zeros(2, 2).index_add(0, index, rows * x).sin().sum(),
+        )
+    op = OPERATORS[f"{name}_fwd"]
+    values = draw(op, np.float64, setting=setting)
+    arrays = {a.name: values.pop(a.name) for a in op.arguments}
+    keywords = {n: v for n, v in values.items() if n not in op.definition.requests}
+    given = {n: torch.from_numpy(a.copy()) for n, a in arrays.items() if a is not None}
+    rng = np.random.default_rng(5)
+    along = {n: torch.from_numpy(rng.standard_normal((*t.shape, 2))) for n, t in given.items()}
+
+    def of(function):
+        def number(x):
+            return sum((t / 16).sin().sum() for t in function({n: t + along[n] @ x for n, t in given.items()}))
+
+        return number
+
+    outputs = [a.name for a in op.definition.outputs]
+
+    def ours(at):
+        result = getattr(tt, name)(**dict.fromkeys(arrays) | at, **keywords)
+        return [result] if isinstance(result, torch.Tensor) else [getattr(result, n) for n in outputs]
+
+    return of(ours), of(lambda at: PLAIN[name](dict.fromkeys(arrays) | at, keywords))
+
+
+def check(name, setting, nests):
+    """Compare nests with reverse mode of the plain form."""
+    ours, plain = functions(name, setting)
+    right = functools.cache(lambda order, depends: nest(plain, x, ["grad"] * order, depends))
+    x = torch.tensor([0.1, -0.2], dtype=torch.float64)
+    number = 0
+    for modes, depends in nests:
+        if computes(modes, depends):
+            number, expected = number + 1, right(len(modes), depends)
+            error = (nest(ours, x, modes, depends) - expected).abs()
+            assert error <= 1e-8 * expected.abs() + 1e-12, (modes, depends)
+    assert number
+
+
+@pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
+def test_some_nests(name, setting):
+    """Those that were wrong or ended in torch's assertions."""
+    three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
+    three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
+    four = [("grad", "grad", "last grad", "dual"), ("grad", "grad", "grad", "dual"), ("vjp", "vjp", "vjp", "jvp")]
+    check(name, setting, [(m, d) for m in (*three, *four) for d in ((0,), (1,), (2,), (*range(len(m) - 1), "x"))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "setting"), FUNCTIONS, ids=str)
+def test_every_nest(name, setting):
+    """Three modes in each order, also where one direction alone has tangents; and one mode over three reverse ones."""
+    three = list(itertools.product(MODES, repeat=3))
+    nests = [(m, (0, 1, "x")) for m in three]
+    nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
+    for inner in (("grad", "grad", "last grad"), ("grad",) * 3, ("vjp",) * 3, ("jacrev", "vjp", "grad")):
+        nests += [((*inner, last), d) for last in MODES for d in ((0,), (1,), (2,), ("x",), (0, 1, 2, "x"))]
+    check(name, setting, nests)
+
+
+@pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
+def test_forward_mode_around_vmap(name, setting):
+    """Third derivatives of each entry of a batch, along a direction."""
+    ours, plain = functions(name, setting)
+    points, along = 0.1 * torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def third(function):
+        for _ in range(2):
+            function = torch.func.grad(lambda x, f=function: (f(x) * torch.tensor([0.5, 2.0], dtype=x.dtype)).sum())
+        return torch.func.vmap(torch.func.jacrev(function))
+
+    for mode in ("dual", "jvp"):
+        got, expected = (MODES[mode](lambda x, f=f: third(f)(x).sum((1, 2)), points, along) for f in (ours, plain))
+        assert (got - expected).abs().max() <= 1e-8 * expected.abs().max()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_batch_of_arguments_of_a_plain_form(number):
+    """A batch of torch.vmap, which may be empty."""
+    logit, index = torch.randn(number, 4, 2, dtype=torch.float64), torch.tensor([0, 2, 0, 2])
+    got = torch.func.vmap(lambda t: LIBRARY.softmax(t, index, 3))(logit)
+    assert got.shape == logit.shape
+    assert all(torch.equal(t, LIBRARY.softmax(each, index, 3)) for t, each in zip(got, logit, strict=True))
