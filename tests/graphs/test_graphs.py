@@ -128,13 +128,13 @@ def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
     """SciPy multiplies matrices with longer arrays, such as those with room for further entries."""
     matrix = entries(sparse.coo_array).asformat(form)
     x = np.random.default_rng(1).standard_normal((9, 2))
-    expected, data = matrix @ x, matrix.tocoo().data.copy() if form == "bsr" else matrix.data.copy()
+    expected, data = matrix @ x, matrix.tocoo().data.copy()
     matrix.indices = np.concatenate([matrix.indices, more.astype(matrix.indices.dtype)])
     matrix.data = np.concatenate([matrix.data, matrix.data[:3]])
     np.testing.assert_array_equal(matrix @ x, expected)
-    graph = CSC.from_scipy(matrix)
-    assert graph.num_edges == len(data)
-    np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], expected, rtol=1e-14, atol=1e-14)
+    graph, weights = CSC.from_scipy(matrix), data if form == "bsr" else matrix.data
+    assert (graph.num_positions, graph.num_edges) == (len(data), len(weights))
+    np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, weights, graph)[0], expected, rtol=1e-14, atol=1e-14)
 
 
 def adjacency(graph, rows):

@@ -344,8 +344,8 @@ class CSC(Immutable):
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included. SciPy's index arrays may be longer than
-            ``indptr[-1]``, and ``data`` with them; what follows is no entry.
+            Stored entries are edges, explicit zeros and duplicates included. Arrays of CSR, CSC and BSR may be longer than
+            ``indptr[-1]``: what follows is no entry. Of CSR and CSC it is a row of edge arrays that nothing uses.
 
         Returns
         -------
@@ -370,11 +370,12 @@ class CSC(Immutable):
             dtype = np.promote_types(matrix.indptr.dtype, matrix.indices.dtype)
             offsets, indices = matrix.indptr.astype(dtype), matrix.indices.astype(dtype)
             indices = indices[: offsets[-1]] if offsets.size else indices
+            rows = max(len(matrix.data), indices.size)
             if matrix.format == "csr":
-                return cls(offsets, indices, num_src)
+                return cls(offsets, indices, num_src, num_edges=rows)
             by_column = cls(offsets, indices, num_dst)  # checked, as SciPy's conversions are not
             columns = np.repeat(np.arange(by_column.num_dst_nodes, dtype=dtype), np.diff(offsets))
-            return cls.from_coo(columns, indices, num_src, num_dst)
+            return cls.from_coo(columns, indices, num_src, num_dst, num_edges=rows)
         if matrix.format == "bsr":
             matrix = matrix.copy()
             matrix.prune()
