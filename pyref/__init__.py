@@ -7,9 +7,10 @@ import numpy as np
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type
 
-# The imaginary part of a number is its direction times this step. It is a power of two, so that products with it are
-# exact; its square is far below epsilon, and results times it do not underflow.
-STEP = 2.0**-100
+# The imaginary part of a number is its direction times 2^-STEP. Products with it are exact, its square is far below
+# epsilon, and results times it do not underflow. That holds for directions from 2^(LARGEST - RANGE) to 2^LARGEST;
+# others are first multiplied by a power of 2^RANGE, which results are divided by.
+STEP, LARGEST, RANGE = 100, 8, 80
 
 for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, of its kinks
     _functions = vars(import_module(f"trigraph.pyref.{_spec.family}"))
@@ -21,23 +22,31 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
 
     An analytic f has f(x + i h c) = f(x) + i h f'(x) c + O(h^2), and h^2 is far below the rounding of f(x): numbers
     with an imaginary part are dual numbers (Squire & Trapp, SIAM Review 40, 110, 1998). Where all terms of f' are zero,
-    h^2 = 2^-200 times a derivative of two orders more remains. Results are rounded from float64.
+    h^2 times a derivative of two orders more remains. Results are rounded from float64. Parts of c that are of very
+    different size have a call each, since f' c is linear in c.
     """
-    spec, moved = op.definition, dict(values)
-    for name in (*(f"grad_{a.name}" for a in spec.outputs), *(a.name for a in spec.inputs)):
-        along = moved.pop(f"ggg_{name}")
-        if values[name] is not None:
-            moved[name] = values[name].astype(np.complex128)
-            moved[name].imag = 0 if along is None else STEP * along.astype(np.float64)
+    spec, real = op.definition, dict(values)
+    names = (*(f"grad_{a.name}" for a in spec.outputs), *(a.name for a in spec.inputs))
+    given = {n: (values[n], real.pop(f"ggg_{n}")) for n in names}
+    along = {
+        n: np.asarray(np.zeros(x.shape) if c is None else c, np.float64) for n, (x, c) in given.items() if x is not None
+    }
+    powers = {n: (np.frexp(c)[1] - 1 - LARGEST) // RANGE + 1 for n, c in along.items()}
     results: dict[str, Any] = {}
     with np.errstate(all="ignore"):
-        for order, prefix in (("bwd", "gg_"), ("bwd2", "")):
-            lower = OPERATORS[f"{spec.name}_{order}"]
-            fields = {prefix + f.name: f.name for f in lower.fields if prefix + f.name in wanted}
-            given = {n: moved.get(n) for n in lower.names} | {"wrt": tuple(fields.values())}
-            found = globals()[lower.name](**given)
-            dtype = values[spec.inputs[0].name].dtype
-            results |= {n: (getattr(found, f).imag / STEP).astype(dtype) for n, f in fields.items()}
+        for power in sorted({0, *(int(p) for each in powers.values() for p in np.unique(each))}):
+            shift, moved = STEP + RANGE * power, dict(real)
+            for n, c in along.items():
+                moved[n] = values[n].astype(np.complex128)
+                moved[n].imag = np.ldexp(np.where(powers[n] == power, c, 0), -shift)
+            for order, prefix in (("bwd", "gg_"), ("bwd2", "")):
+                lower = OPERATORS[f"{spec.name}_{order}"]
+                fields = {prefix + f.name: f.name for f in lower.fields if prefix + f.name in wanted}
+                arguments = {n: moved.get(n) for n in lower.names} | {"wrt": tuple(fields.values())}
+                found = globals()[lower.name](**arguments)
+                for n, f in fields.items():
+                    results[n] = results.get(n, 0) + np.ldexp(getattr(found, f).imag, shift)
+        results = {n: total.astype(values[spec.inputs[0].name].dtype) for n, total in results.items()}
     return result_type(op.name)(**{f.name: results.get(f.name) for f in op.fields})
 
 

@@ -27,6 +27,7 @@ from trigraph.verification.variants import variants as variants
 # Cases that are only compared at one point use this step, whose change is larger than that by rounding.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
+ROOM = 32  # powers of two between the largest number of a format and the products of scaled cotangents
 LARGEST_FREQUENCY = 20.0
 
 
@@ -269,4 +270,20 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
     equal = variant.data == "constant" or variant.kind.equal_terms
     case = replace(case, values=values, directions=directions, largest_step=step, equal_terms=equal)
+    case = scale_cotangents(case, rng) if variant.kind.scaled else case
     return case if variant.data != "any" else _resample(case, rng)
+
+
+def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
+    """Multiply cotangents by powers of two, one kind by a large one and the others by small ones.
+
+    Results are sums of products of one cotangent of each kind or of two kinds, none of which overflows.
+    """
+    room = np.finfo(case.dtype).maxexp - ROOM
+    powers = rng.permutation([rng.integers(room // 2, room), -rng.integers(room // 4), -rng.integers(room // 4)])
+    kinds = [case.grads, case.ggs, case.gggs]
+    grads, ggs, gggs = (
+        {n: frozen(np.ldexp(a, power - rng.integers(room // 8))) for n, a in arrays.items()}
+        for power, arrays in zip(powers, kinds, strict=True)
+    )
+    return replace(case, grads=grads, ggs=ggs, gggs=gggs)

@@ -37,6 +37,7 @@ class Kind:
     batch: bool = False  # is called in a batch with other graphs
     third: bool = False  # is used for third derivatives, in one dtype for each setting, in turn
     equal_terms: bool = False  # see `cases.Case`
+    scaled: bool = False  # cotangents are multiplied by powers of two, many apart and up to the ends of the format
 
 
 def _length(terms: int) -> Kind:
@@ -80,6 +81,9 @@ CASE_KINDS = {
     # Only three nodes, edges and so on, because the judge is slow at such widths.
     "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
+    "scaled cotangents": Kind(
+        "cotangents that are many powers of two apart", widths="least", one_thread=True, third=True, scaled=True
+    ),
     "integers": Kind(
         "small integers: sums are exact in every order",
         data="integers",

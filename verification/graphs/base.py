@@ -80,6 +80,7 @@ class NoGraphCases(CaseGraphs):
         Variant("integers", 0, np.int64),
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int64),
+        Variant("scaled cotangents", 1, np.int32),
     )
     members = "num_edges"
 

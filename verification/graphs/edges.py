@@ -27,6 +27,7 @@ class EdgeCases(CaseGraphs):
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
         Variant("images", 1, np.int32, {"exclude": "node"}),
+        Variant("scaled cotangents", 1, np.int32),
     )
     members = "num_positions"
 

@@ -35,6 +35,7 @@ class SegmentCases(base.CaseGraphs):
         Variant("one edge", 0, np.int32),
         Variant("no edges", 0, np.int64),
         Variant("no nodes", 0, np.int32),
+        Variant("scaled cotangents", 1, np.int32),
     )
     members = "num_triplets"
 
