@@ -344,8 +344,8 @@ class CSC(Immutable):
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included. Arrays of CSR, CSC and BSR may be longer than
-            ``indptr[-1]``: what follows is no entry. Of CSR and CSC it is a row of edge arrays that nothing uses.
+            Stored entries are edges, explicit zeros and duplicates included. Arrays of CSR, CSC and BSR may be longer
+            than ``indptr[-1]``: what follows is no entry. Of CSR and CSC it is a row of edge arrays that nothing uses.
 
         Returns
         -------
