@@ -1,18 +1,21 @@
-"""The command `trigraph bench`."""
+"""The command `trigraph bench`, and the tables that it prints."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from rich.table import Table
 
+from slopecheck.console import table_of
 from slopecheck.terminal import plain_console
+from trigraph.backends import BACKENDS
 from trigraph.benchmarks.measure import ceilings
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, stem, write
-from trigraph.benchmarks.run import DIRECT, Options, Result, find, operator_workload, run
-from trigraph.benchmarks.tables import ceiling_table, workload_table
+from trigraph.benchmarks.run import DIRECT, DISTURBED, Options, Result, find, operator_workload, run
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
@@ -57,6 +60,53 @@ def _chosen(
 def _names(of: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
     return list(dict.fromkeys(getattr(w, of) for w in find()))
+
+
+def _digits(value: float | None) -> str:
+    """Format with three digits and no exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _caption(result: Result) -> str:
+    caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
+    if result.other_share is not None and result.other_share > DISTURBED:
+        caption += f"; other processes used {result.other_share:.0%} of the processors"
+    return caption
+
+
+def _workload_table(result: Result) -> Table:
+    """Tabulate time and peak memory of a workload's contenders, and ratios to the fast backend or the first one."""
+    quick = any(m.median < 1e-3 for m in result.measured.values())
+    unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
+    numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
+    title = f"{result.workload.name}: {result.workload.summary}"
+    table = table_of(("contender",), numbers, title, _caption(result))
+    for name, m in result.measured.items():
+        if m.seconds:
+            low, mid, high = (_digits(scale * t) for t in m.quartiles)
+            time, memory = result.ratios(name)
+            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _digits(memory))
+            table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns)
+        elif m.status != "unavailable":
+            table.add_row(name, m.status, *[""] * (len(numbers) - 1))
+    return table
+
+
+def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
+    """Tabulate the fraction of the machine's peak rates that each backend reaches."""
+    words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
+    measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
+    caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
+    numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy")
+    table = table_of(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
+    for result in results:
+        for backend in (n for n in result.measured if n in BACKENDS and result.measured[n].seconds):
+            rates = (result.rate(backend), tops[result.dtype]), (result.byte_rate(backend), tops["copy"])
+            cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
+            table.add_row(result.workload.name, backend, *cells)
+    return table
 
 
 @click.command()
@@ -138,8 +188,8 @@ def bench(
         results: list[Result] = []
         for workload in workloads:
             results.append(run(workload, options, status.update))
-            console.print(workload_table(results[-1]))
-    console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
+            console.print(_workload_table(results[-1]))
+    console.print(_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")

@@ -1,19 +1,17 @@
 """Workloads of DimeNet++'s angular message passing, and what users run without trigraph: sums over lists of triplets.
 
-The peers store basis, projection and message of every triplet, as PyTorch Geometric's InteractionPPBlock does; the list
-of triplets is built beforehand. ``pyg`` uses PyTorch Geometric's basis functions (angle by atan2, sympy's formulas),
-``torch`` the fastest ones known: the cosine from unit vectors, Legendre polynomials by their recurrence.
+The peer stores basis, projection and message of every triplet, as PyTorch Geometric's InteractionPPBlock does, with
+its basis functions (angle by atan2, sympy's formulas); the list of triplets is built beforehand.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Unavailable
-from trigraph.benchmarks.peers import JAX_PEERS, by_autograd, compiled, torch_peers
+from trigraph.benchmarks.peers import by_autograd, pyg_peers
+from trigraph.benchmarks.programs import Unavailable
 from trigraph.benchmarks.workloads import Case, Step, Workload
 
 SIZES = {
@@ -27,10 +25,6 @@ SIZES = {
 }
 RADIAL = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
 ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_mid")
-# Fields that each step computes.
-BACKWARD = ("sbf_rad", "embedding", "weights")
-FORCES = ("vec", "sbf_rad", "embedding")
-TRAINING = ("grad_out", "sbf_rad", "embedding", "weights")
 
 
 @cache
@@ -41,7 +35,7 @@ def _pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> A
     return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
 
 
-def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Radial functions of distances and frequencies by PyTorch Geometric's formulas."""
     import torch
 
@@ -57,53 +51,27 @@ def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tu
     return basis
 
 
-def _pyg_angles(vec: Any, outer: Any, inner: Any, num_spherical: int) -> Any:
-    import torch
-
-    first, second = vec[outer], vec[inner]
-    angle = torch.atan2(torch.cross(first, second, dim=1).norm(dim=-1), (first * second).sum(dim=-1))
-    return torch.stack([f(angle) for f in _pyg_layer(num_spherical, 1, 5).sph_funcs], dim=1)
-
-
-def _torch_angles(vec: Any, outer: Any, inner: Any, num_spherical: int) -> Any:
-    import torch
-
-    unit = vec / vec.norm(dim=1, keepdim=True)
-    cosine = (unit[outer] * unit[inner]).sum(dim=1)
-    polynomials = [torch.ones_like(cosine), cosine]
-    for n in range(1, num_spherical - 1):
-        polynomials.append(((2 * n + 1) * cosine * polynomials[-1] - n * polynomials[-2]) / (n + 1))
-    norms = [math.sqrt((2 * n + 1) / (4 * math.pi)) for n in range(num_spherical)]
-    return torch.stack([norm * p for norm, p in zip(norms, polynomials, strict=False)], dim=1)
-
-
-def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any, Any], Any]:
+def _aggregation(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
     """Edge-to-edge aggregation of vec, sbf_rad, embedding and weights over the list of triplets."""
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
     num_spherical, num_radial = case.sizes["num_spherical"], case.sizes["num_radial"]
-    angles = _pyg_angles if form == "pyg" else _torch_angles
+    functions = _pyg_layer(num_spherical, 1, 5).sph_funcs
 
     def aggregate(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
+        first, second = vec[outer], vec[inner]
+        angle = torch.atan2(torch.cross(first, second, dim=1).norm(dim=-1), (first * second).sum(dim=-1))
+        harmonics = torch.stack([f(angle) for f in functions], dim=1)
+        basis = sbf_rad[inner].view(-1, num_spherical, num_radial) * harmonics.unsqueeze(-1)
         W1, W2 = weights[: num_spherical * num_radial], weights[num_spherical * num_radial :]
-        basis = sbf_rad[inner].view(-1, num_spherical, num_radial) * angles(vec, outer, inner, num_spherical).unsqueeze(
-            -1
-        )
         q = (basis.view(-1, num_spherical * num_radial) @ W1) @ W2.T
         return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
 
-    return compiled(aggregate, form)
+    return aggregate
 
 
-ABOUT = {
-    "torch": "triplets in plain torch, Legendre recurrence",
-    "pyg": "PyTorch Geometric's basis functions, torch",
-    "torch-compile": "the same as torch, torch.compile",
-}
-EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
-AGGREGATION = partial(by_autograd, forward=_aggregation)
-PYG = {"pyg": ABOUT["pyg"]}
+ABOUT = "PyTorch Geometric's basis functions, torch"
 
 
 def _operations(angular: int, projections: int) -> str:
@@ -115,9 +83,10 @@ def _operations(angular: int, projections: int) -> str:
 FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations(2, 1))
 
 
-def _aggregate(name: str, summary: str, *steps: Step, about: Mapping[str, str] = ABOUT) -> Workload:
+def _aggregate(name: str, summary: str, *steps: Step) -> Workload:
     sizes = {n: SIZES[n] for n in ANGULAR}
-    return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, torch_peers(AGGREGATION, about) | JAX_PEERS)
+    peers = pyg_peers(partial(by_autograd, forward=_aggregation), ABOUT)
+    return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, peers)
 
 
 WORKLOADS = (
@@ -127,21 +96,25 @@ WORKLOADS = (
         summary="radial basis forward and backward to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
-        peers=torch_peers(partial(by_autograd, forward=_radial_basis), PYG),
+        peers=pyg_peers(partial(by_autograd, forward=_radial_basis), ABOUT),
     ),
     _aggregate("aggregate", "edge-to-edge aggregation, forward", FORWARD),
     _aggregate(
         "aggregate-backward",
         "edge-to-edge aggregation, forward and backward to sbf_rad, embedding and weights",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3)),
+        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_operations(2, 3)),
     ),
     _aggregate(
         "force-training",
         "aggregation forward, backward to vectors (forces), and the backward of that (bwd2)",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", FORCES, operations=_operations(5, 2)),
-        Step("agg_edge_to_edge_bwd2", TRAINING, zero=("gg_weights",), operations=_operations(10, 5)),
-        about=EAGER,
+        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_operations(5, 2)),
+        Step(
+            "agg_edge_to_edge_bwd2",
+            ("grad_out", "sbf_rad", "embedding", "weights"),
+            zero=("gg_weights",),
+            operations=_operations(10, 5),
+        ),
     ),
 )

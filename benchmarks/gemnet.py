@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.originals import Original, load
+from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
 SIZES = {

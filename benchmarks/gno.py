@@ -1,7 +1,4 @@
-"""Workloads of the graph neural operator, and what users run without trigraph: NumPy, torch, PyTorch Geometric.
-
-Without torch.compile, which has no double backward.
-"""
+"""Workloads of the graph neural operator, and what users run without trigraph: NumPy, PyTorch Geometric."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
+from trigraph.benchmarks.peers import by_autograd, edge_index, pyg_peers
+from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 from trigraph.families.gno import GnoParams, pack_gno_params, unpack_gno_params
 
@@ -86,57 +83,36 @@ def numpy_message(case: Case) -> Call:
     return call
 
 
-def _message(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any]:
-    """Message as a function of features, coordinates and packed parameters; the kernel's network is one of torch's."""
+def _message(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
+    """Message as a function of features, coordinates and packed parameters."""
     import torch
     from torch.func import functional_call
+    from torch_geometric.nn import NNConv
 
     d, hidden, f_in, f_out = (case.sizes[n] for n in ("d", "hidden", "f_in", "f_out"))
-    edges, nodes, width = edge_index(case, device), case.graph.num_dst_nodes, f_in * f_out
-    network = torch.nn.Sequential(torch.nn.Linear(d, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width)).to(
-        device
-    )
-    names = [name for name, _ in network.named_parameters()]
+    edges, width = edge_index(case, device), f_in * f_out
+    network = torch.nn.Sequential(torch.nn.Linear(d, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width))
+    convolution = NNConv(f_in, f_out, network.to(device), aggr="add", root_weight=False, bias=False)
+    names = [name for name, _ in convolution.named_parameters()]
 
-    def blocks(params: Any) -> dict[str, Any]:
+    def message(h: Any, x: Any, params: Any) -> Any:
         U, b_u, V, b_v = params.split((d * hidden, hidden, hidden * width, width))
         U, V = (block.view(-1, rows).T.contiguous() for block, rows in ((U, hidden), (V, width)))
-        return dict(zip(names, (U, b_u, V, b_v), strict=True))
+        return functional_call(convolution, dict(zip(names, (U, b_u, V, b_v), strict=True)), (h, edges, x))
 
-    if form.startswith("pyg"):
-        from torch_geometric.nn import NNConv
-
-        convolution = NNConv(f_in, f_out, network, aggr="add", root_weight=False, bias=False)
-
-        def message(h: Any, x: Any, params: Any) -> Any:
-            return functional_call(convolution, {f"nn.{n}": b for n, b in blocks(params).items()}, (h, edges, x))
-    else:
-
-        def message(h: Any, x: Any, params: Any) -> Any:
-            kernel = functional_call(network, blocks(params), (x,)).view(-1, f_in, f_out)
-            messages = torch.bmm(h.index_select(0, edges[0]).unsqueeze(1), kernel).squeeze(1)
-            return h.new_zeros(nodes, f_out).index_add(0, edges[1], messages)
-
-    return compiled(message, form)
+    return message
 
 
-ABOUT = {
-    "torch": "plain torch, autograd",
-    "pyg": "PyTorch Geometric NNConv, autograd",
-    "torch-compile": "torch.compile, autograd",
-    "pyg-compile": "NNConv, torch.compile, autograd",
-}
-EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
+PYG = pyg_peers(partial(by_autograd, forward=_message), "PyTorch Geometric NNConv, autograd")
 
 
 def _coords_workload(width: int) -> Workload:
-    edges = 20_000
     return Workload(
         name=f"gno-coords-{width}",
         family="gno",
         summary=f"kernel's gradient with respect to coordinates, f_in = f_out = {width}",
         steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
-        sizes={"num_edges": edges, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
+        sizes={"num_edges": 20_000, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
         peers={"numpy": Peer(matmul_coords, "matrix products over all edges, BLAS")},
         backends=("fortran", "fortran-reference"),
     )
@@ -153,7 +129,7 @@ WORKLOADS = (
         sizes=SIZES,
         peers={
             "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
-            **torch_peers(partial(by_autograd, forward=_message), ABOUT),
+            **PYG,
         },
     ),
     Workload(
@@ -175,7 +151,6 @@ WORKLOADS = (
             ),
         ),
         sizes=SIZES,
-        # torch.compile is missing here: it has no double backward.
-        peers=torch_peers(partial(by_autograd, forward=_message), EAGER),
+        peers=PYG,
     ),
 )

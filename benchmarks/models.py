@@ -1,19 +1,15 @@
-"""Programs of `trigraph.torch`: whole models, and calls on small graphs.
-
-Return two programs: energies and forces, and gradients of a loss of them.
-"""
+"""Programs of `trigraph.torch`: whole models, epochs on changing batches of molecules, and calls on small graphs."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trigraph.benchmarks import gat
-from trigraph.benchmarks.calls import Call, Unavailable
-from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks.programs import Call, Contender, Program, Unavailable
 from trigraph.benchmarks.workloads import make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
@@ -33,8 +29,10 @@ SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
 TRIPLETS = 225_636  # of the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
-MOLECULE_BATCH = {"molecules": 32, **WIDTHS}
 SMALL_BATCH = {"molecules": 4}
+SPECIES = 83  # molecules of the G2 set with more than four atoms
+SEED = 3  # of molecules in which PyTorch Geometric's closed forms of the basis, which cancel, keep enough digits
+COMPARED = 3  # losses of an epoch: later ones differ, since Adam divides small gradients by their own size
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
@@ -84,19 +82,16 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     return out
 
 
-def pyg_module(model: Any) -> Any:
-    """Return `pyg_dimenet` of a model as a module, for `torch.func.functional_call`."""
+def _pyg_energy_forces(
+    model: Any, z: Any, pos: Any, vec: Any, lists: tuple[Any, ...], batch: Any, structures: int, create_graph: bool
+) -> tuple[Any, Any]:
+    """Return energies and forces by PyTorch Geometric's model; `vec` depends on `pos`, `lists` are of `pyg_dimenet`."""
     import torch
 
-    class Pyg(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *inputs: Any) -> Any:
-            return pyg_dimenet(self.model, *inputs)
-
-    return Pyg()
+    of_atoms = pyg_dimenet(model, z, vec, *lists)
+    energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
+    (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
+    return energy, -gradient
 
 
 def atoms_of(structure: str, sizes: Mapping[str, int]) -> list[Any]:
@@ -132,10 +127,9 @@ def _energy_forces(
     import torch
 
     from trigraph.torch.nn.compiled import compile_potential
-    from trigraph.torch.nn.traced import trace
 
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
-    device = torch.get_default_device()
+    device, own = torch.get_default_device(), dimenet("trigraph", dtype, **widths)
     with torch.device("cpu"):
         model = copy.deepcopy(dimenet(form.removesuffix("-compiled"), dtype, **widths)).to(device)
         z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
@@ -144,47 +138,30 @@ def _energy_forces(
         periodic = structures[0].pbc.any()
         cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
         pbc = [atoms.pbc.tolist() for atoms in structures]
-        neighbors = dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
-        edge_index = torch.tensor(np.stack([neighbors.graph.src, neighbors.graph.dst])).to(device)
-        idx_ji, idx_kj = (torch.tensor(t).to(device) for t in neighbors.graph.triplets("edge"))
-        offset = neighbors.vectors(torch.zeros_like(pos), cell).to(device)
+        on_host = own.neighbors(pos, batch, cell, pbc)
+        edges = np.stack([on_host.graph.src, on_host.graph.dst])
+        lists = tuple(torch.tensor(a).to(device) for a in (edges, *on_host.graph.triplets("edge")))
+        offset = on_host.vectors(torch.zeros_like(pos), cell).to(device)
     z, pos, batch = (t.to(device) for t in (z, pos, batch))
     cell = None if cell is None else cell.to(device)
-    if device.type != "cpu":
-        neighbors = dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
     if form.startswith("trigraph"):
+        neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
         potential = compile_potential(model) if form.endswith("-compiled") else model
+        given: Any = {"cell": cell, "neighbors": neighbors}
         if curvature:
-            return model, lambda vector: potential.hessian_vector_product(
-                z, pos, vector, cell=cell, neighbors=neighbors, create_graph=True
-            )
-        return model, lambda create_graph: potential.energy_forces_stress(
-            z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph
-        )[:2]
-    module, names = pyg_module(model), [name for name, _ in model.named_parameters()]
+            return model, lambda vector: potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
+        return model, lambda create_graph: potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[
+            :2
+        ]
     pos.requires_grad_()
 
-    def peer(parameters: Sequence[Any], pos: Any, create_graph: bool = True) -> tuple[Any, Any]:
-        vec = pos[edge_index[0]] - pos[edge_index[1]] + offset
-        state = {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}
-        of_atoms = torch.func.functional_call(module, state, (z, vec, edge_index, idx_ji, idx_kj))
-        energy = of_atoms.new_zeros(len(structures)).index_add(0, batch, of_atoms[:, 0])
-        (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
-        return energy, -gradient
+    def peer(create_graph: bool) -> tuple[Any, Any]:
+        vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
+        return _pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph)
 
     if curvature:
-        parameters = list(model.parameters())
-        return model, lambda vector: torch.autograd.grad(-peer(parameters, pos)[1], pos, vector, create_graph=True)[0]
-    if form == "pyg":
-        return model, lambda create_graph: peer(list(model.parameters()), pos, create_graph)
-    example = list(model.parameters()), pos  # the peer's program may take this graph alone
-    program = torch.compile(trace(lambda p, x: peer(p, x), *example, tracing_mode="real"))
-
-    def compute(create_graph: bool) -> tuple[Any, Any]:
-        with torch.set_grad_enabled(create_graph):
-            return program(list(model.parameters()), pos)  # type: ignore[no-untyped-call]
-
-    return model, compute
+        return model, lambda vector: torch.autograd.grad(-peer(True)[1], pos, vector, create_graph=True)[0]
+    return model, peer
 
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
@@ -254,6 +231,105 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
     return lambda: _gradients((compute(vector) - label).square().mean(), model)
 
 
+class _Batch(NamedTuple):
+    """Molecules put together, with random labels."""
+
+    z: Any
+    pos: Any
+    of_atom: Any  # structure of each atom
+    energy: Any
+    forces: Any
+
+
+def _batch_of(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _Batch:
+    import torch
+
+    atoms, energy, forces = zip(*molecules, strict=True)
+    z = torch.tensor(np.concatenate([one.numbers for one in atoms]), dtype=torch.int64)
+    batch = torch.arange(len(atoms)).repeat_interleave(torch.tensor([len(one) for one in atoms]))
+    arrays = np.concatenate([one.positions for one in atoms]), energy, np.concatenate(forces)
+    pos, energies, labels = (torch.tensor(array, dtype=getattr(torch, dtype)) for array in arrays)
+    return _Batch(z, pos, batch, energies, labels)
+
+
+def _epochs(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
+    """Return a function that begins an epoch, always in the same order: displaced molecules of the G2 set."""
+    import torch
+
+    molecules: Any = []
+    rng, species = np.random.default_rng(SEED), atoms_of("molecules", {"molecules": SPECIES})
+    for number in rng.integers(len(species), size=sizes["batches"] * sizes["molecules"]):
+        atoms = species[number].copy()
+        atoms.positions += rng.normal(scale=0.05, size=atoms.positions.shape)
+        molecules.append((atoms, rng.standard_normal(), rng.standard_normal(atoms.positions.shape)))
+    collate, size = partial(_batch_of, dtype=dtype), sizes["molecules"]
+
+    def epoch() -> Any:
+        generator = torch.Generator().manual_seed(0)
+        return torch.utils.data.DataLoader(molecules, size, shuffle=True, collate_fn=collate, generator=generator)
+
+    return epoch
+
+
+def pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
+    """Return edges, and the two edges of each triplet, as PyTorch Geometric's `radius_graph` and `triplets` do.
+
+    These need pyg-lib and torch_sparse. Here edges come from all distances, and triplets from the edges into each atom.
+    """
+    import torch
+
+    with torch.no_grad():
+        near = ((pos[:, None] - pos).square().sum(-1) < CUTOFF**2) & (of_atom[:, None] == of_atom)
+        dst, src = near.fill_diagonal_(False).nonzero(as_tuple=True)
+        degree = near.sum(1)
+        number = degree[src]
+        idx_ji = torch.arange(len(src)).repeat_interleave(number)
+        first = degree.cumsum(0) - degree
+        idx_kj = torch.arange(len(idx_ji)) + (first[src] - number.cumsum(0) + number)[idx_ji]
+        keep = src[idx_kj] != dst[idx_ji]
+        return torch.stack([src, dst]), idx_ji[keep], idx_kj[keep]
+
+
+def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Train on energies and forces for an epoch; the first losses, and the gradients of the first batch.
+
+    RuntimeError is raised if a program is compiled again for batches of other sizes.
+    """
+    import torch
+
+    from trigraph.torch.nn.compiled import compile_potential
+
+    model = copy.deepcopy(dimenet(form.removesuffix("-compiled"), dtype, **{name: sizes[name] for name in WIDTHS}))
+    initial, epoch = copy.deepcopy(model.state_dict()), _epochs(sizes, dtype)
+    potential = compile_potential(model) if form.endswith("-compiled") else model
+
+    def energy_forces(batch: _Batch) -> tuple[Any, Any]:
+        if form != "pyg":
+            return potential.energy_forces_stress(batch.z, batch.pos, batch.of_atom, create_graph=True)[:2]
+        pos = batch.pos.requires_grad_()
+        lists = pyg_graph(pos, batch.of_atom)
+        vec = pos[lists[0][0]] - pos[lists[0][1]]
+        return _pyg_energy_forces(model, batch.z, pos, vec, lists, batch.of_atom, len(batch.energy), True)
+
+    def call() -> dict[str, Any]:
+        model.load_state_dict(initial)
+        optimizer, losses = torch.optim.Adam(model.parameters(), 1e-4), []
+        first: dict[str, Any] = {}
+        for batch in epoch():
+            energy, forces = energy_forces(batch)
+            loss = (energy - batch.energy).square().mean() + (forces - batch.forces).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
+            losses.append(loss.detach())
+            optimizer.step()
+        if getattr(potential, "compilations", 1) > 1:
+            raise RuntimeError(f"compiled {potential.compilations} times; expected one program for all batches")
+        return {"losses": torch.stack(losses[:COMPARED]), **first}
+
+    return call
+
+
 def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Three layers of attention, the heads of the last averaged; cross-entropy, and its gradients in all parameters."""
     import torch
@@ -298,89 +374,83 @@ def _small_graph(structure: str) -> CSC:
     return CSC.from_coo(graph.src, graph.dst, len(atoms), len(atoms))
 
 
-def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str, recorded: bool) -> Call:
-    """Attention, forward only; through torch with what its backward needs kept, if it is `recorded`."""
+def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str) -> Call:
+    """Attention, forward only; through torch with what its backward needs kept, except for `inference`."""
     from trigraph import mha_gat_n2n_fwd
 
     case = make_case(ATTENTION, sizes, np.dtype(dtype))
     if structure != "random":
         case = replace(case, graphs={"graph": _small_graph(structure)})
-    arrays = [case[name] for name in gat.GRADIENTS]
+    arrays, fixed = {name: case[name] for name in gat.GRADIENTS}, {"graph": case.graph, "num_heads": sizes["num_heads"]}
     if form == "front door":
-        values: dict[str, Any] = dict(zip(gat.GRADIENTS, arrays, strict=True))
-        values |= {"graph": case.graph, "num_heads": sizes["num_heads"]}
-        return lambda: {"output_embedding": mha_gat_n2n_fwd(**values).output_embedding}
+        return lambda: {"output_embedding": mha_gat_n2n_fwd(**arrays, **fixed).output_embedding}
     import torch
 
-    forward = gat.forward(case, "cpu", form)
-    leaves = [torch.tensor(array, requires_grad=recorded) for array in arrays]
-    return lambda: {"output_embedding": forward(*leaves)}
+    from trigraph.torch import mha_gat_n2n
+
+    leaves: Any = {name: torch.tensor(a, requires_grad=form != "inference") for name, a in arrays.items()}
+    if form == "pyg":
+        forward = gat.pyg_forward(case, "cpu")
+        return lambda: {"output_embedding": forward(*leaves.values())}
+    return lambda: {"output_embedding": mha_gat_n2n(**leaves, **fixed).output_embedding}
 
 
-def _both(make: Callable[..., Call], about: str, peer: str, *requires: str) -> dict[str, Contender]:
-    """Return trigraph's way and PyTorch Geometric's."""
-    return {
-        "trigraph": Contender(partial(make, form="trigraph"), about, ("torch", *requires)),
-        "pyg": Contender(partial(make, form="pyg"), peer, ("torch", "torch_geometric", *requires), peer=True),
-    }
+def _contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
+    """Return contenders of forms and of what they are; that of PyTorch Geometric is the peer."""
+    found = {}
+    for form, about in several:
+        requires = ("torch", *["torch_geometric"] * (form == "pyg"), *["ase"] * ase)
+        found[form] = Contender(partial(make, form=form), about, requires, peer=form == "pyg")
+    return found
 
 
-def _dimenet_contenders(make: Callable[..., Call], structure: str, *compiled: str) -> dict[str, Contender]:
-    """Return trigraph's way and PyTorch Geometric's, and the programs of those that `compiled` names."""
-    peer = "PyTorch Geometric DimeNetPlusPlus, given edges, triplets and the vectors of the edges"
-    contenders = _both(partial(make, structure=structure), "trigraph.torch.nn.DimeNetPlusPlus", peer, "ase")
-    for name in compiled:
-        program = partial(make, form=f"{name}-compiled", structure=structure)
-        about = f"{contenders[name].about}, compiled"
-        contenders[f"{name}-compiled"] = replace(contenders[name], about=about, make=program)
-    return contenders
+OURS = "trigraph.torch.nn.DimeNetPlusPlus"
+EAGER = ("trigraph", OURS), ("pyg", "PyTorch Geometric DimeNetPlusPlus, given edges, triplets and vectors of the edges")
+COMPILED = "trigraph-compiled", f"{OURS}, compiled"
+PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, triplets from the edges into each atom"
 
 
 def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
     ends, pairs = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), nodes), ("num_positions", "num_edges")
-    about = {
-        "trigraph.torch": ("trigraph.torch.mha_gat_n2n, recorded for autograd", "trigraph", ("torch", "ase"), False),
-        "inference": ("trigraph.torch.mha_gat_n2n, no input needs a gradient", "trigraph", ("torch", "ase"), False),
-        "front door": ("trigraph.mha_gat_n2n_fwd", "front door", ("ase",), False),
-        "pyg": (gat.ABOUT["pyg"], "pyg", ("torch", "torch_geometric", "ase"), True),
-    }
+    about = (
+        ("trigraph.torch", "trigraph.torch.mha_gat_n2n, recorded for autograd"),
+        ("inference", "trigraph.torch.mha_gat_n2n, no input needs a gradient"),
+        ("front door", "trigraph.mha_gat_n2n_fwd"),
+        ("pyg", gat.ABOUT),
+    )
     return Program(
         name="small-graphs",
         family="gat",
         summary=f"one call of graph attention, forward: {structure}",
-        contenders={
-            name: Contender(
-                partial(small_graph, form=form, structure=structure, recorded=name != "inference"), text, requires, peer
-            )
-            for name, (text, form, requires, peer) in about.items()
-        },
+        contenders=_contenders(partial(small_graph, structure=structure), *about),
         sizes={**gat.SIZES, **ends, **dict.fromkeys(pairs, edges)},
     )
 
 
-def _potentials(name: str, what: str, *contenders: str, **more: Any) -> tuple[Program, Program]:
+def _potentials(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
     """Return the program of energies and forces, and that of the gradients of their loss."""
     training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
+    forces, loss = (
+        _contenders(partial(make, structure=structure), *EAGER, COMPILED) for make in (energy_forces, force_training)
+    )
     return (
-        Program(
-            name, f"DimeNet++, energies and forces of {what}", _dimenet_contenders(energy_forces, *contenders), **more
-        ),
-        Program(f"{name}-training", training, _dimenet_contenders(force_training, *contenders), **more),
+        Program(name, f"DimeNet++, energies and forces of {what}", forces, **more),
+        Program(f"{name}-training", training, loss, **more),
     )
 
 
 OF_SLAB: Any = {"sizes": SLAB, "small": SMALL_SLAB, "terms": TRIPLETS}
 OF_COPPER: Any = {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}
-OF_MOLECULES: Any = {"sizes": MOLECULE_BATCH, "small": SMALL_BATCH}
+OF_MOLECULES: Any = {"sizes": {"molecules": 32, **WIDTHS}, "small": SMALL_BATCH}
 PROGRAMS = (
-    *_potentials("dimenet-energy-forces", "a periodic slab", "slab", "trigraph", **OF_SLAB),
-    *_potentials("dimenet-copper", "copper atoms", "copper", "trigraph", **OF_COPPER),
-    *_potentials("dimenet-molecules", "32 molecules of the G2 set", "molecules", "trigraph", "pyg", **OF_MOLECULES),
+    *_potentials("dimenet-energy-forces", "a periodic slab", "slab", **OF_SLAB),
+    *_potentials("dimenet-copper", "copper atoms", "copper", **OF_COPPER),
+    *_potentials("dimenet-molecules", "32 molecules of the G2 set", "molecules", **OF_MOLECULES),
     *(
         Program(
             name="dimenet-molecule",
             summary=f"DimeNet++, energy and forces of {about}",
-            contenders=_dimenet_contenders(energy_forces, name),
+            contenders=_contenders(partial(energy_forces, structure=name), *EAGER),
             sizes=WIDTHS,
         )
         for name, about in MOLECULES.items()
@@ -389,7 +459,7 @@ PROGRAMS = (
         Program(
             name=f"dimenet-{structure}-curvature-training",
             summary=f"DimeNet++, loss of the Hessian of {about} times a vector and its gradients in all parameters",
-            contenders=_dimenet_contenders(hessian_training, structure, "trigraph"),
+            contenders=_contenders(partial(hessian_training, structure=structure), *EAGER, COMPILED),
             **more,
         )
         for structure, about, more in (
@@ -401,21 +471,28 @@ PROGRAMS = (
     Program(
         name="dimenet-dynamics",
         summary="DimeNet++, two steps of dynamics of 500 copper atoms, neighbours searched at each step",
-        contenders={
-            form: Contender(partial(dynamics, form=form), about, ("torch", "ase"))
-            for form, about in (
-                ("eager", "trigraph.ase.Calculator"),
-                ("skin", "trigraph.ase.Calculator, skin=0.5"),
-                ("compiled", "trigraph.ase.Calculator, compile=True"),
-            )
-        },
+        contenders=_contenders(
+            dynamics,
+            ("eager", "trigraph.ase.Calculator"),
+            ("skin", "trigraph.ase.Calculator, skin=0.5"),
+            ("compiled", "trigraph.ase.Calculator, compile=True"),
+        ),
         sizes={"cells": 5, "steps": 2, **WIDTHS},
         small={"cells": 2, "steps": 1},
     ),
     Program(
+        name="dimenet-batches-training",
+        summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set: neighbours, gradients, Adam's step",
+        contenders=_contenders(batches_training, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
+        sizes={"batches": 200, "molecules": 8, **WIDTHS},
+        small={"batches": 4, **SMALL_BATCH},
+    ),
+    Program(
         name="gat-training",
         summary="three GATConv layers, loss and its gradients in all weights",
-        contenders=_both(gat_training, "trigraph.torch.nn.GATConv", "PyTorch Geometric GATConv"),
+        contenders=_contenders(
+            gat_training, ("trigraph", "trigraph.torch.nn.GATConv"), ("pyg", "PyTorch Geometric GATConv"), ase=False
+        ),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
         terms=GAT["num_edges"],

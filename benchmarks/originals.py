@@ -16,7 +16,7 @@ from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
-from trigraph.benchmarks.calls import Unavailable
+from trigraph.benchmarks.programs import Unavailable
 
 
 @dataclass(frozen=True)

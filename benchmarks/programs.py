@@ -1,9 +1,24 @@
-"""Programs: workloads that are more than operators of the table, such as a training step of a whole model."""
+"""What is timed: `Call`, its `Contender`s, and programs, which are more than operators of the table."""
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from trigraph.benchmarks.calls import Call, require
+Call = Callable[[], dict[str, Any]]
+"""A contender ready to run: returns its results by name, ``gno_message_bwd.coords``, each an array or, where its form
+has to be changed for the comparison, a function that returns one."""
+
+
+class Unavailable(RuntimeError):
+    """A contender's requirements are not met on this machine."""
+
+
+def require(*modules: str) -> None:
+    """Raise Unavailable unless all modules are installed."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise Unavailable(f"{module} is not installed")
 
 
 @dataclass(frozen=True)
@@ -21,7 +36,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Program:
-    """A timed program; those of one name run in one invocation, one after the other."""
+    """A timed program, such as a training step of a whole model; those of one name run one after the other."""
 
     name: str
     summary: str
@@ -43,7 +58,7 @@ class Program:
         """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
-    def call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
+    def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Return a contender ready to run; Unavailable if a module that it needs is not there."""
         require(*self.contenders[name].requires)
         return self.contenders[name].make(sizes, dtype)

@@ -11,15 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from trigraph import table
-from trigraph.benchmarks import batches, models
-from trigraph.benchmarks.measure import Measurement, alternate
+from trigraph.benchmarks.measure import Job, Measurement, alternate
+from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Program
-from trigraph.benchmarks.worker import Job
 from trigraph.benchmarks.workloads import Step, Workload
 from trigraph.table import OPERATORS
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
-PROGRAMS = (*models.PROGRAMS, *batches.PROGRAMS)
 DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
 ATTEMPTS = 3
@@ -124,7 +122,7 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
     """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.at("tiny")
-    jobs = {n: Job(*(partial(workload.call, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}
+    jobs = {n: Job(*(partial(workload.prepare, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
     while not attempts or (len(attempts) < ATTEMPTS and all((r.other_share or 0.0) > DISTURBED for r in attempts)):

@@ -1,7 +1,4 @@
-"""Workloads of weighted aggregation, and what users run without trigraph: sparse products, gather and scatter.
-
-# about beta support
-"""
+"""Workloads of weighted aggregation, and what users run without trigraph: sparse products, gather and scatter."""
 
 import contextlib
 import ctypes
@@ -12,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.peers import JAX_PEERS, by_autograd, compiled, edge_index, torch_peers
+from trigraph.benchmarks.peers import by_autograd, edge_index, pyg_peers
+from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
 SIZES = {
@@ -91,52 +88,37 @@ def _preprocess(call: tuple[int, ...], buffer: int) -> None:
             return
 
 
-def torch_sparse(case: Case, device: str) -> Call:
-    """Multiply with torch's sparse matrix."""
+def sparse_convolution(case: Case, device: str) -> Call:
+    """SimpleConv of torch's sparse matrix, whose product it takes."""
     import torch
+    from torch_geometric.nn import SimpleConv
 
     weight, indices, offsets, shape = _csr(case)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that its support is in beta
+        warnings.simplefilter("ignore", UserWarning)  # that torch's support is in beta
         rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
         matrix = torch.sparse_csr_tensor(rows, columns, values, shape)
-    x = torch.tensor(case["embedding"], device=device)
-    return lambda: {OUT: matrix @ x}
+    x, convolve = torch.tensor(case["embedding"], device=device), SimpleConv(aggr="sum")
+    return lambda: {OUT: convolve((x, None), matrix)}
 
 
-def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any], Any]:
+def _aggregation(case: Case, device: str) -> Callable[[Any, Any], Any]:
     """Weighted sum of embedding and weights over the list of edges."""
+    from torch_geometric.nn import SimpleConv
+
     edges, size = edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
-    if form.startswith("pyg"):
-        from torch_geometric.nn import SimpleConv
-
-        convolve = compiled(SimpleConv(aggr="sum"), form)
-        return lambda x, weight: convolve((x, None), edges, weight, size)
-
-    def aggregate(x: Any, weight: Any) -> Any:
-        messages = x.index_select(0, edges[0]) * weight.unsqueeze(1)
-        return x.new_zeros(size[1], x.shape[1]).index_add(0, edges[1], messages)
-
-    return compiled(aggregate, form)
+    convolve = SimpleConv(aggr="sum")
+    return lambda x, weight: convolve((x, None), edges, weight, size)
 
 
 PRODUCTS = {
-    "torch-sparse": Peer(partial(torch_sparse, device="cpu"), "torch.sparse_csr_tensor @ dense", ("torch",)),
     "scipy": Peer(sparse_product, "scipy.sparse.csr_matrix @ dense"),
-    "torch-sparse-cuda": Peer(
-        partial(torch_sparse, device="cuda"), "torch.sparse_csr_tensor @ dense, cuSPARSE", ("torch",), device=True
-    ),
+    **pyg_peers(sparse_convolution, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"),
     "cusparse": Peer(
         cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), device=True
     ),
 }
-ABOUT = {
-    "torch": "index_select, index_add, autograd",
-    "pyg": "PyTorch Geometric SimpleConv, autograd",
-    "torch-compile": "torch.compile, autograd",
-    "pyg-compile": "SimpleConv, torch.compile, autograd",
-}
-GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT) | JAX_PEERS
+GATHERS = pyg_peers(partial(by_autograd, forward=_aggregation), "PyTorch Geometric SimpleConv, autograd")
 FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(
     name="weighted-sum",
@@ -144,7 +126,7 @@ UNIFORM = Workload(
     summary="weighted sum over in-edges, forward",
     steps=(FORWARD,),
     sizes=SIZES,
-    peers=PRODUCTS | JAX_PEERS,
+    peers=PRODUCTS,
 )
 WORKLOADS = (
     UNIFORM,

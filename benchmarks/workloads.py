@@ -9,8 +9,8 @@ import numpy as np
 
 from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
-from trigraph.benchmarks.calls import Call, require
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
+from trigraph.benchmarks.programs import Call, require
 from trigraph.checks import choice_number, shape_of
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
@@ -87,7 +87,7 @@ class Workload:
         }
         return {**self.sizes, **fewer}
 
-    def call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
+    def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Build the inputs and return a contender ready to run; Unavailable if a module that it needs is missing."""
         peer = self.peers.get(name)
         require(*(peer.requires if peer else ()))

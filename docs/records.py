@@ -19,8 +19,9 @@ PEERS = {
     "torch": "torch",
     "torch-sparse": "torch.sparse",
     "pyg": "PyTorch Geometric",
+    "pyg-sparse": "PyTorch Geometric, sparse",
+    "fairchem": "fairchem",
 }
-PEERS |= {"fairchem": "fairchem"}
 # Titles of the groups of workloads, by family.
 GROUPS = {
     "models": "Whole models",

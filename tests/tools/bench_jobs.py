@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Unavailable
+from trigraph.benchmarks.programs import Unavailable
 
 
 def steady(value, nbytes=8):

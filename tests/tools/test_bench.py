@@ -14,11 +14,10 @@ from click.testing import CliRunner
 from trigraph import pyref
 from trigraph.backends import BACKENDS
 from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, run
-from trigraph.benchmarks.calls import Unavailable
-from trigraph.benchmarks.measure import Measurement, alternate, relative_error
+from trigraph.benchmarks.measure import Job, Measurement, alternate, as_numpy, relative_error
 from trigraph.benchmarks.originals import Original, load
+from trigraph.benchmarks.programs import Unavailable
 from trigraph.benchmarks.record import stem
-from trigraph.benchmarks.worker import Job, as_numpy
 from trigraph.benchmarks.workloads import make_case
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
@@ -80,12 +79,12 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated names of torch
 def test_peers_compute_what_the_backends_compute(workload):
     sizes = tiny(workload)
-    expected = workload.call("fortran", sizes, "float32")()
+    expected = workload.prepare("fortran", sizes, "float32")()
     for name in set(workload.names) & set(workload.peers):
         try:
-            results = workload.call(name, sizes, "float32")()
+            results = workload.prepare(name, sizes, "float32")()
         except Unavailable:
-            assert name in ("fairchem", "jax", "trigraph-jax")
+            assert name == "fairchem"
             continue
         got = {n: as_numpy(v) for n, v in results.items()}
         assert relative_error(got, expected) <= run.tolerance("float32"), name
@@ -112,7 +111,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
     assert "gpu-host" not in workload.backends
     assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
-    results = {backend: workload.call(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
+    results = {backend: workload.prepare(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
     assert relative_error(results["pyref"], results["fortran"]) <= run.tolerance("float64")
     arrays = [*make_case(workload, sizes, double).arrays.values(), *results["pyref"].values()]
     assert workload.bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)
@@ -143,7 +142,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     workload = gat.WORKLOADS[0]
     case = make_case(workload, tiny(workload), SINGLE)
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
-    results = workload.call("pyref", tiny(workload), "float32")()
+    results = workload.prepare("pyref", tiny(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
     workload = gemnet.WORKLOADS[0]  # two definitions that have a `weight` of different shapes
     case = make_case(workload, tiny(workload), SINGLE)
@@ -151,7 +150,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
     # Arrays that one step passes to another are neither drawn nor returned.
-    results = workload.call("pyref", tiny(workload), "float64")()
+    results = workload.prepare("pyref", tiny(workload), "float64")()
     assert not {s for step in workload.steps for s in step.from_steps.values()} & set(results)
 
 

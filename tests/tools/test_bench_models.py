@@ -11,8 +11,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, models, run  # noqa: E402
-from trigraph.benchmarks.measure import relative_error  # noqa: E402
-from trigraph.benchmarks.worker import as_numpy  # noqa: E402
+from trigraph.benchmarks.measure import as_numpy, relative_error  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
@@ -29,8 +28,8 @@ TINY = {
     "num_nodes": 20,
     "num_edges": 90,
 }
-PROGRAMS = {f"{p.name}: {p.summary}": p for p in run.PROGRAMS}
-SMALL = next(p for p in run.PROGRAMS if "random" in p.summary)
+PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
+SMALL = next(p for p in models.PROGRAMS if "random" in p.summary)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
 
@@ -52,7 +51,7 @@ def test_contenders_compute_the_same(program):
     for name, contender in program.contenders.items():
         if any(importlib.util.find_spec(m) is None for m in contender.requires):
             continue
-        call = program.call(name, tiny(program), "float32")
+        call = program.prepare(name, tiny(program), "float32")
         got = {n: as_numpy(v) for n, v in call().items()}
         assert {v.dtype.name for v in got.values()} == {"float32"}
         assert all(np.linalg.norm(v) > 0 for v in got.values())
@@ -60,7 +59,7 @@ def test_contenders_compute_the_same(program):
         assert relative_error(got, expected) <= run.tolerance("float32"), name
 
 
-@pytest.mark.parametrize("program", run.PROGRAMS)
+@pytest.mark.parametrize("program", models.PROGRAMS)
 def test_programs_are_honest(program):
     first, *_ = program.contenders.values()
     assert not first.peer

@@ -9,8 +9,8 @@ from raising import raising
 torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import gemnet_blocks as blocks  # noqa: E402
-from trigraph.benchmarks.calls import Unavailable  # noqa: E402
 from trigraph.benchmarks.originals import load  # noqa: E402
+from trigraph.benchmarks.programs import Unavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.nn import gemnet  # noqa: E402
 

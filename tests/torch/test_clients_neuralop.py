@@ -13,8 +13,8 @@ from raising import raising
 
 torch = pytest.importorskip("torch")
 
-from trigraph.benchmarks.calls import Unavailable  # noqa: E402
 from trigraph.benchmarks.originals import Original, load  # noqa: E402
+from trigraph.benchmarks.programs import Unavailable  # noqa: E402
 from trigraph.compat import neuralop  # noqa: E402
 
 ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop", "TRIGRAPH_CLIENTS")

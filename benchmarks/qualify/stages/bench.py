@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call, Unavailable, require
-from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.measure import as_numpy, relative_error
+from trigraph.benchmarks.programs import Call, Unavailable, require
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.benchmarks.run import tolerance
-from trigraph.benchmarks.worker import as_numpy
 from trigraph.benchmarks.workloads import Case, Peer, backend_call, make_case
 from trigraph.table import evaluate
 
@@ -23,25 +22,15 @@ ROUNDS = 7
 BLOCK = 0.02  # seconds timed at once, where calls are short
 DTYPE = np.dtype(np.float32)
 INDICES = ("int64", "int32")
-COMPILED = ", compiled"  # of the parts with the peers that torch.compile makes
 
 
 def parts(place: Device) -> list[str]:
-    """Return the workloads, in the order of their worth; what takes half a minute to compile comes last."""
-    names = [workload.name for workload in WORKLOADS]
-    if place.rehearsal:
-        return names[:1]
-    compiled = [w.name for w in WORKLOADS if any(map(_is_compiled, w.peers))]
-    return [*names, *(name + COMPILED for name in compiled)]
-
-
-def _is_compiled(peer: str) -> bool:
-    return "compile" in peer
+    """Return the workloads, in the order of their worth."""
+    return [workload.name for workload in WORKLOADS][: place.size(len(WORKLOADS), 1)]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
     """Time one workload: ours with both types of index, then each peer in turn with ours."""
-    part, compiled = part.removesuffix(COMPILED), part.endswith(COMPILED)
     workload = next(w for w in WORKLOADS if w.name == part)
     sizes = sizes_at(place, workload)
     case = make_case(workload, sizes, DTYPE)
@@ -49,8 +38,6 @@ def run(part: str, place: Device, notes: Notes) -> None:
     for index in INDICES:
         own = case if index == "int64" else indexed(case, np.int32)
         ours[index] = backend_call(workload, place.backend, own)
-        if compiled:
-            continue
         measured = measure(place, {"trigraph": ours[index]})
         times = measured["trigraph"]
         notes.add(
@@ -66,7 +53,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
         )
     expected = _results(ours["int64"])
     for name, peer in workload.peers.items():
-        if peer.device == place.rehearsal or _is_compiled(name) != compiled:
+        if peer.device == place.rehearsal:
             continue
         index = "int32" if name == "cusparse" else "int64"
         _beside(place, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
@@ -126,7 +113,7 @@ def _beside(
         notes.add(name, None, "", seconds=theirs, ratio=theirs / own, error=error, samples=times, **entry)
     except Unavailable as error:
         notes.add(name, None, str(error), **entry)
-    except Exception as error:  # out of memory, or no compiler for torch.compile: a finding about the peer
+    except Exception as error:  # out of memory: a finding about the peer
         notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)
     finally:
         call = None

@@ -1,4 +1,4 @@
-"""Compiled potentials of forces, ours and PyTorch Geometric's, each timed in turn with ours, eager."""
+"""Compiled potentials of forces, each timed in turn with the eager one."""
 
 import os
 from collections.abc import Iterable

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call, Unavailable
-from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.measure import as_numpy, peak_memory, relative_error
 from trigraph.benchmarks.models import PROGRAMS
-from trigraph.benchmarks.programs import Program
+from trigraph.benchmarks.programs import Call, Program, Unavailable
 from trigraph.benchmarks.qualify.part import Notes, locked
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.bench import measure
 from trigraph.benchmarks.qualify.stages.torch import missing
 from trigraph.benchmarks.run import tolerance
-from trigraph.benchmarks.worker import as_numpy, peak_memory
 
 ALONE = None
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("molecules", "slab", "copper"))
@@ -64,7 +62,7 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
             with contextlib.nullcontext() if contender.endswith(COMPILED) else locked(alone=False):
                 begun = time.perf_counter()
                 with torch.device("cpu" if place.rehearsal else "cuda"):
-                    call = program.call(contender, sizes, "float32")
+                    call = program.prepare(contender, sizes, "float32")
                 results[contender] = {n: as_numpy(t) for n, t in call().items()}
         except Exception as error:
             if not (program.is_peer(contender) or isinstance(error, Unavailable)):

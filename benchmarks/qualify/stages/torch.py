@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 import trigraph
-from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.measure import as_numpy, relative_error
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
-from trigraph.benchmarks.worker import as_numpy
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import half_dtype
 
@@ -196,7 +195,7 @@ def _curvature(place: Device, notes: Notes) -> None:
         results = []
         for device in ("cpu", "cpu" if place.rehearsal else "cuda"):
             with torch.device(device):
-                call = program.call("trigraph", program.at("small"), dtype)
+                call = program.prepare("trigraph", program.at("small"), dtype)
                 results.append({n: as_numpy(t) for n, t in call().items()})
         error = relative_error(results[1], results[0])
         notes.add(f"gradients of curvature in {dtype}", error <= CLOSE[dtype], f"largest error {error:.1e}")
