@@ -339,7 +339,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 def _array(tensor: Tensor) -> np.ndarray:
     """Return the values of a tensor on the host."""
-    return array_of(tensor.cpu())  # type: ignore[no-any-return]
+    return array_of(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
 
 
 @uncompiled
