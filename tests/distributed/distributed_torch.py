@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import io
 import re
+from functools import partial
 from pathlib import Path
 
 import distributed_errors as errors
@@ -14,6 +15,7 @@ from ase import Atom
 from ase.build import fcc111
 from distributed_operators import chunks
 from mpi4py import MPI
+from torch.autograd import forward_ad
 
 import trigraph.torch
 from trigraph import EdgeGraph, distributed
@@ -113,6 +115,10 @@ def derivatives():
     for _ in range(2):
         (out,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
     errors.refused(lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: a third derivative was requested")
+    with forward_ad.dual_level():
+        for result in (divided.mha_gat_n2n(x, x, weights, errors.PART, 1).output_embedding, divided.total(x, rows)):
+            dual = forward_ad.make_dual(result.detach(), result.detach())
+            errors.refused(partial(torch.autograd.grad, result, x, dual), "trigraph.distributed.torch: forward mode")
     dist = torch.full((errors.PART.owned["num_edges"].size,), 0.5, requires_grad=True)
     divided.radial_basis(dist, torch.ones(2), 2, partition=errors.PART).rbf.sum().backward()
     of_rbf, of_other = (np.full((len(dist), n), value, np.float32) for n, value in ((2, 1), (4, 0)))

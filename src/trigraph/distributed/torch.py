@@ -47,7 +47,15 @@ def _share_processors(number: int) -> None:
 tell(_share_processors)
 
 
-class _Derivative(torch.autograd.Function):
+class _Reverse(torch.autograd.Function):
+    """A function that refuses forward mode."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError("trigraph.distributed.torch: forward mode; expected reverse mode, torch.autograd.grad")
+
+
+class _Derivative(_Reverse):
     """X_fwd, X_bwd or X_bwd2. Each is the derivative of the previous one; X_bwd2 has no derivative."""
 
     @staticmethod
@@ -158,7 +166,7 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat([function(piece) for piece in filled.split(at_a_time)])[:, :width]  # type: ignore[no-untyped-call]
 
 
-class _Total(torch.autograd.Function):
+class _Total(_Reverse):
     """The sum over all rows; its derivative is `_Spread`."""
 
     @staticmethod
@@ -171,7 +179,7 @@ class _Total(torch.autograd.Function):
         return _Spread.apply(grad, ctx.rows, ctx.number), None  # type: ignore[no-untyped-call]
 
 
-class _Spread(torch.autograd.Function):
+class _Spread(_Reverse):
     """A number that every rank has, repeated for each row; its derivative is the sum over the rows of all ranks."""
 
     @staticmethod

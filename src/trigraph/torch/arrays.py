@@ -52,7 +52,7 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
     if needed and not pointer:  # torch's efficient zeros, which have no memory
         return array_of(value.clone())
     # `Tensor.numpy` would forbid the owner of the storage ever to resize it, as frameworks that shard parameters do.
-    memory = _Memory.from_address(pointer)
+    memory: Any = _Memory.from_address(pointer)
     memory.tensor = value
     shape, dtype = value.shape, dtype_of(value.dtype)
     if dense:
