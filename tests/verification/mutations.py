@@ -241,7 +241,8 @@ GEMNET = {
     },
     "pyref/__init__.py": {
         "cotangents of gradients are left out": '⟦*(f"grad_{a.name}" for a in spec.outputs) → *()⟧, *(a.name',
-        "derivatives of another size": "moved[name].imag = 0 if along is None else ⟦STEP → 2 * STEP⟧ * along",
+        "derivatives of another size": "np.where(powers[n] == power, c, 0), ⟦-shift → 1 - shift⟧)",
+        "one step for cotangents of any size": "shift, moved = ⟦STEP + RANGE * power → STEP⟧, dict(real)",
     },
     "fortran/reference/gemnet.fypp": {
         "second-order term of the radial basis dropped": "out_rad_basis(:, e) + ⟦rad_second + rad_first → rad_second⟧",

@@ -42,7 +42,8 @@ def nested(jvp: Callable[..., Any]) -> Any:
     def rule(ctx: Any, *tangents: Any) -> Any:
         floating = [t is not None and t.is_floating_point() for t in ctx.saved_tensors]
         pairs = zip(ctx.saved_tensors, floating, strict=True)
-        saved = [forward_ad.unpack_dual(t).primal if is_floating else t for t, is_floating in pairs]
+        # Compiled programs do not update the current level of `forward_ad`.
+        saved = [forward_ad.unpack_dual(t, level=0).primal if is_floating else t for t, is_floating in pairs]
         # `inference_mode(False)` is the public way to enable forward mode; it enables reverse mode too.
         recorded = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recorded):
