@@ -1,7 +1,7 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and what users run without trigraph: padded lists.
 
 ``fairchem`` is fairchem-core 1.10.0's BasisEmbedding and EfficientInteractionBilinear, run eagerly. Their file is
-loaded alone, without the dependencies of the package: from the wheel, packed or unpacked, that TRIGRAPH_FAIRCHEM names,
+loaded alone, without the dependencies of the package: from the wheel, packed or unpacked, that TRIGRAPH_CLIENTS names,
 or from an installed fairchem-core. This repository contains no copy of it.
 """
 
@@ -25,16 +25,41 @@ SIZES = {
     "emb_in": 64,
     "emb_out": 64,
 }
-FAIRCHEM = Original("fairchem-core", "1.10.0", "fairchem/core", "TRIGRAPH_FAIRCHEM")
+FAIRCHEM = Original("fairchem-core", "1.10.0", "fairchem/core")
+MATTERGEN = Original("mattergen", "1.0.3", "mattergen/common/gemnet")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
 
 
+def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
+    """Sum rows: what the blocks ask of torch_scatter."""
+    assert (dim, reduce) == (0, "sum")
+    return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
+
+
 @cache
-def _layers() -> Any:
-    """Load fairchem's file of the efficient layers."""
-    (module,) = load(FAIRCHEM.root(), (*PACKAGES, LAYERS), [f"{LAYERS}.efficient"])
-    return module
+def fairchem_layers() -> tuple[Any, Any, Any]:
+    """Return fairchem's modules of efficient layers, of the interaction block and of the dense layers."""
+    wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
+    packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
+    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter}}
+    efficient, block, dense = load(FAIRCHEM.root(), packages, wanted, stand_ins)
+    return efficient, block, dense
+
+
+@cache
+def mattergen_layers() -> tuple[Any, Any, Any]:
+    """Return MatterGen's modules of the same; its blocks find no file of scale factors, and each factor is 1."""
+    packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
+    layers = "mattergen.common.gemnet.layers"
+    wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
+    stand_ins: dict[str, dict[str, Any]] = {
+        "torch_scatter": {"scatter": _scatter},
+        "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
+        "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
+    }
+    efficient, block, dense = load(MATTERGEN.root(), [*packages, layers], wanted, stand_ins)
+    return efficient, block, dense
 
 
 def numbered(outer: np.ndarray) -> np.ndarray:
@@ -50,7 +75,7 @@ def _modules(case: Case, device: str) -> tuple[Any, Any]:
     """Return both modules with the weights of the case."""
     import torch
 
-    layers, n = _layers(), case.sizes
+    layers, n = fairchem_layers()[0], case.sizes
     embed = layers.BasisEmbedding(n["num_radial"], n["interm"], n["num_spherical"])
     interact = layers.EfficientInteractionBilinear(n["emb_in"], n["interm"], n["emb_out"])
     weights = (case["basis_embedding_spherical.weight"], case["interaction_bilinear.weight"])

@@ -10,7 +10,7 @@ from scipy import sparse
 from trigraph.benchmarks.peers import by_autograd, edge_index, pyg_peers
 from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
-from trigraph.families.gno import GnoParams, pack_gno_params, unpack_gno_params
+from trigraph.gno_params import GnoParams, pack_gno_params, unpack_gno_params
 
 SIZES = {
     "num_edges": 60_000,

@@ -18,23 +18,24 @@ from typing import Any
 
 from trigraph.benchmarks.programs import Unavailable
 
+VARIABLE = "TRIGRAPH_CLIENTS"
+
 
 @dataclass(frozen=True)
 class Original:
     """A release of a project, found in a folder.
 
-    The environment variable `variable` names the folder of its wheel, or of the unpacked wheel, which is recognised by
-    the folder `package` in it.
+    The environment variable TRIGRAPH_CLIENTS names the folder of its wheel, or of the unpacked wheel, which has the
+    folder `package`.
     """
 
     project: str
     version: str
     package: str
-    variable: str
 
     def root(self) -> str:
         """Return the folder, or the wheel, with its packages; Unavailable if the version is not found."""
-        folder = os.environ.get(self.variable)
+        folder = os.environ.get(VARIABLE)
         if folder:
             places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
             for root in (str(p) for p in places if p.suffix == ".whl" or (p / self.package).is_dir()):
@@ -46,7 +47,7 @@ class Original:
             pass
         raise Unavailable(
             f"{self.project} {self.version} is not there: pip download {self.project}=={self.version} --no-deps, "
-            f"and name the folder of its wheel in {self.variable}"
+            f"and name the folder of its wheel in {VARIABLE}"
         )
 
 

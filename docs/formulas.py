@@ -6,7 +6,7 @@ from pathlib import Path
 
 from numpydoc.docscrape_sphinx import SphinxDocString
 
-from trigraph.table import DEFINITIONS, GRAPHS, NAMED, OPERATORS, ORDERS, Definition
+from trigraph.table import DEFINITIONS, GRAPHS, NAMED, OPERATORS, ORDERS, OVER_FORMS, Definition
 from trigraph.table.public import jax_docstring
 
 # Passages of docs/maths.md, the one place with typeset formulas: from a comment to the next.
@@ -70,7 +70,7 @@ def add_formulas(what: str, name: str, lines: list[str]) -> bool:
     """Do so for the lines of the docstring of a name; return whether it has a formula."""
     name = name.removeprefix("trigraph.")
     order, definitions = operators_of(name)
-    if name in NAMED:
+    if name in NAMED | OVER_FORMS:
         del lines[lines.index("Formula::") : lines.index("Parameters")]
     if definitions:
         if "Notes" not in lines:

@@ -31,6 +31,7 @@ from trigraph.table import (
     DEFINITIONS,
     NAMED,
     OPERATORS,
+    OVER_FORMS,
     SYMBOLS,
     Array,
     Attribute,
@@ -148,9 +149,7 @@ def _names(*names: str) -> str:
 
 
 def _family(family: str) -> str:
-    names = [name for name, op in NAMED.items() if op.family == family]
-    if family == "gemnet":
-        names += [f"basis_embedding_{order}" for order in ("fwd", "bwd", "bwd2")]
+    names = [name for name, op in (NAMED | OVER_FORMS).items() if op.family == family]
     return _names(*(f"trigraph.{name}" for name in names))
 
 

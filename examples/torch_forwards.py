@@ -6,7 +6,7 @@ Verify one: ``trigraph verify --implementation torch_forwards:gatconv --operator
 import torch
 from torch_geometric.nn import GATConv
 
-from trigraph.benchmarks.gemnet_blocks import mattergen_layers
+from trigraph.benchmarks.gemnet import mattergen_layers
 
 
 def ends(graph):

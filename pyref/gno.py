@@ -7,7 +7,7 @@ so that a NaN reaches only the values that depend on it.
 
 import numpy as np
 
-from trigraph.families.gno import unpack_gno_params
+from trigraph.gno_params import unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 runpy.run_path(str(ROOT / "fortran" / "shims.py"))["load_table"]()
 
-from trigraph.table import DEFINITIONS, NAMED, OPERATORS, Operator, result_type  # noqa: E402
+from trigraph.table import DEFINITIONS, NAMED, OPERATORS, OVER_FORMS, Operator, result_type  # noqa: E402
 from trigraph.table.public import (  # noqa: E402
     BACKENDS,
     distributed_docstring,
@@ -113,13 +113,17 @@ def _imports() -> tuple[list[str], list[str]]:
     lines.append("from trigraph.testing.operators import verify as verify\n")
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            lines += [f"from {node.module} import {a.name} as {a.name}\n" for a in node.names if a.name in public]
+            lines += [
+                f"from {node.module} import {a.name} as {a.name}\n"
+                for a in node.names
+                if a.name in public and a.name not in OVER_FORMS
+            ]
     return [*public, *NAMED], sorted([*lines, _result_types()])
 
 
 def _result_types() -> str:
     """Return the line that imports the types of results."""
-    classes = sorted(result_type(op.name).__name__ for op in NAMED.values() if not op.single)
+    classes = sorted(result_type(op.name).__name__ for op in (NAMED | OVER_FORMS).values() if not op.single)
     return "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n"
 
 
@@ -130,14 +134,14 @@ def _package() -> str:
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
     text += NUMPY + "".join(imports) + "\n__version__: str\n" + _all(names) + ARRAY + BACKEND
-    return text + "".join(_function(op) for op in NAMED.values()).rstrip("\n") + "\n"
+    return text + "".join(_function(op) for op in (NAMED | OVER_FORMS).values()).rstrip("\n") + "\n"
 
 
 def _results() -> str:
     """Return the stub of ``results.py``."""
     text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\n"
     text += NUMPY + ARRAY + "\n"
-    for op in NAMED.values():
+    for op in (NAMED | OVER_FORMS).values():
         if not op.single:
             text += f"class {result_type(op.name).__name__}(NamedTuple, Generic[_A]):\n"
             text += f'    """What `{op.name}` returns."""\n\n'
@@ -154,14 +158,13 @@ def _torch() -> str:
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
     text += "from trigraph.torch.conversion import convert as convert\n"
-    text += "from trigraph.torch.gemnet import basis_embedding as basis_embedding\n"
     text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
     text += (
         _all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"]))
         + BACKEND
     )
-    for name in (spec.name for spec in DEFINITIONS):
-        op = OPERATORS[f"{name}_fwd"]
+    for name in (*(spec.name for spec in DEFINITIONS), "basis_embedding"):
+        op = (OPERATORS | OVER_FORMS)[f"{name}_fwd"]
         result = "Tensor" if op.single else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"
         if not op.single:
             text += f"class {result}(NamedTuple):\n"

@@ -18,7 +18,7 @@ import numpy as np
 from slopecheck.outcome import Outcome
 from slopecheck.record import Check
 from trigraph.checks import bind_sizes
-from trigraph.families.gno import pack_gno_params
+from trigraph.gno_params import pack_gno_params
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments

@@ -1,5 +1,6 @@
 """NamedTuple types of results, one for each operator with named fields."""
 
-from trigraph.table import NAMED, result_type
+from trigraph.table import NAMED, OVER_FORMS, result_type
 
-globals().update({result_type(name).__name__: result_type(name) for name, op in NAMED.items() if not op.single})
+TYPES = [result_type(name) for name, op in (NAMED | OVER_FORMS).items() if not op.single]
+globals().update({kind.__name__: kind for kind in TYPES})

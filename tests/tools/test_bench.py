@@ -15,7 +15,7 @@ from trigraph import pyref
 from trigraph.backends import BACKENDS
 from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, run
 from trigraph.benchmarks.measure import Job, Measurement, alternate, as_numpy, relative_error
-from trigraph.benchmarks.originals import Original, load
+from trigraph.benchmarks.originals import VARIABLE, Original, load
 from trigraph.benchmarks.programs import Unavailable
 from trigraph.benchmarks.record import stem
 from trigraph.benchmarks.workloads import make_case
@@ -155,11 +155,11 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
 
 
 def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
-    other = Original("fairchem-core", "0.0.1", "fairchem/core", "TRIGRAPH_FAIRCHEM")
-    monkeypatch.delenv(other.variable, raising=False)
+    other = Original("fairchem-core", "0.0.1", "fairchem/core")
+    monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(Unavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
         other.root()
-    monkeypatch.setenv(other.variable, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     wheel = tmp_path / "fairchem_core-0.0.1-py3-none-any.whl"
     wheel.touch()
     assert other.root() == str(wheel)

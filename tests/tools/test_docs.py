@@ -17,7 +17,7 @@ import pytest
 from programs import run
 
 import trigraph
-from trigraph.table import DEFINITIONS, NAMED, OPERATORS
+from trigraph.table import DEFINITIONS, NAMED, OPERATORS, OVER_FORMS
 
 ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
 sys.path.append(str(ROOT / "docs"))
@@ -211,7 +211,9 @@ def test_every_function_and_layer_has_an_example():
             assert "\n>>> " in inspect.getdoc(found), name
 
 
-@pytest.mark.parametrize("name", [*NAMED, *(f"torch.{spec.name}" for spec in DEFINITIONS)])
+@pytest.mark.parametrize(
+    "name", [*NAMED, *OVER_FORMS, "torch.basis_embedding", *(f"torch.{spec.name}" for spec in DEFINITIONS)]
+)
 def test_generated_examples(name):
     """The examples that docstrings get from the table print what the table says."""
     if name.startswith("torch."):

@@ -8,37 +8,16 @@ from raising import raising
 
 torch = pytest.importorskip("torch")
 
-from trigraph.benchmarks import gemnet_blocks as blocks  # noqa: E402
+import gemnet_blocks as blocks  # noqa: E402
+
+from trigraph.benchmarks.gemnet import FAIRCHEM, MATTERGEN, PACKAGES  # noqa: E402
 from trigraph.benchmarks.originals import load  # noqa: E402
 from trigraph.benchmarks.programs import Unavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.nn import gemnet  # noqa: E402
 
-# All widths differ, so that exchanged axes are noticed.
-WIDTHS = {
-    "num_radial": 6,
-    "num_spherical": 3,
-    "emb_size_atom": 10,
-    "emb_size_edge": 12,
-    "emb_size_trip": 8,
-    "emb_size_bil_trip": 9,
-    "emb_size_trip_in": 5,
-    "emb_size_trip_out": 7,
-    "emb_size_quad_in": 4,
-    "emb_size_quad_out": 8,
-    "emb_size_a2a_in": 9,
-    "emb_size_a2a_out": 11,
-    "emb_size_rbf": 2,
-    "emb_size_cbf": 4,
-    "emb_size_sbf": 5,
-    "num_before_skip": 1,
-    "num_after_skip": 1,
-    "num_concat": 1,
-    "num_atom": 1,
-    "num_atom_emb_layers": 1,
-}
 MOLECULE = blocks.molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
-ORIGINALS = {"fairchem": blocks.FAIRCHEM, "mattergen": blocks.MATTERGEN}
+ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": MATTERGEN}
 NUMBER_REPLACED = {"fairchem": 11, "mattergen": 1}
 both = pytest.mark.parametrize("name", ORIGINALS)
 
@@ -49,8 +28,7 @@ def block(name, dtype="float64"):
         ORIGINALS[name].root()
     except Unavailable as error:
         pytest.skip(str(error))
-    make, widths = blocks.BLOCKS[name]
-    return make({n: WIDTHS[n] for n in widths}).to(getattr(torch, dtype))
+    return blocks.BLOCKS[name]().to(getattr(torch, dtype))
 
 
 def given(model, structure=MOLECULE, dtype="float64"):
@@ -257,8 +235,8 @@ def test_layers_of_unknown_state_are_left(path):
 def older(folder):
     """The bilinear layer of fairchem's older GemNets."""
     block("fairchem")  # or a skip
-    packages = [*blocks.gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
-    (module,) = load(blocks.FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
+    packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
+    (module,) = load(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
     return module.EfficientInteractionBilinear(8, 4, 9).double()
 
 

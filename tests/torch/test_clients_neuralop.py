@@ -17,7 +17,7 @@ from trigraph.benchmarks.originals import Original, load  # noqa: E402
 from trigraph.benchmarks.programs import Unavailable  # noqa: E402
 from trigraph.compat import neuralop  # noqa: E402
 
-ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop", "TRIGRAPH_CLIENTS")
+ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12

@@ -5,4 +5,14 @@ Only the standard library is used here: the build imports this package before tr
 
 from trigraph.table.grammar import SYMBOLS, Argument, Array, Attribute, Definition, Operator, evaluate, names_in
 from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
-from trigraph.table.operators import ACTIVATIONS, DEFINITIONS, FAMILIES, NAMED, OPERATORS, ORDERS, THIRD, result_type
+from trigraph.table.operators import (
+    ACTIVATIONS,
+    DEFINITIONS,
+    FAMILIES,
+    NAMED,
+    OPERATORS,
+    ORDERS,
+    OVER_FORMS,
+    THIRD,
+    result_type,
+)

@@ -4,7 +4,7 @@ Only the standard library is used here: the build runs this module before the pa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trigraph.table.lazy import lazy
@@ -163,6 +163,10 @@ GRAPHS: dict[str, GraphKind] = {
         ("triplet_edge", "atom_of_edge"),
     ),
 }
+# Of functions over several operators, some without a graph.
+GRAPHS["triplets or none"] = replace(
+    GRAPHS["triplets"], arguments=(GraphArgument("triplets", TRIPLETS_DOC, True, "rad_basis"),)
+)
 GRAPH_PARTS: dict[str, GraphParts] = {
     "CSC": GraphParts(
         tuple(name for name, _ in CSC_FORWARD),

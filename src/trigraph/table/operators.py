@@ -11,6 +11,7 @@ used here: the build runs this module before the package exists.
 """
 
 from collections import namedtuple
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -608,10 +609,51 @@ THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3",
 NAMED = OPERATORS | THIRD  # every operator by name
 
 
+# One function for each order over the three forms of GemNet-OC's basis embedding (`trigraph.backends.forms`).
+BASIS_EMBEDDING = Definition(
+    name="basis_embedding",
+    family="gemnet",
+    summary="Embed a radial basis and, optionally, a circular or spherical one: GemNet-OC's BasisEmbedding, ragged.",
+    formulas=(
+        "basis_embedding_radial for a weight of rank 2, basis_embedding_spherical for one of rank 3, and "
+        "basis_embedding_triplets where sph_basis and triplets are given",
+        "the gradient of sum grad_rad_W1 rad_W1",
+        "multilinear, by polarisation",
+    ),
+    source=GEMNET,
+    inputs=(
+        RAD_BASIS,
+        replace(SPHERICAL_WEIGHT, doc="Weight of BasisEmbedding; (interm, num_radial) without a spherical part."),
+        Array("sph_basis", "num_triplets num_spherical", "Basis of each triplet.", 1, optional=True),
+    ),
+    outputs=(
+        Array("rad_W1", "num_triplets interm", "Without `sph_basis` (num_edges, interm) or (num_edges, interm, S)."),
+    ),
+    graph="triplets or none",
+    terms="num_triplets+num_edges+num_radial+interm*num_spherical",
+    operations=_times("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+    example=Example(
+        ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
+        "basis, w",
+        {
+            "fwd": "array([[2.5],\n       [5.5]])",
+            "bwd": "array([[1.25, 2.5 ],\n       [2.75, 5.5 ]])",
+            "bwd2": "array([[52., 98.]])",
+            "torch": "tensor([[0.5000, 1.0000],\n        [0.5000, 1.0000]])",
+        },
+    ),
+    layers=("BasisEmbedding",),
+)
+OVER_FORMS: dict[str, Operator] = {
+    f"basis_embedding_{suffix}": Operator(f"basis_embedding_{suffix}", order, BASIS_EMBEDDING)
+    for order, suffix in enumerate(ORDERS)
+}
+
+
 @cache  # depends on the table, which is constant, and on the name, which is the key
 def result_type(name: str) -> type[Any]:
     """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
-    cls = namedtuple(typename, [f.name for f in NAMED[name].fields])  # type: ignore[misc]
+    cls = namedtuple(typename, [f.name for f in (NAMED | OVER_FORMS)[name].fields])  # type: ignore[misc]
     cls.__module__ = "trigraph.results"  # where pickle finds it
     return cls

@@ -13,8 +13,7 @@ if _torch.__version__ < (2, 6):  # type: ignore[operator]
 
 import importlib as _importlib
 
-from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.gemnet import basis_embedding
+from trigraph.torch.functions import FUNCTIONS, basis_embedding
 from trigraph.torch.graphs import GraphTensors
 from trigraph.torch.graphs import register as _register
 from trigraph.torch.library import LIBRARY as _LIBRARY

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from trigraph.backends import choose_backend, raise_named
+from trigraph.backends.forms import over_forms
 from trigraph.checks import (
     bind_arguments,
     check_call,
@@ -20,7 +21,7 @@ from trigraph.checks import (
     warn_of_indices,
 )
 from trigraph.graphs import GRAPH_TYPES, Segments
-from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
+from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
 from trigraph.table.public import BACKENDS, public_signature, publish, torch_docstring
 from trigraph.torch.arrays import array_of, has_storage, on_device
@@ -199,3 +200,5 @@ def _function(spec: Definition) -> Callable[..., Any]:
 
 
 FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}
+_FORMS = OVER_FORMS["basis_embedding_fwd"]
+basis_embedding = over_forms(_FORMS, FUNCTIONS, "trigraph.torch", "basis_embedding", torch_docstring(_FORMS))

@@ -2,68 +2,62 @@
 
     pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
 
-Classes of blocks, and the widths to construct them.
+Blocks with the basis layers of their models, and lists of edges, triplets and quadruplets for them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
 
-from trigraph.benchmarks import gemnet
-from trigraph.benchmarks.originals import Original, load
+from trigraph.benchmarks.gemnet import fairchem_layers, mattergen_layers, numbered
 
-VARIABLE = "TRIGRAPH_CLIENTS"
-FAIRCHEM = replace(gemnet.FAIRCHEM, variable=VARIABLE)
-MATTERGEN = Original("mattergen", "1.0.3", "mattergen/common/gemnet", VARIABLE)
+# All differ, so that exchanged axes are noticed.
+WIDTHS = {
+    "num_radial": 6,
+    "num_spherical": 3,
+    "emb_size_atom": 10,
+    "emb_size_edge": 12,
+    "emb_size_trip": 8,
+    "emb_size_bil_trip": 9,
+    "emb_size_trip_in": 5,
+    "emb_size_trip_out": 7,
+    "emb_size_quad_in": 4,
+    "emb_size_quad_out": 8,
+    "emb_size_a2a_in": 9,
+    "emb_size_a2a_out": 11,
+    "emb_size_rbf": 2,
+    "emb_size_cbf": 4,
+    "emb_size_sbf": 5,
+    "num_before_skip": 1,
+    "num_after_skip": 1,
+    "num_concat": 1,
+    "num_atom": 1,
+    "num_atom_emb_layers": 1,
+}
+RADIAL, SPHERICAL = WIDTHS["num_radial"], WIDTHS["num_spherical"]
+RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
 
 
-def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
-    """Sum rows: what the blocks ask of torch_scatter."""
-    assert (dim, reduce) == (0, "sum")
-    return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
-
-
-@cache
-def fairchem_layers() -> tuple[Any, Any, Any]:
-    """Return fairchem's modules of efficient layers, of the interaction block and of the dense layers."""
-    wanted = [f"{gemnet.LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
-    packages = [*gemnet.PACKAGES, gemnet.LAYERS, "fairchem.core.common"]
-    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter}}
-    efficient, block, dense = load(FAIRCHEM.root(), packages, wanted, stand_ins)
-    return efficient, block, dense
-
-
-@cache
-def mattergen_layers() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules of the same; its blocks find no file of scale factors, and each factor is 1."""
-    packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
-    layers = "mattergen.common.gemnet.layers"
-    wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
-    stand_ins: dict[str, dict[str, Any]] = {
-        "torch_scatter": {"scatter": _scatter},
-        "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
-        "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
-    }
-    efficient, block, dense = load(MATTERGEN.root(), [*packages, layers], wanted, stand_ins)
-    return efficient, block, dense
+def widths_of(block):
+    """Return the widths that the constructor of a block takes."""
+    return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
 
 # ---- lists of edges, triplets and quadruplets ------------------------------------------------------------------------
 
 
-def _triplets(inputs: np.ndarray, outputs: np.ndarray, at: int) -> dict[str, np.ndarray]:
+def _triplets(inputs, outputs, at):
     """Return pairs of an input edge that ends where an output edge ends (at=1) or begins (at=0), atoms all distinct."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
-    return {"in": into, "out": out, "out_agg": gemnet.numbered(out)}
+    return {"in": into, "out": out, "out_agg": numbered(out)}
 
 
-def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
+def _quadruplets(main, qint):
     """Return quadruplets d -> b -> a <- c: edges d -> b and c -> a of the main graph, b -> a of the other."""
     before, after = _triplets(main, qint, at=0), _triplets(qint, main, at=1)
     lengths = np.bincount(before["out"], minlength=qint.shape[1])
@@ -73,7 +67,7 @@ def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
     quadruplets = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
     distinct = main[0][quadruplets["out"]] != main[0][before["in"][quadruplets["trip_in_to_quad"]]]
     quadruplets = {name: values[distinct] for name, values in quadruplets.items()}
-    return {**quadruplets, "out_agg": gemnet.numbered(quadruplets["out"]), "triplet_in": before}
+    return {**quadruplets, "out_agg": numbered(quadruplets["out"]), "triplet_in": before}
 
 
 @dataclass(frozen=True)
@@ -86,25 +80,25 @@ class Structure:
     num_atoms: int
     pairs: Mapping[str, np.ndarray]
 
-    def __add__(self, other: "Structure") -> "Structure":
+    def __add__(self, other):
         """Return both side by side, atoms of the other last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
         return Structure(self.num_atoms + other.num_atoms, pairs)
 
-    def edges(self, name: str) -> np.ndarray:
+    def edges(self, name):
         """Return edges both ways: one way first for the main graph, by target for the others."""
         edges = np.concatenate([self.pairs[name], self.pairs[name][::-1]], axis=1)
         return edges if name == "main" else edges[:, np.lexsort(edges)]
 
-    def lists(self) -> dict[str, Any]:
+    def lists(self):
         """Return the index arrays that blocks take."""
         main, qint, aeaint, aint = (self.edges(name) for name in ("main", "qint", "aeaint", "aint"))
         half = self.pairs["main"].shape[1]
         return {
             "main": main,
             "qint": qint,
-            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": gemnet.numbered(aeaint[1])},
-            "a2a": {"edge_index": aint, "target_neighbor_idx": gemnet.numbered(aint[1])},
+            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": numbered(aeaint[1])},
+            "a2a": {"edge_index": aint, "target_neighbor_idx": numbered(aint[1])},
             "id_swap": np.roll(np.arange(2 * half), -half),
             "e2e": _triplets(main, main, at=1),
             "a2e": _triplets(aeaint, main, at=1),
@@ -113,7 +107,7 @@ class Structure:
         }
 
 
-def molecule(num_atoms: int, neighbors: Mapping[str, int]) -> Structure:
+def molecule(num_atoms, neighbors):
     """Return random atoms, of which each graph joins the nearest pairs, `neighbors` of an atom in the mean."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
     every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
@@ -121,7 +115,7 @@ def molecule(num_atoms: int, neighbors: Mapping[str, int]) -> Structure:
     return Structure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
-def tensors(lists: Any) -> Any:
+def tensors(lists):
     """Return arrays of int64 as tensors, in dicts of any depth."""
     return {n: tensors(v) for n, v in lists.items()} if isinstance(lists, dict) else torch.from_numpy(lists.copy())
 
@@ -129,7 +123,7 @@ def tensors(lists: Any) -> Any:
 # ---- blocks with their basis layers ----------------------------------------------------------------------------------
 
 
-def _scale(model: torch.nn.Module) -> None:
+def _scale(model):
     """Give the scale factors values other than 0 (fairchem's mark of one that is not fitted) and 1."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
@@ -140,50 +134,45 @@ def _scale(model: torch.nn.Module) -> None:
 class FairchemBlock(torch.nn.Module):
     """An interaction block of GemNet-OC with every interaction on, and the basis layers of its model."""
 
-    def __init__(self, widths: Mapping[str, int]) -> None:
+    def __init__(self):
         super().__init__()
         efficient, block, dense = fairchem_layers()
-        sizes = dict(widths)
-        radial, spherical = sizes.pop("num_radial"), sizes.pop("num_spherical")
-        rbf, cbf, sbf = (sizes[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             for name in ("qint", "aeint", "eaint", "tint", "h"):
-                setattr(self, f"mlp_rbf_{name}", dense.Dense(radial, rbf, activation=None, bias=False))
+                setattr(self, f"mlp_rbf_{name}", dense.Dense(RADIAL, RBF, activation=None, bias=False))
             for name in ("qint", "aeint", "eaint", "tint"):
-                setattr(self, f"mlp_cbf_{name}", efficient.BasisEmbedding(radial, cbf, spherical))
-            self.mlp_sbf_qint = efficient.BasisEmbedding(radial, sbf, spherical**2)
-            self.mlp_rbf_aint = efficient.BasisEmbedding(radial, rbf)
-            kinds = ("quad", "atom_edge", "edge_atom", "atom")
-            self.block = block.InteractionBlock(
-                **sizes, activation="silu", **{f"{kind}_interaction": True for kind in kinds}
-            )
-        self.widths = dict(widths)
+                setattr(self, f"mlp_cbf_{name}", efficient.BasisEmbedding(RADIAL, CBF, SPHERICAL))
+            self.mlp_sbf_qint = efficient.BasisEmbedding(RADIAL, SBF, SPHERICAL**2)
+            self.mlp_rbf_aint = efficient.BasisEmbedding(RADIAL, RBF)
+            every = {f"{name}_interaction": True for name in ("quad", "atom_edge", "edge_atom", "atom")}
+            sizes = widths_of(block.InteractionBlock)
+            self.block = block.InteractionBlock(**sizes, activation="silu", **every)
         _scale(self)
 
-    def rows(self, structure: Structure) -> dict[str, tuple[np.ndarray, int]]:
+    def rows(self, structure):
         """Return for each input an atom that each of its rows belongs to, and its width."""
-        lists, radial, spherical = structure.lists(), self.widths["num_radial"], self.widths["num_spherical"]
+        lists = structure.lists()
         main, qint, aeaint = lists["main"][1], lists["qint"][1], lists["a2ee2a"]["edge_index"][1]
         return {
-            "h": (np.arange(structure.num_atoms), self.widths["emb_size_atom"]),
-            "m": (main, self.widths["emb_size_edge"]),
-            "rad": (main, radial),
-            "rad_qint": (qint, radial),
-            "cir_qint": (qint[lists["quad"]["triplet_in"]["out"]], spherical),
-            "rad_sph": (main, radial),
-            "sph": (main[lists["quad"]["out"]], spherical**2),
-            "rad_aeaint": (aeaint, radial),
-            "rad_a2e": (main, radial),
-            "cir_a2e": (main[lists["a2e"]["out"]], spherical),
-            "rad_e2a": (aeaint, radial),
-            "cir_e2a": (aeaint[lists["e2a"]["out"]], spherical),
-            "rad_aint": (lists["a2a"]["edge_index"][1], radial),
-            "rad_e2e": (main, radial),
-            "cir_e2e": (main[lists["e2e"]["out"]], spherical),
+            "h": (np.arange(structure.num_atoms), WIDTHS["emb_size_atom"]),
+            "m": (main, WIDTHS["emb_size_edge"]),
+            "rad": (main, RADIAL),
+            "rad_qint": (qint, RADIAL),
+            "cir_qint": (qint[lists["quad"]["triplet_in"]["out"]], SPHERICAL),
+            "rad_sph": (main, RADIAL),
+            "sph": (main[lists["quad"]["out"]], SPHERICAL**2),
+            "rad_aeaint": (aeaint, RADIAL),
+            "rad_a2e": (main, RADIAL),
+            "cir_a2e": (main[lists["a2e"]["out"]], SPHERICAL),
+            "rad_e2a": (aeaint, RADIAL),
+            "cir_e2a": (aeaint[lists["e2a"]["out"]], SPHERICAL),
+            "rad_aint": (lists["a2a"]["edge_index"][1], RADIAL),
+            "rad_e2e": (main, RADIAL),
+            "cir_e2e": (main[lists["e2e"]["out"]], SPHERICAL),
         }
 
-    def forward(self, x: Mapping[str, Any], lists: Mapping[str, Any]) -> tuple[Any, Any]:
+    def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetOC.forward calls it."""
         mlp = {name.removeprefix("mlp_"): layer for name, layer in self.named_children()}
         quad, num_atoms = lists["quad"], x["h"].shape[0]
@@ -192,7 +181,7 @@ class FairchemBlock(torch.nn.Module):
             for name in ("a2a", "a2ee2a")
         }
 
-        def padded(name: str) -> dict[str, Any]:
+        def padded(name):
             return {"idx_sph_outer": lists[name]["out"], "idx_sph_inner": lists[name]["out_agg"]}
 
         qint = {
@@ -238,33 +227,31 @@ class FairchemBlock(torch.nn.Module):
 class MatterGenBlock(torch.nn.Module):
     """An interaction block of MatterGen's GemNetT, and the basis layers of its model."""
 
-    def __init__(self, widths: Mapping[str, int]) -> None:
+    def __init__(self):
         super().__init__()
         efficient, block, dense = mattergen_layers()
-        sizes = dict(widths)
-        radial, spherical = sizes.pop("num_radial"), sizes.pop("num_spherical")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            self.mlp_rbf3 = dense.Dense(radial, sizes["emb_size_rbf"], activation=None, bias=False)
-            self.mlp_cbf3 = efficient.EfficientInteractionDownProjection(spherical, radial, sizes["emb_size_cbf"])
-            self.mlp_rbf_h = dense.Dense(radial, sizes["emb_size_rbf"], activation=None, bias=False)
-            self.block = block.InteractionBlockTripletsOnly(**sizes, activation="swish", scale_file="none.json")
-        self.widths = dict(widths)
+            self.mlp_rbf3 = dense.Dense(RADIAL, RBF, activation=None, bias=False)
+            self.mlp_cbf3 = efficient.EfficientInteractionDownProjection(SPHERICAL, RADIAL, CBF)
+            self.mlp_rbf_h = dense.Dense(RADIAL, RBF, activation=None, bias=False)
+            make = block.InteractionBlockTripletsOnly
+            self.block = make(**widths_of(make), activation="swish", scale_file="none.json")
         _scale(self)
 
-    def rows(self, structure: Structure) -> dict[str, tuple[np.ndarray, int]]:
+    def rows(self, structure):
         """Return for each input an atom that each of its rows belongs to, and its width."""
-        lists, radial = structure.lists(), self.widths["num_radial"]
+        lists = structure.lists()
         main = lists["main"][1]
         return {
-            "h": (np.arange(structure.num_atoms), self.widths["emb_size_atom"]),
-            "m": (main, self.widths["emb_size_edge"]),
-            "rad": (main, radial),
-            "rad_e2e": (main, radial),
-            "cir_e2e": (main[lists["e2e"]["out"]], self.widths["num_spherical"]),
+            "h": (np.arange(structure.num_atoms), WIDTHS["emb_size_atom"]),
+            "m": (main, WIDTHS["emb_size_edge"]),
+            "rad": (main, RADIAL),
+            "rad_e2e": (main, RADIAL),
+            "cir_e2e": (main[lists["e2e"]["out"]], SPHERICAL),
         }
 
-    def forward(self, x: Mapping[str, Any], lists: Mapping[str, Any]) -> tuple[Any, Any]:
+    def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetT.forward calls it."""
         into, out, number = (lists["e2e"][name] for name in ("in", "out", "out_agg"))
         source, target = lists["main"]
@@ -285,26 +272,10 @@ class MatterGenBlock(torch.nn.Module):
         return h, m
 
 
-COMMON = (
-    *("num_radial", "num_spherical", "emb_size_atom", "emb_size_edge", "emb_size_rbf", "emb_size_cbf"),
-    *("num_before_skip", "num_after_skip", "num_concat", "num_atom"),
-)
-# The classes of blocks, and the widths that each is made from.
-BLOCKS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "fairchem": (
-        FairchemBlock,
-        (
-            *COMMON,
-            *(f"emb_size_{kind}_{end}" for kind in ("trip", "quad", "a2a") for end in ("in", "out")),
-            "emb_size_sbf",
-            "num_atom_emb_layers",
-        ),
-    ),
-    "mattergen": (MatterGenBlock, (*COMMON, "emb_size_trip", "emb_size_bil_trip")),
-}
+BLOCKS = {"fairchem": FairchemBlock, "mattergen": MatterGenBlock}
 
 
-def inputs(rows: Mapping[str, tuple[np.ndarray, int]], dtype: str) -> dict[str, Any]:
+def inputs(rows, dtype):
     """Return random inputs that require gradients."""
     rng = np.random.default_rng(0)
     return {

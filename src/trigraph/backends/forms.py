@@ -1,0 +1,48 @@
+"""Functions over several operators, of which the arguments choose one: GemNet-OC's basis embedding at each order.
+
+A `weight` of rank 2 is the purely radial layer; one of rank 3 has a spherical part, to which `sph_basis` and `triplets`
+apply the spherical basis.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trigraph.backends.front_door import FUNCTIONS
+from trigraph.checks.arguments import bind_arguments, checked_names
+from trigraph.table.grammar import Operator
+from trigraph.table.operators import OVER_FORMS, result_type
+from trigraph.table.public import docstring, public_signature, publish
+
+
+def over_forms(
+    op: Operator, functions: Mapping[str, Callable[..., Any]], module: str, name: str, doc: str
+) -> Callable[..., Any]:
+    """Return the function `name` of `module`, which calls one of `functions`; its arguments are those of `op`."""
+    signature, fields = public_signature(op), tuple(f.name for f in op.fields)
+    given, suffix = f"{op.definition.name}_", name.removeprefix(op.definition.name)
+
+    def function(*args: Any, out: Any = None, backend: Any = None, **kwargs: Any) -> Any:
+        values = bind_arguments(op, args, kwargs, signature)
+        sph_basis, triplets = values["sph_basis"], values["triplets"]
+        if (sph_basis is None) != (triplets is None):
+            missing, present = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
+            raise TypeError(f"{name}: {missing} is None, but {present} is given; expected both or neither")
+        if sph_basis is not None:
+            return functions[f"{given}triplets{suffix}"](**values, out=out, backend=backend)
+        if values.pop("gg_sph_basis", None) is not None:
+            raise ValueError(f"{name}: gg_sph_basis is given, but sph_basis is None; expected None")
+        del values["sph_basis"], values["triplets"]
+        if op.selective:
+            asked = fields if values["wrt"] is None else checked_names(name, fields, values["wrt"])
+            values["wrt"] = [field for field in asked if field != "sph_basis"]
+        form = "radial" if getattr(values["weight"], "ndim", 3) == 2 else "spherical"
+        result = functions[f"{given}{form}{suffix}"](**values, out=out, backend=backend)
+        return result if op.single else result_type(op.name)(*(getattr(result, field, None) for field in fields))
+
+    publish(function, module, name, signature, doc)
+    return function
+
+
+basis_embedding_fwd, basis_embedding_bwd, basis_embedding_bwd2 = (
+    over_forms(op, FUNCTIONS, "trigraph", op.name, docstring(op)) for op in OVER_FORMS.values()
+)
