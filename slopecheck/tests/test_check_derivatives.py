@@ -314,9 +314,9 @@ HARD = {
     "cancelling": (
         lambda x: (x + 1e6 - (x + 1e6).mean()) / (x + 1e6).std(),
         X,
-        {"float32", "differences 1", "differences 2"},
+        {"float32", "differences 1"},
     ),
-    "cancelling inputs": (lambda x: (x - x.mean()) / x.std(), X + 1e6, {"differences 1", "differences 2"}),
+    "cancelling inputs": (lambda x: (x - x.mean()) / x.std(), X + 1e6, set()),
     "badly conditioned": (
         lambda x: x.inverse(),
         conditioned(1e10),
@@ -325,20 +325,20 @@ HARD = {
     "singular": (
         lambda x: x.inverse(),
         conditioned(1e15),
-        {"float32", "differences 1", "elements 1", "differences 2", "elements 2"},
+        {"differences 1", "elements 1", "differences 2", "elements 2"},
     ),
     "determinant": (lambda x: x.det(), conditioned(1e10), set()),
-    "large": (lambda x: (1e-200 * x).sin(), 1e200 * X, {"float32"}),
-    "small": (lambda x: x.log(), 1e-100 * abs(X), {"float32"}),
+    "large": (lambda x: (1e-200 * x).sin(), 1e200 * X, set()),
+    "small": (lambda x: x.log(), 1e-100 * abs(X), set()),
     "beside the domain": (lambda x: x.sqrt(), np.array([1e-9, 1, 2]), set()),
     "beside a pole": (lambda x: x.log(), np.array([1e-9, 1, 2]), set()),
     "inside by little": (
         lambda x: (1 - x * x).sqrt(),
         np.array([1 - 1e-8, 0.5]),
-        {"float32", "differences 1", "elements 1", "differences 2", "elements 2"},
+        set(),
     ),
-    "small and linear": (lambda x: 3 * x, 1e-200 * X, {"float32"}),
-    "with small results": (lambda x: 1e-200 * x, X, {"float32"}),
+    "small and linear": (lambda x: 3 * x, 1e-200 * X, set()),
+    "with small results": (lambda x: 1e-200 * x, X, set()),
     "attention": (attention, X, {"nan"}),
     "attention of three": (attention, (X, X[::-1], 2 * X), {"nan"}),
 }
@@ -361,9 +361,7 @@ def test_mistakes_at_hard_points_do_not_pass(name):
 
     result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
     kinds = {c.kind for c in result.failures}
-    if name in ("badly conditioned", "singular"):
-        kinds = {c.kind for c in result.inconclusive}
-    assert ("differences" in kinds) == (name != "constant"), str(result)  # its gradient is 0
+    assert bool({"differences", "elements"} & kinds) == (name != "constant"), str(result)  # its gradient is 0
 
 
 @torch_only
@@ -372,7 +370,7 @@ def test_hard_points_are_no_failures(name):
     """At ill-conditioned points right functions do not fail; undecided checks are inconclusive, with a reason."""
     function, x, expected = HARD[name]
     inputs = tensors(x)
-    result = check_derivatives(function, inputs, seed=1, order=3)
+    result = check_derivatives(function, inputs, seed=1, order=3, inconclusive="allow", reason="a hard point")
     undecided = [c for c in result.inconclusive if c.case != "3"]
     kinds = {f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in undecided}
     assert kinds <= expected, str(result)

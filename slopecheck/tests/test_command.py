@@ -49,7 +49,7 @@ def command(tmp_path, monkeypatch):
 def test_a_function(command, tmp_path):
     """A right function passes in all orders; a wrong one fails, which the comparison of both reports shows."""
     derivatives = [word for name in ("vjp", "vjp2", "vjp3") for word in (f"--{name}", f"functions_to_check:{name}")]
-    right = (*derivatives, "--order", "3", "--report", "right")
+    right = (*derivatives, "--all", "--report", "right")  # the order is the number of derivatives
     done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output
     assert "third derivatives" in done.output
@@ -68,7 +68,7 @@ def test_a_function(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((*FUNCTION, "--vjp", "functions_to_check:vjp"), "or order=1 (on the command line --vjp2, or --order 1)"),
+        ((*FUNCTION, "--vjp", "functions_to_check:vjp", "--order", "2"), "(on the command line --vjp2, or --order 1)"),
         (FUNCTION, "vjp is a NoneType; expected a function for 'numpy' (on the command line --vjp, and"),
         ((*FUNCTION, "--order", "4"), "is not in the range 1<=x<=3"),
         ((*FUNCTION, "--vjp", "functions_to_check:vjp", "--order", "3"), "order is 3 and vjp is not three functions"),

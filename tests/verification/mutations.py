@@ -135,7 +135,7 @@ GAT = {
         "a product is differentiated in one factor": "z = dual(x%v * y%v, x%d * y%v⟦ + x%v * y%d → ⟧)",
     },
     "src/trigraph/torch/plain.py": {
-        "the softmax's second derivative": "mixed = curved if mixed is None else mixed + ⟦curved → 0 * curved⟧\n    return Jet([alpha,",
+        "the softmax's second derivative": "curved = _deviation(alpha, first * second, index, num)⟦ →  * 0⟧\n",
         "the first cotangents alone": "((seeds.get(n), y.parts[1]), (at[n], ⟦y.parts[3] → y.parts[2]⟧))",
     },
     "src/trigraph/torch/jets.py": {

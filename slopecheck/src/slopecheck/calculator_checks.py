@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.calculator_results import UNITS, Rounding, Subject, moved, rounding_of, strained
+from slopecheck.calculator_results import UNITS, Rounding, Subject, asked, key_of, moved, rounding_of, strained
 from slopecheck.causes import Compared, of_forces, of_stress
 from slopecheck.curves import Rounded, along, examine, slope_of, worst_part
 from slopecheck.outcome import NotOffered
@@ -23,6 +23,9 @@ RATTLED = 0.03  # standard deviation of displacements over the nearest distance,
 DISPLACED = 0.2  # length of a direction of differences, over the nearest distance
 PAIRS = 4  # pairs of directions for the Jacobian
 FAR = 200.0  # Å, beyond any finite range
+# A crowd of atoms has more neighbours than calculators often reckon with: a cell of less volume, or so many atoms on a
+# grid. Both are lengths over those of the structure.
+DENSE, GRID, SIDE = 0.75, 0.85, 5
 KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tested
 NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
 Results = dict[str, Any]
@@ -181,7 +184,7 @@ class Checks:
             row = guessed(row, of_stress(compared, len(self.atoms), volume))
         yield row
 
-    def jacobian(self) -> Iterator[Check]:
+    def symmetry(self) -> Iterator[Check]:
         """Check that <u, J v> = <v, J u>, because the Jacobian J of forces is a negative Hessian."""
         self.needs("forces", self.atoms)
         x, noise = self.atoms.positions, self.rounding.noise["forces"] * math.sqrt(self.atoms.positions.size)
@@ -189,10 +192,10 @@ class Checks:
         for _ in range(PAIRS):
             u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
             error, allowed, left, right = self._exchanged(x, u, v, noise * self.size)
-            ratio = error / allowed
+            ratio = error / allowed if allowed > 0 else math.inf if error else 0.0
             if not ratio <= worst:
                 note = "" if ratio <= 1 else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
-                worst, row = ratio, self.check("jacobian", f"{PAIRS} pairs of directions", error, allowed, note)
+                worst, row = ratio, self.check("symmetry", f"{PAIRS} pairs of directions", error, allowed, note)
         assert row is not None
         yield row
 
@@ -270,11 +273,12 @@ class Checks:
 
     def renumbering(self) -> Iterator[Check]:
         """Check that forces are permuted with the atoms."""
-        order = self.rng.permutation(len(self.atoms))
-        before = self.results(self.atoms)
-        if "forces" in before:
-            before["forces"] = before["forces"][order]
-        yield from self.compare("renumbering", self.results(self.atoms[order]), before, self.rounding)
+        for atoms, label in ((self.atoms, ""), (self.crowd, "in a crowd")):
+            order, before = self.rng.permutation(len(atoms)), self.results(atoms)
+            if "forces" in before:
+                before["forces"] = before["forces"][order]
+            rounding = rounding_of(self.subject, atoms, self.rng, self.size) if label else self.rounding
+            yield from self.compare("renumbering", self.results(atoms[order]), before, rounding, label)
 
     def wrapping(self) -> Iterator[Check]:
         """Check that results do not depend on the periodic image of each atom."""
@@ -297,6 +301,17 @@ class Checks:
             yield from self.compare("repetition", results, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
     # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
+
+    @cached_property  # depends on the atoms, which stay as they are, and on what `rng` draws once
+    def crowd(self) -> Any:
+        """A structure whose atoms have many neighbours."""
+        if self.periodic:
+            dense = self.atoms.copy()
+            dense.set_cell(DENSE * np.array(dense.cell), scale_atoms=True)
+            return dense
+        places = np.stack(np.meshgrid(*3 * [np.arange(SIDE)]), axis=-1).reshape(-1, 3)
+        positions = GRID * self.nearest * (places + RATTLED * self.rng.standard_normal(places.shape))
+        return self.alone(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
 
     def elements_of(self) -> list[int]:
         """Return the first atom of each element that is tested."""
@@ -392,6 +407,34 @@ class Checks:
             calls.append({q: self.subject.ask(q, self.atoms, calculator) for q in order})
         yield self._bits("repeat", "two fresh calculators", calls[1], calls[0], "from one to the next")
         yield self._bits("repeat", "asked in another order", calls[2], calls[0], "with the order of questions")
+        calculator, arrays = self.subject.fresh(), [what for what in names if what != "energy"]
+        kept = {what: getattr(calculator, f"get_{what}")(self.atoms.copy()) for what in arrays}
+        before = {what: np.array(value) for what, value in kept.items()}
+        self.results(self._other(), calculator)
+        yield self._bits("repeat", "kept", kept, before, "after another call, which overwrites them")
+
+    def _with_constraint(self) -> Any:
+        """Return the atoms with a constraint, which calculators leave to `Atoms.get_forces`."""
+        from ase.constraints import FixAtoms
+
+        atoms = self.atoms.copy()
+        atoms.set_constraint(FixAtoms([0]))
+        return atoms
+
+    def unchanged(self) -> Iterator[Check]:
+        """Check that atoms are not modified."""
+        for label, atoms in (("atoms", self.atoms.copy()), ("atoms with a constraint", self._with_constraint())):
+            before, calculator = key_of(atoms), self.subject.fresh()
+            for what in self.subject.offered(self.atoms):
+                asked(calculator, what, atoms)
+            changed = key_of(atoms) != before
+            yield self.check("unchanged", label, float(changed), 0.0, "they were modified by a call" * changed)
+
+    def constraints(self) -> Iterator[Check]:
+        """Check that results do not depend on constraints of the atoms, which are applied to them elsewhere."""
+        expected, calculator, atoms = self.results(self.atoms), self.subject.fresh(), self._with_constraint()
+        results = {what: asked(calculator, what, atoms) for what in expected}
+        yield from self.compare("constraints", results, expected, self.rounding, "an atom fixed")
 
     def history(self) -> Iterator[Check]:
         """Check that results do not depend on the structures computed before."""
@@ -412,6 +455,13 @@ class Checks:
                 for what in names:
                     self.subject.ask(what, atoms, calculator)
             yield from self.compare("history", self.results(self.atoms, calculator), expected, self.rounding, label)
+
+        atoms, calculator = self.atoms.copy(), self.subject.fresh()
+        for _ in range(2):
+            results = {what: asked(calculator, what, atoms) for what in names}
+            atoms.positions[...] = self._other().positions
+        rounding, expected = self.rounding, self.results(self._other(), self.subject.fresh())
+        yield from self.compare("history", results, expected, rounding, "moved in place")
 
     def _copied(self, kind: str, make: Callable[[Any], Any]) -> Iterator[Check]:
         calculator, other = self.subject.fresh(), self._other()

@@ -15,6 +15,8 @@ from slopecheck.tolerances import HALVED
 PAIR_POINTS, SCALE_POINTS = 100, 40
 PAIR_PLACES, SCALE_PLACES = 4, 2  # places of a scan that are refined
 SCALES = 0.95, 1.3
+SHEARS, SHEAR_POINTS = 0.12, 24  # of strain: distances change their order, which they do not with the scale
+SHEARED = np.array([0.3, -0.2, -0.1, 0.9, -0.7, 1.0])
 EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # the strain that makes all distances longer
 RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the scan ends at the largest if the interaction does not vanish
 CROSSINGS = 2  # pairs of a structure that are scaled to the cutoff
@@ -102,6 +104,15 @@ class Paths(Checks):
         for scale in self._crossings():
             jumps = _with(jumps, scaled, float(scale), noise)
         yield self._told("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
+        for atoms, label in ((self.atoms, "sheared"), (self.crowd, "a crowd, sheared")):
+            rounding = self.rounding if atoms is self.atoms else rounding_of(self.subject, atoms, self.rng, self.size)
+
+            def sheared(strain: float, atoms: Any = atoms) -> np.ndarray:
+                return self._channels(strained(atoms, strain * SHEARED))
+
+            points = np.linspace(-SHEARS, SHEARS, SHEAR_POINTS)
+            jumps = scan(sheared, points, self._noise(rounding, atoms), SCALE_PLACES)
+            yield self._told("scale", label, jumps, lambda at: f"at a shear of {at:.6f}")
 
     def _crossings(self) -> np.ndarray:
         """Return scales at which a pair of atoms crosses the cutoff."""

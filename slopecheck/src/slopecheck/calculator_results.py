@@ -53,14 +53,14 @@ class Subject:
         NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
         quantity, and CallFailed if the result has the wrong shape.
         """
-        key = _key(atoms) if calculator is None else None
+        key = key_of(atoms) if calculator is None else None
         if key is None:
-            return _asked(self.used if calculator is None else calculator, what, atoms.copy())
+            return asked(self.used if calculator is None else calculator, what, atoms.copy())
         if len(self._remembered) > REMEMBERED:
             self._remembered.clear()
         results = self._remembered.setdefault(key, {})
         if what not in results:
-            results[what] = _asked(self.used, what, atoms.copy())
+            results[what] = asked(self.used, what, atoms.copy())
         return results[what]
 
     def offers(self, what: str, atoms: Any) -> bool:
@@ -76,7 +76,7 @@ class Subject:
         return [what for what in UNITS if what == "energy" or self.offers(what, atoms)]
 
 
-def _key(atoms: Any) -> bytes | None:
+def key_of(atoms: Any) -> bytes | None:
     """Return a digest of all that a calculator can read of atoms; None if an object of theirs cannot be pickled."""
     parts = (
         sorted(atoms.arrays.items()),
@@ -92,7 +92,8 @@ def _key(atoms: Any) -> bytes | None:
         return None
 
 
-def _asked(calculator: Any, what: str, atoms: Any) -> Any:
+def asked(calculator: Any, what: str, atoms: Any) -> Any:
+    """Return a quantity of these very atoms, which a calculator may modify or keep."""
     if what == "energy":
         try:  # with smeared occupations, forces are the gradient of this energy
             return float(calculator.get_potential_energy(atoms, force_consistent=True))

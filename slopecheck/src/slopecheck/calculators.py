@@ -12,7 +12,7 @@ from slopecheck.calculator_results import Subject
 from slopecheck.outcome import NotOffered, message_of
 from slopecheck.record import Check
 from slopecheck.result import CalculatorError, Result
-from slopecheck.running import CALL, Plan, check_options
+from slopecheck.running import CALL, Plan, allowed_by, check_options
 
 # The kinds of check, with the comparison that each makes.
 KINDS: Mapping[str, str] = {
@@ -20,22 +20,24 @@ KINDS: Mapping[str, str] = {
     "stress": "stress with central differences of the energy under strain",
     "net force": "the sum of forces with zero",
     "net torque": "the torque of forces with zero, without a periodic cell",
-    "jacobian": "u J v with v J u, by differences of forces (J: their Jacobian)",
+    "symmetry": "u J v with v J u, by differences of forces (J: their Jacobian)",
     "rotation": "results before and after a rotation of atoms and cell",
     "reflection": "results before and after a reflection of atoms and cell",
     "translation": "results before and after a translation of all atoms",
-    "renumbering": "results before and after a permutation of the atoms",
+    "renumbering": "results before and after a permutation of the atoms, also of a crowd with many neighbours",
     "wrapping": "results before and after moving atoms by lattice vectors",
     "repetition": "energy, forces and stress of a doubled cell with those of one",
     "cutoff": "energy and forces of two atoms on both sides of every distance of a scan (continuity)",
-    "scale": "the same for a scan of the structure's scale, and where pairs cross the cutoff",
+    "scale": "the same for scans of the structure's scale and shear, a crowd's shear, and where pairs cross the cutoff",
     "line": "energy and forces on both sides of angles of 0 and 180 degrees",
     "lone atom": "the force on an isolated atom with zero; its energy must be finite",
     "two atoms": "the forces of two atoms with the direction of their axis and the slope of the energy",
     "far atoms": "a structure and a distant atom with the sum of both",
     "company": "two distant copies of the structure with one (batch invariance)",
-    "repeat": "bitwise equality of fresh calculators, and of another order of requests",
-    "history": "results after other structures, or after atoms moved into the cutoff, with those of a fresh calculator",
+    "repeat": "bitwise equality of fresh calculators, of another order of requests, and of results before later calls",
+    "history": "results after other structures, or atoms moved (in place, into the cutoff), with those of a fresh one",
+    "unchanged": "the atoms before and after a call",
+    "constraints": "results with and without a constraint on the atoms",
     "copy": "bitwise equality of a deep copy",
     "pickle": "bitwise equality of a pickled calculator",
     "drift": "the energy error of velocity-Verlet dynamics with four times that of half the time step",
@@ -48,6 +50,8 @@ def check_calculator(
     *,
     names: Sequence[str] = (),
     skip: Mapping[str, str] | None = None,
+    inconclusive: str = "fail",
+    reason: str = "",
     timeout: float | None = None,
     raises: bool = True,
     seed: int = 0,
@@ -64,6 +68,10 @@ def check_calculator(
         Names of the structures in the table (default: their formulas).
     skip : mapping of str to str, optional
         Kinds of check to skip (keys of `KINDS`), each with the reason.
+    inconclusive : {"fail", "allow"}
+        Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
+    reason : str
+        Why inconclusive checks are allowed.
     timeout : float, optional
         Time limit in seconds for a kind of check. The checks then run in a separate process, as for
         `check_derivatives`, so that a calculator may hang or crash.
@@ -81,7 +89,7 @@ def check_calculator(
     Raises
     ------
     CalculatorError
-        If a check failed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
+        If the result has not passed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
     TypeError, ValueError
         If an argument has the wrong type or value, a structure has no atoms, or no process can be started.
 
@@ -106,7 +114,9 @@ def check_calculator(
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
     """
+    allowed = allowed_by("check_calculator", inconclusive, reason)
     result = result_of(factory, structures, names, skip, timeout, seed)
+    result.allowed = allowed
     if raises and not result.passed:
         raise CalculatorError(result)
     return result
@@ -134,7 +144,7 @@ def result_of(
     skip = check_options("check_calculator", timeout, skip, KINDS)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
-    result = Result(name, [], skip, "structure", "Checks of", seed)
+    result = Result(name, [], skip, "structure", "Checks of", seed, what="checks")
     result.fill(make, timeout, interrupted)
     return result
 

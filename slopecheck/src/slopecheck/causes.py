@@ -116,6 +116,19 @@ def of_forces(compared: Compared, forces: np.ndarray) -> str:
     return ""
 
 
+def of_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
+    """Return a guess, "" if there is none, from elements of a gradient; `transposed` are those of its transpose."""
+    clear = abs(compared.differences) > CLEAR * compared.allowed
+    if clear.any() and not compared.given.any():
+        return "all of it is zero: detached, or computed without a record?"
+    known = compared.factor(min(2, compared.given.size))
+    if known is not None:
+        return _told(*known, _named(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {}))
+    if transposed is not None and compared.fits(transposed, compared.differences):
+        return "it is that of the transposed matrix: transposed?"
+    return ""
+
+
 def of_stress(compared: Compared, number: int, volume: float) -> str:
     """Return a guess, "" if there is none, from the components in Voigt's order; `number` is that of the atoms."""
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}

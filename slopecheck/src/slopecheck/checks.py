@@ -1,31 +1,35 @@
 """The checks of `check_derivatives`, each for one property of the derivatives of any function."""
 
 import contextlib
+import copy
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from slopecheck.curves import BETTER, Rounded, examine, noise_of, worst_part
+from slopecheck.causes import Compared, of_gradient
+from slopecheck.curves import BETTER, Rounded, Verdict, along, examine, noise_of, slope_of, worst_part
 from slopecheck.frameworks import THREADS, as_tuple
-from slopecheck.identities import EPSILON, Identities
+from slopecheck.identities import EPSILON, Identities, in_float32
 from slopecheck.outcome import message_of
 from slopecheck.problem import DERIVATIVES, Arguments, Arrays, Problem, dot, magnitude
 from slopecheck.record import Check
-from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING, UNSURE
+from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING, SENSITIVE, UNSURE
 
 # Calls that are compared: a result that is wrong at random with probability 0.3 differs from another one of
 # them but for a chance of 0.7**39 + 0.3**39 = 9e-7.
 REPEATS = 39
 ELEMENTS = 200  # elements of each input that are compared individually
 GROUPS = 40  # groups of the other elements, each compared as a whole
+WORK = 2_000_000  # inputs with more elements than this over `ELEMENTS` have as many fewer compared alone
 # Elements of each input that are set to NaN, and random points that show which outputs depend on them. There are many
 # such points, because a relu unit is inactive at half of them.
 SPOILT, ELSEWHERE = 6, 40
+GUESSED = 12  # elements from which the cause of a mistake is guessed
 SPLITS = 3  # random halves of the elements whose effects are added up
 FLOAT32 = EPS["float32"]
 LARGEST, SMALLEST = float(np.finfo("float32").max), float(np.finfo("float32").tiny)
@@ -33,10 +37,38 @@ PARTS = tuple(f"{name}s" for name in DERIVATIVES)
 SCALED = "rescaled inputs would decide"
 OWN = 50  # of the framework's functions that a call uses, the first that are checked by themselves
 COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # steps that show the rounding of a function in float32
+ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # of directions beside the end of a domain, or where a function is steep
+APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point, the first that is in the domain
+COARSE_VALUES = 2.0**-33  # of their size; values with a larger rounding error are not of float64
+LEAST = 2.0**-38  # of the sum of |terms|: an element that changes less is not judged
+IN_FLOAT32 = "it computes in float32, or loses as many digits: {} in float64, or skip differences with a reason"
 
 
 class Checks(Identities):
     """The checks of one function up to an order of derivatives, with a method for each kind."""
+
+    repeats, alone_of_each, groups_of_each = REPEATS, ELEMENTS, GROUPS
+
+    def thin(self, share: float) -> None:
+        """Compare fewer elements and repeat fewer calls, so that about this share of all calls is made."""
+        if share < 1:
+            self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
+            self.repeats = max(3, int(share * REPEATS))
+
+    def expected(self, kinds: Sequence[str]) -> int:
+        """Return about how many calls checks of these kinds make."""
+        orders, total = len(self.orders), 0
+        for x in (x for x in self.p.x if x.size):
+            elements = self._single(x.size)
+            elements += min(x.size - elements, self.groups_of_each)
+            layouts = len(self._layouts(x, self.p.inputs[self.p.wanted[0]])) * (1 + orders) * 2
+            total += kinds.count("differences") * (150 + 13 * elements) + layouts * orders * ("layout" in kinds)
+            total += 90 * ("nan" in kinds)
+        return total + (1 + orders) * (self.repeats + 40) * ("repeat" in kinds)
+
+    def _single(self, size: int) -> int:
+        """Return how many elements of an input are compared alone."""
+        return min(size, self.alone_of_each, max(4, WORK // size))
 
     def differences(self, order: int) -> Iterator[Check]:
         """Compare gradients with central differences, along a direction and by element."""
@@ -45,46 +77,154 @@ class Checks(Identities):
             if number:
                 note = f"{number} of {self.y[k].size} elements change by their rounding; {BETTER}"
                 yield self.check("differences", 1, f"output {k}", math.inf, 0.0, note, unsure=True)
-        gradients, (value, scale) = self.rounded_gradient(order), self.phi(order, p.x)
-        if not math.isfinite(value):
+        gradients, scale = self.rounded_gradient(order), self.scale(order)
+        if not math.isfinite(self.phi(order, p.x)[0]):
             note = f"the {PARTS[order - 1]} are not finite"
             yield self.check("differences", order, "all inputs", math.inf, 0.0, note)
             return
-        for lower in range(1, order):  # where derivatives vanish, they are compared with what they derive from
-            scale += self.phi(lower, p.x)[1]
+        failed = False
         for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
             if not x.size:
                 continue
             start, phi = time.perf_counter(), self._along(order, k)
             v, sizes = p.direction(x, g.values), np.maximum(abs(x), max(magnitude(x), 1e-3 * float(abs(x).max())))
-            noise = noise_of(phi, x, v, scale)
-            verdict = examine(phi, g, x, v, scale, noise)
-            elements = self._elements(order, k, phi, g, sizes, noise)
+            noise = self._noise(phi, x, v, scale)
+            verdict = examine(phi, g, x, v, scale, noise, self.sensitive)
+            elements = self._elements(order, k, phi, g, sizes, noise, LEAST * scale)
             # Steps of the size of large elements may take small ones out of the domain, or across a pole.
             narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
-            if verdict.problem:
-                own = examine(phi, g, x, narrow, scale, noise_of(phi, x, narrow, scale))
+            for zoom in ZOOMS if verdict.problem else ():
+                own = examine(
+                    phi, g, x, zoom * narrow, scale, self._noise(phi, x, zoom * narrow, scale), self.sensitive
+                )
                 verdict = min(verdict, own, key=lambda f: (bool(f.problem), f.inconclusive))
+                if not verdict.problem or not (zoom < 1 or _steep(verdict)):
+                    break
             if not elements.passed:
-                noise = noise_of(phi, x, narrow, scale)
-                by_value = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise)
-                elements = min(elements, by_value, key=lambda c: (not c.passed, c.inconclusive))
+                noise = self._noise(phi, x, narrow, scale)
+                by_value = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise, LEAST * scale)
+                # Passed, hidden, failed, undecided.
+                elements = min(
+                    elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
+                )
+            if elements.failed:
+                guess = self._guess(phi, g, x, np.where(x == 0, sizes, abs(x)), noise)
+                elements = replace(elements, note="; ".join(filter(None, [elements.note, guess])))
             note = f"{elements.note}; {verdict.note}" if elements.failed and verdict.problem else verdict.note
+            if noise > COARSE_VALUES * scale > 0 and not (verdict.problem or self.accuracy) and _coarse(phi, x, narrow):
+                note = f"values are rounded to {noise / scale:.0e} of their size, as by float32; float64 would decide"
+                verdict = replace(verdict, inconclusive=True)
             unsure = verdict.inconclusive and not elements.failed
             check = self.check("differences", order, self._label(k), verdict.best, verdict.tolerance, note, unsure)
             yield replace(check, order=verdict.order, seconds=time.perf_counter() - start, curve=verdict.curve)
             yield elements
+            failed |= check.failed or elements.failed
+        yield from self._in_float32(order)
+        if not failed:
+            yield from self._at_a_second_point(order)
+
+    def scale(self, order: int) -> float:
+        """Return the sum of |terms| of the scalar function of an order, and of those that it derives from."""
+        return sum(self.phi(lower, self.p.x)[1] for lower in range(1, order + 1))
+
+    def _guess(
+        self, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, sizes: np.ndarray, noise: float
+    ) -> str:
+        """Guess at the cause of a wrong gradient from its first elements."""
+        units = [np.eye(1, x.size, n).reshape(x.shape) * sizes for n in range(min(x.size, GUESSED))]
+        slopes = np.array([slope_of(phi, x, unit, noise) for unit in units]).T / sizes.flat[: len(units)]
+        given = g.values.flat[: len(units)]
+        square = x.ndim == 2 and x.shape[0] == x.shape[1] > 1
+        transposed = g.values.T.flat[: len(units)] if square else None
+        compared = Compared(given, slopes[0], MARGIN * float(g.rounding.max()), slopes[1])
+        return of_gradient(compared, transposed) if np.isfinite(slopes).all() and np.isfinite(given).all() else ""
+
+    @property
+    def sensitive(self) -> float:
+        """The largest error that rounding may hide at every step of a curve."""
+        return max(SENSITIVE, 100 * self.accuracy)
+
+    def _noise(self, phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray, scale: float) -> float:
+        return max(noise_of(phi, x, v, scale), self.accuracy * scale)
+
+    def _in_float32(self, order: int) -> Iterator[Check]:
+        """Say so if results are numbers of float32, or do not change with inputs that float32 cannot tell apart."""
+        p, rng = self.p, np.random.default_rng(1)
+
+        def results(relative: float) -> Arrays:
+            x = [a * (1 + relative * rng.uniform(0.5, 1.0, a.shape)) for a in p.x]
+            of_inputs = zip(p.results(order, self._arguments(x)), map(magnitude, p.x), strict=False)
+            scale = LEAST * self.phi(1, p.x)[1]
+            large = [np.where(abs(a) * size > scale, a, 0.0) for a, size in of_inputs]
+            return [*(p.outputs(x) if order == 1 else ()), *large]
+
+        for here, close, far, moved in zip(*map(results, (0.0, 2.0**-27, 2.0**-21, 2.0**-10)), strict=True):
+            if not here.shape == close.shape == far.shape == moved.shape:
+                continue
+            long = (moved != here) & (in_float32(moved) | (moved != moved.astype(np.float32)))
+            visible = np.isfinite(far) & (abs(far - here) * 2.0**-6 > MARGIN * EPSILON * abs(here))
+            for marks in (in_float32(moved)[long], (close == here)[visible]):
+                if marks.size and np.mean(marks) > 0.5:
+                    note = IN_FLOAT32.format("compute the derivative" if order > 1 else "compute")
+                    yield self.check("differences", order, "all inputs", math.inf, 0.0, note, unsure=True)
+                    return
+
+    def _at_a_second_point(self, order: int) -> Iterator[Check]:
+        """Compare derivatives at another point with differences, and adjoints: what is kept by shape is wrong there."""
+        there = self._there(order)
+        if there is None:
+            return
+        gradients, scale = there.rounded_gradient(order), there.scale(order)
+        for k, (x, g) in enumerate(zip(there.p.x, gradients, strict=True)):
+            if x.size:
+                phi, v = there._along(order, k), there.p.direction(x, g.values)
+                v = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
+                part = along(phi, g, x, v, self._noise(phi, x, v, scale))
+                wrong = part.ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
+                note = (
+                    "it is wrong there, and right at the first point: is something kept from an earlier call?" * wrong
+                )
+                label, error = f"{self._label(k)}, at a second point", part.ratio if wrong else min(part.ratio, 1.0)
+                yield self.check("differences", order, label, error, 1.0, note)
+
+    def _there(self, order: int) -> "Checks | None":
+        """Return the checks at a second point; None if there is none where derivatives up to an order are finite."""
+        there, rng = copy.copy(self), np.random.default_rng(2)
+        there.p = copy.copy(self.p)
+        for share in APART:
+            there.p.x = [
+                x + share * rng.uniform(0.5, 1.0, x.shape) * np.where(x == 0, magnitude(x), x) for x in self.p.x
+            ]
+            there.y = there.p.outputs(there.p.x)
+            if all(np.isfinite(a).all() for a in (*there.y, *there.gradient(order))):
+                return there
+        return None
+
+    def adjoint(self, order: int) -> Iterator[Check]:
+        """Check the adjoint identities, also at a second point."""
+        yield from super().adjoint(order)
+        if there := self._there(order):
+            rows = Identities.adjoint(there, order)
+            yield from (replace(row, field=f"{row.field}, at a second point") for row in rows)
 
     def _elements(
-        self, order: int, k: int, phi: Callable[[np.ndarray], float], g: Rounded, sizes: np.ndarray, noise: float
+        self,
+        order: int,
+        k: int,
+        phi: Callable[[np.ndarray], float],
+        g: Rounded,
+        sizes: np.ndarray,
+        noise: float,
+        least: float,
     ) -> Check:
         """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
         x = self.p.x[k]
         chosen = self.p.rng.permutation(x.size)
-        alone, halves = chosen[:ELEMENTS, None], np.array_split(chosen[ELEMENTS:], GROUPS)
+        single = self._single(x.size)
+        alone, halves = chosen[:single, None], np.array_split(chosen[single:], self.groups_of_each)
         groups = [*alone, *(group for group in halves if group.size)]
         ratio, note, unsure = worst_part(
-            phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number"
+            phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number", least
         )
         label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
         return self.check("elements", order, label, ratio, 1.0, note, unsure)
@@ -92,6 +232,14 @@ class Checks(Identities):
     def form(self) -> Iterator[Check]:
         """Check dtypes, shapes and devices of derivatives, dtypes of outputs, and that no argument is modified."""
         p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
+        given = [(p.names[i], a) for i, a in p.originals.items()]
+        given += [(f"output {k}", y) for k, y in enumerate(as_tuple(p.framework.outputs(p.as_given())))]
+        for name, value in given:
+            if (
+                array := p.framework.to_host(value) if p.framework.takes(value) else np.asarray(value)
+            ).dtype.kind == "c":
+                note = f"{array.dtype} is not checked: check the same function with real and imaginary parts apart"
+                yield self.check("form", 0, name, math.inf, 0.0, note, unsure=True)
         widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
 
@@ -172,6 +320,14 @@ class Checks(Identities):
         self._results(self._arguments(p.nudged(p.x, 2.0**-30)))
         yield from self._bits("repeat", "after another call, which overwrites them", [before, values()], ", kept")
 
+    def history(self) -> Iterator[Check]:
+        """Check that results are bitwise equal after calls with other inputs."""
+        before = self._results(self._arguments())
+        for point in (self.p.nudged(self.p.x, 2.0**-7), self.p.nudged(self.p.x, 2.0**-30)):
+            with contextlib.suppress(Exception):  # the point may be outside the domain
+                self._results(self._arguments(point))
+        yield from self._bits("history", "after calls with other inputs", [before, self._results(self._arguments())])
+
     def alone(self) -> Iterator[Check]:
         """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
         p, many = self.p, range(len(self.p.x))
@@ -235,19 +391,20 @@ class Checks(Identities):
 
         The second value is whether an error above it may be rounding.
         """
-        if error <= ROUNDING:
-            return ROUNDING, False
+        least = max(ROUNDING, MARGIN * self.accuracy)
+        if error <= least:
+            return least, False
         here = [a for part in self._results(self._arguments(), lowest) for a in part]
         rounding = 0.0
         for _ in range(3):
             near = self._results(self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, *self.rest))), lowest)
             nearby = [a for part in near for a in part]
             rounding = max(rounding, *(_relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
-        allowed = ROUNDING + MARGIN * min(rounding, UNSURE)
+        allowed = least + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
     def _repeated(self) -> Iterator[Check]:
-        calls = [self._results(self._arguments()) for _ in range(REPEATS)]
+        calls = [self._results(self._arguments()) for _ in range(self.repeats)]
         yield from self._bits("repeat", "from one call to the next", calls)
 
     def threads(self) -> Iterator[Check]:
@@ -312,7 +469,7 @@ class Checks(Identities):
                     own = row.failed and kind == "inputs" and not math.isinf(row.error)
                     yield replace(row, note=row.note + self._of_framework(other.inputs, Checks.beside)) if own else row
 
-    def _layouts(self, array: np.ndarray, like: Any) -> Iterable[tuple[str, Any]]:
+    def _layouts(self, array: np.ndarray, like: Any) -> Collection[tuple[str, Any]]:
         return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
 
     def _agree(
@@ -353,6 +510,9 @@ class Checks(Identities):
                 chosen = p.rng.permutation(x.size)[:SPOILT]
                 spreads = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
                 flat, spread = next(((flat, masks) for flat, masks in spreads if masks), (0, []))
+                if spread:  # a change may be below the last bit of the output
+                    w = [np.where(mask, w, 0.0) if w.size else w for w, mask in zip(self.w, spread, strict=True)]
+                    spread = [] if abs(p.gradients(p.x, w)[k].flat[flat]) > 0 else spread
                 unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
             except Exception as error:  # a function may refuse NaN and distant points
                 yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
@@ -431,7 +591,7 @@ class Checks(Identities):
             sizes = abs(x[x != 0])
             if sizes.size and not (sizes.max() <= LARGEST and sizes.min() >= SMALLEST):
                 note = f"numbers from {sizes.min():.0e} to {sizes.max():.0e} are beyond float32; {SCALED}"
-                yield self.check("float32", "", self._label(k), math.inf, 0.0, note, unsure=True)
+                yield self.check("not offered", "float32", self._label(k), 1.0, 0.0, note)
                 return
         small = [x.astype(np.float32) for x in p.x]
         exact = [x.astype(np.float64) for x in small]
@@ -460,6 +620,7 @@ class Checks(Identities):
                     continue
                 scale = float(abs(expected).max())
                 response = float(np.max([abs(m[order][i] - expected) for m in moved])) + FLOAT32 * scale
+                response += self.accuracy * scale
                 gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
                 allowed, note, unsure = RESPONSE * (response + last[order][i]), "", False
                 if not gap <= allowed:
@@ -467,9 +628,10 @@ class Checks(Identities):
                     beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
                     note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
                     if beyond:
-                        note = f"numbers up to {scale:.1e} are beyond float32, or rounded inputs leave the domain"
-                        note, unsure = f"{note}; {SCALED}", True
-                    elif gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
+                        note = f"numbers up to {scale:.1e} are beyond float32, or its inputs leave the domain; {SCALED}"
+                        yield self.check("not offered", "float32", self._part(order, i), 1.0, 0.0, note)
+                        continue
+                    if gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
                         note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
                 yield self.check("float32", order, self._part(order, i), gap, allowed, note, unsure)
 
@@ -524,6 +686,21 @@ class Checks(Identities):
         return [[deviation(order, i) for i in range(len(part))] for order, part in enumerate(tables[0][0])]
 
 
+def _steep(verdict: Verdict) -> bool:
+    """Return whether steps leave the domain, or are too long for what is steep."""
+    return verdict.inconclusive or not all(math.isfinite(error) for _, error in verdict.curve)
+
+
+def _coarse(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
+    """Return whether values have steps, as those of float32 have.
+
+    A steep function flattens as it is seen from nearby, and rounding in float64 shows between any two numbers.
+    """
+    steps = (2.0**-26, 2.0**-29, 2.0**-44)
+    wide, close, least = (max(abs(np.diff([phi(x + n * h * v) for n in range(9)], 4))) for h in steps)
+    return bool(close > wide / 256 > least)
+
+
 def _only(k: int | None, values: Sequence[Any]) -> list[Any]:
     """Return one of some values, and None for the others; None for all if there is no such number."""
     return [value if i == k else None for i, value in enumerate(values)]
@@ -553,6 +730,7 @@ def _relative(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
 KINDS: Mapping[str, int] = {  # the lowest order that has them
     "form": 1,
     "repeat": 1,
+    "history": 1,
     "alone": 1,
     "threads": 1,
     "layout": 1,

@@ -43,6 +43,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="SECONDS",
             help="Time limit for one kind of check [default: none].",
         ),
+        click.option("--allow-inconclusive", "reason", default="", metavar="WHY", help="Pass what cannot be decided."),
+        click.option("--all", "every", is_flag=True, help="Show the checks that passed, too."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all directions."),
         click.option(
             "--report",
@@ -66,7 +68,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @main.command(short_help="Check the derivatives of a function.")
 @click.argument("name", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="MODULE:ARGUMENTS")
-@click.option("--order", type=click.IntRange(1, 3), default=2, show_default=True, help="Highest derivative.")
+@click.option("--order", type=click.IntRange(1, 3), help="Highest derivative [default: as --vjp..., 2 without them].")
+@click.option("--accuracy", type=Finite(0, 1), default=0.0, metavar="ERROR", help="Relative error that is no mistake.")
+@click.option("--calls", type=click.IntRange(1), metavar="N", help="Make about N calls: compare fewer elements.")
 @click.option(
     "--framework",
     type=click.Choice(["numpy", "torch", "jax"]),
@@ -82,7 +86,9 @@ def function(
     /,
     name: str,
     arguments: str,
-    order: int,
+    order: int | None,
+    accuracy: float,
+    calls: int | None,
     framework: str | None,
     vjp: str | None,
     vjp2: str | None,
@@ -92,7 +98,7 @@ def function(
     """Check the derivatives of a function at what a function without arguments, ARGUMENTS, returns.
 
     Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
-    for a function that cannot be imported.
+    for a function that cannot be imported, 3 if none failed and one is inconclusive.
     """
     from slopecheck.derivatives import result_of
     from slopecheck.loading import LoadError, load
@@ -110,7 +116,9 @@ def function(
         except Exception as error:  # of the user's statements
             raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
         derivatives = tuple(given) if len(given) > 1 else given[0] if given else None
-        return result_of(own, inputs, order, framework, derivatives, left_out, seconds, options["seed"], interrupted)
+        more: dict[str, Any] = {"accuracy": accuracy, "calls": calls}
+        seed = options["seed"]
+        return result_of(own, inputs, order, framework, derivatives, left_out, seconds, seed, interrupted, **more)
 
     _run(ctx, name, check, **options)
 
@@ -132,7 +140,7 @@ def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options
     """Check forces, stress, symmetry and continuity of the ASE calculator that FACTORY returns.
 
     Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
-    for a factory that cannot be imported.
+    for a factory that cannot be imported, 3 if none failed and one is inconclusive.
     """
     from slopecheck.calculators import result_of
     from slopecheck.loading import load
@@ -151,6 +159,8 @@ def _run(
     check: Callable[[dict[str, str], float, Shown], "Result"],
     skipped: Sequence[str],
     timeout: float | None,
+    reason: str,
+    every: bool,
     seed: int,
     folder: Path | None,
     against: Path | None,
@@ -161,13 +171,13 @@ def _run(
     from slopecheck.report import read
     from slopecheck.running import left_out_by
 
-    def show(result: "Result") -> None:
-        result.name = name
-        say(str(result))
+    def show(result: "Result", all_of_it: bool) -> None:
+        result.name, result.allowed = name, reason
+        say(result.table(all_of_it))
 
     def interrupted(result: "Result") -> None:
         with suppress(OSError):  # the terminal may be gone, too
-            show(result)
+            show(result, True)
             say(f"{progress.result(result.checks)}, then interrupted")
 
     try:
@@ -182,9 +192,9 @@ def _run(
     except (ValueError, TypeError, ImportError, OSError) as error:
         text = str(error).removeprefix("check_calculator: ").removeprefix("check_derivatives: ")
         raise click.UsageError(text) from error
-    show(result)
+    show(result, every)
     written = _report(result, folder, earlier)
-    ctx.exit(0 if written and result.passed else 1)
+    ctx.exit({"passed": 0, "failed": 1, "inconclusive": 3}[result.verdict] if written else 1)
 
 
 def _report(result: "Result", folder: Path | None, earlier: dict[str, Any] | None) -> bool:

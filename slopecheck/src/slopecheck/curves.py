@@ -18,9 +18,11 @@ FEWEST = 6  # steps that must remain when the largest ones are discarded
 # nothing at a point of symmetry.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
 EPSILON = EPS["float64"]
-BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22)
+BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22, 2.0**-30)
 LAST_BITS = 2.0**-40  # a smaller relative change of a value is no jump
 SHORT = 0.25  # a step by which a derivative turns by less shows it
+SHALLOW = 0.9  # the least power of the step with which the error at a point falls where a function is differentiable
+HIDDEN = 0.5  # an element is hidden where more than this part of it is allowed as error
 BETTER = "inputs of another size, or a formula with less cancellation, would decide"
 
 
@@ -32,6 +34,7 @@ def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
     fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # other steps leave the domain
+    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # those of a steep function have one sign
     if not fourth.size:
         return 2.0**-54 * scale
     largest = float(abs(fourth).max()) or 1.0  # scaled, because squares may overflow
@@ -61,13 +64,13 @@ class Rounded:
         The derivative along a step of relative length h is then known to the square of h times this number.
         """
         total = float(np.sum(abs(self.values) * size))
-        factor = float(np.sum(self.doubt * size)) / (EPSILON * total) if total > 0 else 1.0
+        factor = float(np.sum(self.doubt * size)) / EPSILON / total if total > 0 else 1.0
         return max(1.0, factor)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Assessment of a curve: points, order (None: exact up to rounding), problem ("" if none), remark.
+    """Assessment of a curve, which reports plot: points, order (None: exact up to rounding), problem, remark.
 
     If it is `inconclusive`, the problem says why nothing can be said of the derivative.
     """
@@ -82,19 +85,27 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """The problem with the errors at every third step, or the remark."""
-        errors = ", ".join(f"{error:.0e} at h={step:.0e}" for step, error in self.curve[::3])
-        return f"{self.problem} ({errors})" if self.problem and errors else self.problem or self.remark
+        """The problem, or the remark."""
+        return self.problem or self.remark
 
 
-def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale: float, noise: float) -> Verdict:
+def examine(
+    phi: Scalar,
+    gradient: Rounded,
+    x: np.ndarray,
+    v: np.ndarray,
+    scale: float,
+    noise: float,
+    sensitive: float = SENSITIVE,
+) -> Verdict:
     """Compare the derivative of `phi` at `x` along `v` with central differences over a range of steps.
 
     `scale` is the sum of |terms| of the value at `x`, `noise` the result of `noise_of`. The curve is judged
     by `slope.assess`, with the estimated rounding. If the whole curve fails, the
     largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
-    larger steps cross a kink. If none passes, the verdict is inconclusive where rounding, or the curvature that the
-    gradient shows, explains the error at the step that shows most.
+    larger steps cross a kink. Where the function has no third derivative, the error falls with a lower power of the
+    step, which passes if it reaches `sensitive`. If none passes, the verdict is inconclusive where rounding, or the
+    curvature that the gradient shows, explains the error at the step that shows most. On a kink nothing passes.
     """
     if not np.isfinite(gradient.values).all():
         bad = gradient.values[~np.isfinite(gradient.values)][0]
@@ -113,25 +124,33 @@ def examine(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, scale:
         floors.append(MARGIN * (rounding / size + 2.0**-50))
         truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
         doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
-    return _judged(errors, floors, doubts, one_sided(phi, x, v, noise))
+    return _judged(errors, floors, doubts, one_sided(phi, x, v, noise), sensitive)
 
 
-def _judged(errors: list[float], floors: list[float], doubts: list[float], sides: str) -> Verdict:
+def _judged(
+    errors: list[float], floors: list[float], doubts: list[float], sides: str, sensitive: float = SENSITIVE
+) -> Verdict:
     points = tuple(zip(STEPS, errors, strict=True))
     truncation = errors[0] / STEPS[0] ** 2
     reachable = min(f + truncation * h * h for f, h in zip(floors, STEPS, strict=True))
     tolerance = max(BEST, 4 * reachable if math.isfinite(reachable) else 0.0)
-    first = None
-    for start in range(len(STEPS) - FEWEST + 1):
-        curve = assess(STEPS[start:], errors[start:], floors[start:], None)
-        first = first or curve
-        if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= SENSITIVE:
+    curves = [assess(STEPS[k:], errors[k:], floors[k:], None) for k in range(len(STEPS) - FEWEST + 1)]
+    first = curves[0]
+    for start, curve in enumerate([] if sides else curves):
+        if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= sensitive:
             remark = f"steps above {STEPS[start]:.0e} cross a kink, or the curvature is large" if start > 1 else ""
             return Verdict(points, curve.best, tolerance, curve.order, "", remark)
-    assert first is not None
+    falls = errors[-1] <= sensitive and 4 * errors[-1] <= 2 * errors[-2] <= errors[-3]
+    for start, curve in enumerate([] if sides else curves):
+        after = range(start + int(np.argmin(errors[start:])), len(STEPS))
+        stays = all(errors[k] <= max(tolerance, floors[k]) for k in after)
+        if (curve.order or 0.0) >= SHALLOW and (falls or stays) and min(floors[start:]) <= sensitive:
+            remark = f"the error falls with the power {curve.order:.2f} of the step: the function is not smooth here"
+            return Verdict(points, curve.best, max(tolerance, sensitive), curve.order, "", remark)
     doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
-    if error <= doubt and not sides:
-        if not math.isfinite(doubt):
+    beyond = np.count_nonzero(np.isfinite(errors)) < FEWEST
+    if (error <= doubt or beyond) and not sides:
+        if beyond or not math.isfinite(doubt):
             problem = f"no step is short enough for the curvature of the function and within its domain; {BETTER}"
         else:
             problem = f"rounding and curvature hide errors below {doubt:.0e} at every step; {BETTER}"
@@ -145,24 +164,29 @@ def _judged(errors: list[float], floors: list[float], doubts: list[float], sides
 def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
     """Return a message with the values on both sides if the function jumps there, or the slopes at a kink, else ""."""
     high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
+    middle = phi(x)
+    if not np.isfinite([*high, *low, middle]).all():  # the point lies beside the end of the domain
+        return ""
     gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
     # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
     if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
         return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
-    seen = []
-    for h in (2.0**-16, 2.0**-20):
-        middle, right, left = phi(x), phi(x + h * v), phi(x - h * v)
-        seen.append(((middle - left) / h, (right - middle) / h, MARGIN * 4 * noise / h))
-    (far_before, far_after, _), (before, after, rounding) = seen
+    seen = [
+        ((middle - low[k]) / BESIDE[k], (high[k] - middle) / BESIDE[k], MARGIN * 4 * noise / BESIDE[k])
+        for k in (0, 2, -1)
+    ]
+    (far_before, far_after, _), (before, after, rounding), (close_before, close_after, close_rounding) = seen
     jump = abs(after - before)
-    # As the step falls, the slopes on both sides stay apart at a kink and converge otherwise.
+    # As the step falls, the slopes on both sides stay apart at a kink and converge otherwise, also nearby.
     stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
+    stay &= abs(close_after - close_before) >= 0.75 * jump or not close_rounding <= 0.25 * jump
     if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
         return f"the point lies on a kink: slopes are {before:.6g} before it and {after:.6g} after it"
     return ""
 
 
-NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24)
+WIDER = (2.0**-4, 2.0**-6)
+NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24, 2.0**-32, 2.0**-40, 2.0**-46)
 
 
 @dataclass(frozen=True)
@@ -174,6 +198,8 @@ class Part:
     allowed: float
     difference: float
     decided: bool = True  # whether an error above the tolerance is one of the derivative
+    hidden: bool = False  # whether a wrong element could be within the tolerance
+    bent: bool = False  # whether values show a kink
 
     @property
     def ratio(self) -> float:
@@ -182,59 +208,76 @@ class Part:
         return quotient if math.isfinite(quotient) else math.inf
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        """What is worst is largest: an error of the derivative, then the ratio."""
-        return self.ratio > 1 and self.decided, self.ratio
+    def rank(self) -> tuple[bool, bool, float]:
+        """What is worst is largest: an error of the derivative, then what cannot be decided, then the ratio."""
+        return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
 
 
-def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float) -> Part:
+def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float, least: float = 0.0) -> Part:
     """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
 
     The result is for the step with the smallest tolerance. If that fails, smaller steps are tried, because a kink may
-    be between the points. These decide only if they would show the error. Other arguments are those of `examine`.
+    be between the points. These decide only if they would show the error. A derivative along `v` below `least` does not
+    matter. Other arguments are those of `examine`.
     """
     elements = np.flatnonzero(v)
     if not np.isfinite(gradient.values.flat[elements]).all():
         return Part(elements, math.inf, 0.0, math.nan)
-    part = _along(phi, gradient, x, v, noise, NEAR)
-    if part.error <= part.allowed:
-        return part
-    nearer = _along(phi, gradient, x, v, noise, NEARER)
+    part = _along(phi, gradient, x, v, noise, NEAR, least)
+    if part.hidden:  # by rounding, which larger steps diminish
+        part = min(part, _along(phi, gradient, x, v, noise, WIDER, least), key=lambda p: p.allowed)
+    if part.error <= part.allowed < math.inf:  # central differences do not see a kink at the point
+        return replace(part, error=math.inf) if part.bent and one_sided(phi, x, v, noise) else part
+    nearer = _along(phi, gradient, x, v, noise, NEARER, least)
     blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
     return replace(part, decided=False) if blind else nearer
 
 
 def _along(
-    phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float, steps: tuple[float, ...]
+    phi: Scalar,
+    gradient: Rounded,
+    x: np.ndarray,
+    v: np.ndarray,
+    noise: float,
+    steps: tuple[float, ...],
+    least: float = 0.0,
 ) -> Part:
     elements = np.flatnonzero(v)
-    best, sure = Part(elements, math.inf, math.inf, math.nan), (math.inf, math.inf)
+    best, sure = Part(elements, math.inf, math.inf, math.nan, False), (math.inf, math.inf)
+    middle, bends = phi(x), []
     unit = v.flat[elements]
     size = abs(unit)
     claim = float(gradient.values.flat[elements] @ unit)
     doubt = Rounded(gradient.values.flat[elements], gradient.doubt.flat[elements])
     for h in steps:
-        slopes, residuals = [], []
+        slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
         for step in (h, h / 2):
             plus, minus = x + step * v, x - step * v
             gap = (plus - minus).flat[elements] / step  # twice the unit, rounded
             largest = float(size.max())
             per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
-            slopes.append((phi(plus) - phi(minus)) / step * per_step)
+            right, left = phi(plus), phi(minus)
+            slopes.append((right - left) / step * per_step)
             residuals.append(slopes[-1] - float(gradient.values.flat[elements] @ gap) * per_step)
+        bends.append(abs(right + left - 2 * middle))
         difference = (4 * slopes[1] - slopes[0]) / 3
         error = abs(4 * residuals[1] - residuals[0]) / 3
         if not math.isfinite(error):  # a step leaves the domain
             continue
         spread = 8 * noise / h
-        allowed = MARGIN * (spread + float(gradient.rounding.flat[elements] @ size))
+        allowed = MARGIN * (spread + rounding)
         allowed += abs(slopes[1] - slopes[0]) + 2.0**-40 * abs(difference)
         if allowed < best.allowed:
-            best = Part(elements, error, allowed, difference)
+            known = max(abs(claim), abs(difference))
+            matters = abs(claim) > max(least, MARGIN * (MARGIN * noise + float(doubt.rounding @ size)))
+            hidden = matters and allowed > HIDDEN * known
+            best = Part(elements, error, allowed, difference, hidden=hidden)
         turned = h * doubt.turning(size)
         curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
         sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
-    return replace(best, decided=sure[1] > sure[0])
+    # With the step, the bend falls by a factor of its square for a smooth function, and of the step at a kink.
+    bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
+    return replace(best, decided=sure[1] > sure[0], bent=bent)
 
 
 def slope_of(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> tuple[float, float]:
@@ -252,6 +295,7 @@ def worst_part(
     noise: float,
     groups: Iterable[np.ndarray],
     named: Callable[[tuple[int, ...]], str],
+    least: float = 0.0,
 ) -> tuple[float, str, bool]:
     """Compare groups of elements (flat indices) of a gradient with differences, in steps of `sizes`.
 
@@ -263,7 +307,7 @@ def worst_part(
     def judged(group: np.ndarray) -> Part:
         v = np.zeros_like(x)
         v.flat[group] = signed.flat[group]
-        return along(phi, gradient, x, v, noise)
+        return along(phi, gradient, x, v, noise, least)
 
     def worst(groups: Iterable[np.ndarray]) -> Part:
         return max(map(judged, groups), key=lambda part: part.rank)
@@ -275,7 +319,8 @@ def worst_part(
             break
         largest = half
     if largest.ratio <= 1:
-        return largest.ratio, "", False
+        note = _told(largest, gradient, sizes, named) + f": others hide it; {BETTER}" if largest.hidden else ""
+        return largest.ratio, note, largest.hidden
     v = np.zeros_like(x)
     v.flat[largest.elements] = sizes.flat[largest.elements]
     sides = one_sided(phi, x, v, noise)

@@ -13,7 +13,9 @@ from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, f
 from slopecheck.problem import Miscounted, Problem
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
-from slopecheck.running import CALL, Plan, check_options
+from slopecheck.running import CALL, PATIENCE, Plan, allowed_by, check_options
+
+LEAST = 100  # calls that any limit must allow
 
 
 def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
@@ -46,10 +48,14 @@ def check_derivatives(
     function: Function,
     inputs: Sequence[Any],
     *,
-    order: int = 2,
+    order: int | None = None,
     framework: str | None = None,
     vjp: Any = None,
     skip: Mapping[str, str] | None = None,
+    inconclusive: str = "fail",
+    reason: str = "",
+    accuracy: float = 0.0,
+    calls: int | None = None,
     timeout: float | None = None,
     seed: int = 0,
     raises: bool = True,
@@ -69,8 +75,8 @@ def check_derivatives(
     inputs : sequence
         Arrays of the framework; those of floating dtype are converted to float64 and differentiated. Other arguments
         are passed unchanged.
-    order : {1, 2, 3}
-        Highest derivative.
+    order : {1, 2, 3}, optional
+        Highest derivative. Default: the number of functions in `vjp`, 2 without them.
     framework : {"numpy", "torch", "jax"}, optional
         Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: that of the first input that is a
         tensor of torch or an array of JAX, else NumPy.
@@ -82,8 +88,16 @@ def check_derivatives(
         gradients of sum <second direction, first result of vjp2> + sum <cotangent direction, second result of vjp2>
         with respect to the inputs, to the cotangents and to the directions.
     skip : mapping of str to str, optional
-        Kinds of check to skip, each with the reason: "form", "repeat", "alone", "threads", "layout", "nan",
+        Kinds of check to skip, each with the reason: "form", "repeat", "history", "alone", "threads", "layout", "nan",
         "float32", "differences", "adjoint", "symmetry".
+    inconclusive : {"fail", "allow"}
+        Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
+    reason : str
+        Why inconclusive checks are allowed.
+    accuracy : float
+        Relative error of the function and its derivatives that is no mistake, such as the tolerance of a solver.
+    calls : int, optional
+        About how many calls the checks may make: of more elements, fewer are compared, and calls are repeated less.
     timeout : float, optional
         Time limit in seconds for a kind of check. The checks then run in a separate process, so that a function may
         hang or crash: a fork with one thread, or with JAX or CUDA a new process, for which `function` and `inputs` must
@@ -101,7 +115,7 @@ def check_derivatives(
     Raises
     ------
     DerivativeError
-        If a check failed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
+        If the result has not passed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
     TypeError, ValueError
         If an argument has the wrong type or value, no input is floating, or no process can be started.
     ImportError
@@ -126,7 +140,8 @@ def check_derivatives(
     >>> check_derivatives(square, (x,), order=1, vjp=product).passed
     True
     """
-    result = result_of(function, inputs, order, framework, vjp, skip, timeout, seed)
+    given = function, inputs, order, framework, vjp, skip, timeout, seed
+    result = result_of(*given, None, inconclusive, reason, accuracy, calls)
     if raises and not result.passed:
         raise DerivativeError(result)
     return result
@@ -135,26 +150,37 @@ def check_derivatives(
 def result_of(
     function: Function,
     inputs: Sequence[Any],
-    order: int,
+    order: int | None,
     framework: str | None,
     vjp: Any,
     skip: Mapping[str, str] | None,
     timeout: float | None,
     seed: int,
     interrupted: Callable[[Result], None] | None = None,
+    inconclusive: str = "fail",
+    reason: str = "",
+    accuracy: float = 0.0,
+    calls: int | None = None,
 ) -> Result:
     """Check derivatives as `check_derivatives`, without raising; `interrupted` is that of `Result.fill`."""
     if not callable(function):
         raise TypeError(f"check_derivatives: function is a {type(function).__name__}; expected a callable")
+    if order is None:
+        order = 2 if vjp is None else len(vjp) if isinstance(vjp, tuple) else 1
     if order not in (1, 2, 3):
         raise ValueError(f"check_derivatives: order is {order!r}; expected 1, 2 or 3")
     if not isinstance(inputs, (tuple, list)):
         raise TypeError(f"check_derivatives: inputs is a {type(inputs).__name__}; expected a tuple of arrays")
+    if not 0 <= accuracy < 1:
+        raise ValueError(f"check_derivatives: accuracy is {accuracy!r}; expected a relative error from 0 to 1")
+    if calls is not None and not calls >= LEAST:
+        raise ValueError(f"check_derivatives: calls is {calls!r}; expected at least {LEAST}")
     skip = check_options("check_derivatives", timeout, skip, KINDS)
+    allowed = allowed_by("check_derivatives", inconclusive, reason)
     framework = framework or framework_of(inputs)
     name = getattr(function, "__name__", type(function).__name__)
-    result = Result(name, seed=seed)
-    make = partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed)
+    result = Result(name, seed=seed, allowed=allowed)
+    make = partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed, accuracy, calls)
     result.skipped = result.fill(make, timeout, interrupted).skip
     return result
 
@@ -172,14 +198,19 @@ class _Plan(Plan):
         vjp: Any,
         skip: Mapping[str, str],
         seed: int,
+        accuracy: float,
+        limit: int | None,
         forked: bool,
     ) -> None:
-        self.name, self.order = name, order
+        self.name, self.order, self.accuracy, self.limit = name, order, accuracy, limit
         self.miscounted = False  # whether a check has told so, which all others would repeat
         self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
         if not any(x.size for x in self.problem.x):
+            number = next((x for x in inputs if isinstance(x, float)), None)
+            own = "" if number is None else f": {number} is not an array"
             raise ValueError(
-                f"check_derivatives: inputs have no nonempty {framework} array of floating dtype; expected at least one"
+                f"check_derivatives: inputs have no nonempty {framework} array of floating dtype{own}; expected at "
+                "least one"
             )
         threads = self.problem.framework.has_threads
         self.skip = {**({"threads": "a fork has one thread"} if threads and forked else {}), **skip}
@@ -191,13 +222,28 @@ class _Plan(Plan):
             for at in (range(needed, order + 1) if kind in BY_ORDER else (needed,))
         ]
 
+    @property
+    def calls(self) -> int:
+        """Number of calls so far."""
+        return self.problem.calls
+
+    def cost(self) -> tuple[int, str]:
+        """Return how many calls all checks make, and say what they cost, once the function has been called."""
+        total, each = self.checks.expected([kind for _, kind in self.steps]), self.checks.seconds
+        return total, f"about {total:,} calls, {total * each:.0f} s if each takes {each:.1g} s" * (
+            total * each > PATIENCE
+        )
+
     @cached_property
     def checks(self) -> Checks:
         """The checks; creating them calls the function.
 
         They depend on the problem, its name and the order, which belong to this plan and do not change.
         """
-        return Checks(self.problem, self.name, self.order)
+        checks = Checks(self.problem, self.name, self.order, self.accuracy)
+        if self.limit is not None:
+            checks.thin(self.limit / checks.expected([kind for _, kind in self.steps]))
+        return checks
 
     def make(self, number: int) -> Iterator[Check]:
         order, kind = self.steps[number]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+SMALL = 2.0**-400  # products of larger numbers, and what rounded ones lack, do not underflow
+MANY = 512  # numbers up to which Python adds as fast as NumPy
 SPLITTER = 2.0**27 + 1  # parts a float64 into two halves of 26 bits each (G. W. Veltkamp)
 
 
@@ -37,14 +39,32 @@ def dot(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float,
     some = (a != 0) & (b != 0)
     if not some.any():
         return 0.0, 0.0
-    (a, i), (b, j) = np.frexp(a[some]), np.frexp(b[some])
+    a, b = (a, b) if some.all() else (a[some], b[some])
+    if all(abs(x).min() > SMALL and abs(x).max() < 1 / SMALL for x in (a, b)):
+        product, error = _product(a, b)
+        if a.size > MANY:
+            return _sum(product, float(np.sum(error))), float(np.sum(abs(product)))
+        return _sum(np.concatenate([product, error])), _sum(np.concatenate([abs(product), error * np.sign(product)]))
+    (a, i), (b, j) = np.frexp(a), np.frexp(b)
     product, error = _product(a, b)
     largest = int((i + j).max())
     with np.errstate(over="ignore", under="ignore"):
         terms = np.ldexp([product, error], i + j - largest)
         sizes = np.copysign(1.0, product) * terms
-        total, size = (math.fsum(part.ravel().tolist()) for part in (terms, sizes))
+        total, size = (_sum(part.ravel()) for part in (terms, sizes))
         return float(np.ldexp(total, largest)), float(np.ldexp(size, largest))
+
+
+def _sum(terms: np.ndarray, *lacking: float) -> float:
+    """Return the sum of finite numbers; of many, what rounded sums of pairs lack is added with one more rounding."""
+    while terms.size > MANY:
+        half = terms.size // 2
+        a, b = terms[:half], terms[half : 2 * half]
+        rounded = a + b
+        part = rounded - a
+        lacking += (float(np.sum((a - (rounded - part)) + (b - part))),)
+        terms = np.concatenate([rounded, terms[2 * half :]])
+    return math.fsum([*terms.tolist(), *lacking])
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -166,6 +166,9 @@ class Torch(Framework):
         return isinstance(value, self.torch.Tensor)
 
     def to_host(self, value: Any) -> np.ndarray:
+        value = (
+            value.to_dense() if value.layout != self.torch.strided else value
+        )  # gradients of embeddings may be sparse
         half = value.dtype == self.torch.bfloat16  # which NumPy lacks
         host = self.torch.empty(value.shape, dtype=self.torch.float32 if half else value.dtype)
         host.copy_(value.detach())  # zeros that autograd has not written, conjugates and negatives are written here

@@ -1,6 +1,7 @@
 """What the checks of `check_derivatives` share, and the identities between derivatives of one order."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -15,15 +16,28 @@ STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numb
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
 # errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
+PATIENCE = 5.0  # least number of seconds that later calls may take; NaN, and float32, keep some loops from ending
+BITS = 12  # a number with more of them is no simple one
 Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with that of its |terms|
+
+
+def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.ndarray:
+    """Return which numbers are relatively near numbers of float32, those of few bits and integers aside."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = numbers.astype(np.float32).astype(np.float64)
+        close = abs(numbers - rounded) <= near * abs(numbers)
+        return np.asarray(close & (np.ldexp(np.frexp(rounded)[0], bits) % 1 != 0) & (rounded % 1 != 0))
 
 
 class Identities:
     """The function of a problem up to an order of derivatives, as a sum, and the identities of its derivatives."""
 
-    def __init__(self, problem: Problem, name: str, order: int) -> None:
-        self.p, self.name, self.orders = problem, name, range(1, order + 1)
+    def __init__(self, problem: Problem, name: str, order: int, accuracy: float = 0.0) -> None:
+        self.p, self.name, self.orders, self.accuracy = problem, name, range(1, order + 1), accuracy
+        start = time.perf_counter()
         self.y = problem.outputs(problem.x)
+        self.seconds = time.perf_counter() - start
+        problem.patience = max(PATIENCE, 1000 * self.seconds)
         if not any(y.size for y in self.y):
             raise CallFailed("no output has an element of a floating dtype")
         self.u = [problem.direction(x) for x in problem.x]
@@ -54,8 +68,13 @@ class Identities:
             noise = np.max(
                 [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
             )
-            lost.append(int(np.count_nonzero(noise > LOST * own)))
+            if all(outputs[k].shape == y.shape for _, outputs in steps):  # rounding may form steps wider than last bits
+                rows = [in_float32(a[k], 2.0**-34, 6) for a in (self.y, *(outputs for _, outputs in steps))]
+                few = np.all(rows, axis=0) & (steps[0][1][k] != y)
+                noise = np.where(few, np.fmax(noise, 2 * LOST * own), noise)
             size = np.asarray(np.maximum(own, noise / KNOWN))
+            size[noise > LOST * own] = size.max(initial=0.0)
+            lost.append(int(np.count_nonzero(noise > LOST * own)))
             size[~((size > 0) & np.isfinite(size))] = 1.0
             sizes.append(np.exp2(np.clip(np.floor(np.log2(size)), -1000, 1000)))
         return sizes, lost
@@ -121,7 +140,8 @@ class Identities:
         rounded = []
         for k, g in enumerate(self.gradient(order)):
             seen = np.max([abs(other[k] - g) for other in repeated], axis=0) + EPSILON * abs(g)
-            believed = np.minimum(seen, UNSURE * abs(g).max(initial=0))
+            largest = abs(g).max(initial=0)
+            believed = np.minimum(seen, UNSURE * largest) + self.accuracy * largest
             rounded.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
         return rounded
 
@@ -211,7 +231,8 @@ class Identities:
             np.array(sides(*(self.p.nudged(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
         ]
         rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
-        allowed = MARGIN * (ROUNDING + min(rounding, UNSURE) + EPSILON * last / scale)
+        rounding += self.accuracy
+        allowed = MARGIN * (ROUNDING + min(rounding, max(UNSURE, self.accuracy)) + EPSILON * last / scale)
         if order == 3:  # `last` lacks what cancels within a second derivative, and with it the last bits of that
             rounding += MARGIN * EPSILON * last / scale
         note, unsure = "", False

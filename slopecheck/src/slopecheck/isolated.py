@@ -153,7 +153,9 @@ class Child:
         self.process.kill()  # in case it has closed the connection but still runs
         self.process.join()
         code = self.process.exitcode or 0
-        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        names = {-number: f"was ended by signal {number.name}" for number in signal.Signals}
+        # Windows ends a process with such a status where others send a signal: 0xC0000005 is a segmentation fault.
+        how = names.get(code, f"ended with status {code}" if code < 2**30 else f"ended with status 0x{code:08X}")
         raise Ended(f"the process that runs it {how}")
 
 

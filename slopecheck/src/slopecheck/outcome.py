@@ -1,8 +1,12 @@
 """Calls that may fail: their results, the text and the traceback of what they raise, and what they do not offer."""
 
+import math
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from typing import Any
@@ -49,6 +53,31 @@ def trace_of(note: str) -> str:
 def message_of(error: BaseException) -> str:
     """Return the type and the text of an exception."""
     return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError after so many seconds, in the main thread of a system that has alarms."""
+    if (
+        seconds == math.inf
+        or not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError(
+            f"it takes longer than {seconds:.0f} s: a loop that waits for convergence, which never comes?"
+        )
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:

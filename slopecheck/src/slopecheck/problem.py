@@ -11,6 +11,7 @@ import numpy as np
 
 from slopecheck import exact
 from slopecheck.frameworks import Framework, as_tuple
+from slopecheck.outcome import limited
 
 Arrays = list[np.ndarray]
 DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # by order
@@ -49,6 +50,8 @@ class Problem:
     x: Arrays = field(default_factory=list)
     originals: dict[int, np.ndarray] = field(default_factory=dict)  # all array inputs in their original dtype
     names: list[str] = field(default_factory=list)  # of all inputs
+    patience: float = math.inf  # seconds that a call of the function may take
+    calls: int = 0  # of the function and its derivatives so far
 
     def __post_init__(self) -> None:
         self.names = _names(self.framework.function, len(self.inputs))
@@ -120,6 +123,7 @@ class Problem:
 
     def _derivatives(self, order: int, a: "Arguments", wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
         """Return native derivatives by what they are derivatives in; raise `Miscounted` for another number of them."""
+        self.calls += 1
         arguments = a.inputs, wanted, a.cotangents
         groups: tuple[Sequence[Any], ...]
         if order == 1:
@@ -148,7 +152,10 @@ class Problem:
 
     def returned(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
-        outputs = [self.host(y, f"output {k}") for k, y in enumerate(as_tuple(self.framework.outputs(inputs)))]
+        self.calls += 1
+        with limited(self.patience):
+            values = as_tuple(self.framework.outputs(inputs))
+        outputs = [self.host(y, f"output {k}") for k, y in enumerate(values)]
         return [y if y.dtype.kind == "f" else np.zeros(0) for y in outputs]
 
     def outputs(self, arrays: Sequence[np.ndarray]) -> Arrays:

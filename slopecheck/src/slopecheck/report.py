@@ -21,7 +21,8 @@ KEYS = {
     "command": "command line that runs it again; of a `Result`, what was checked",
     "seconds": "that the run took; null where that is not known",
     "seed": "of every number that was drawn",
-    "verdict": "`passed` where a check passed, none failed, and none that was planned is missing; else `failed`",
+    "verdict": "`passed` where a check passed, none failed, and none that was planned is missing; of a `Result` "
+    "`inconclusive` where a check is and that was not allowed; else `failed`",
     "counts": "numbers of checks: `planned`, `passed`, `failed`, `inconclusive`, `not_offered`; `skipped`: of what was "
     "left out",
     "environment": "versions and processor; of `trigraph verify`, what `trigraph info` shows",

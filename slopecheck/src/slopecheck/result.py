@@ -1,6 +1,7 @@
 """Results of checks: a table, figures, a report, and an exception that summarizes failures."""
 
 import io
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,36 @@ from slopecheck.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# What to do next, by words of a remark that name a cause, else by the kind of check.
+CAUSES = {
+    "on a kink": "it is not differentiable here: check another point",
+    "on a jump": "it is not continuous here: check another point",
+    "float32": "compute in float64 throughout, or convert a module by .double()",
+    "an earlier call": "what is kept must be kept by values, not by shapes",
+    "the sign?": "look for a sign",
+    "a factor of": "look for a factor",
+    "transposed?": "look for a transposed matrix",
+    "detached": "look for what is detached, or computed without a record",
+    "other numbers hide": "check parts of other sizes one by one",
+    "decide": "rescale the inputs, or allow it with a reason",
+}
+NEXT = {
+    "call": "make this call by itself",
+    "differences": "compare the formula of this derivative",
+    "elements": "compare the formula of this derivative",
+    "adjoint": "compare the derivative in the cotangent, or the direction",
+    "symmetry": "compare the second derivatives of pairs of inputs",
+    "repeat": "look for random numbers, or memory that is used again",
+    "history": "look for what is kept from call to call",
+    "threads": "look for sums whose order depends on threads",
+    "layout": "use strides, or make arrays contiguous first",
+    "unchanged": "work on a copy",
+    "nan": "choose by where instead of multiplying by 0, or skip nan with a reason",
+    "form": "return the dtype and shape of the argument",
+    "alone": "look for what depends on the derivatives that are asked for",
+}
 
 
 @dataclass
@@ -38,11 +69,20 @@ class Result:
     title: str = "Derivatives of"
     seed: int = 0
     terms: Terms = field(default_factory=Terms, repr=False)
+    what: str = "checks of its derivatives"
+    allowed: str = ""  # why inconclusive checks are allowed, "" if they are not
+
+    @property
+    def verdict(self) -> str:
+        """``"failed"`` if a check failed or none passed, ``"inconclusive"`` if one is and may not, or ``"passed"``."""
+        if self.failures or not any(c.passed or c.inconclusive for c in self.checks):
+            return "failed"
+        return "inconclusive" if self.inconclusive and not self.allowed else "passed"
 
     @property
     def passed(self) -> bool:
-        """Whether a check passed, and none failed."""
-        return any(c.passed for c in self.checks) and not self.failures
+        """Whether a check passed, none failed, and none is inconclusive unless that is allowed."""
+        return self.verdict == "passed"
 
     @property
     def failures(self) -> list[Check]:
@@ -54,13 +94,33 @@ class Result:
         """The checks that double precision cannot decide, for the reason in their notes."""
         return [c for c in self.checks if c.inconclusive]
 
+    @property
+    def headline(self) -> str:
+        """The verdict, and of the first check that has not passed what it says and what to do next."""
+        rows = self.failures or self.inconclusive
+        if not rows:
+            return self.verdict
+        causes = (text for word, text in CAUSES.items() if any(word in c.note for c in rows))
+        next_step = next(causes, NEXT.get(rows[0].kind, ""))
+        what = f"{len(rows)} of {len(self.checks)} {self.what} {'failed' if self.failures else 'are inconclusive'}"
+        return f"{what}: {next_step}" if next_step else what
+
     def __str__(self) -> str:
+        return self.table(True)
+
+    def table(self, every: bool) -> str:
+        """Return the checks as a table, what has not passed last; unless `every` is given, that alone."""
+        from rich import box
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=escape(self.name))
-        for c in sorted(self.checks, key=lambda c: (not c.failed, not c.inconclusive)):
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        frame = box.HEAVY_HEAD if encoding.lower().startswith("utf") else box.ASCII
+        columns = ("check", self.cases, "of", "error", "allowed", "slope", "remark")
+        table = Table(*columns, title=escape(self.name), box=frame)
+        shown = [c for c in self.checks if every or not c.passed]
+        for c in sorted(shown, key=lambda c: (c.failed, c.inconclusive)):
             mark = "failed: " if c.failed else "inconclusive: " if c.inconclusive else ""
             slope = "" if c.order is None else f"{c.order:.2f}".replace("-0.00", "0.00")
             numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")
@@ -69,10 +129,15 @@ class Result:
             table.add_row(kind, "", "", "", "", "", escape(f"skipped: {why}"))
         text = io.StringIO()
         console = Console(file=text, width=150, highlight=False)
-        console.print(table)
+        if table.row_count:
+            console.print(table)
         told = progress.verdict(self.checks, self.terms) if self.failures else ""
         console.print("; ".join(filter(None, [progress.result(self.checks), told])), markup=False)
-        return text.getvalue()
+        if self.failures or self.inconclusive:
+            console.print(
+                f"{self.verdict}: {self.headline}" + f"; allowed: {self.allowed}" * bool(self.allowed), markup=False
+            )
+        return text.getvalue().encode(encoding, "backslashreplace").decode(encoding)
 
     def plot(self) -> "Figure":
         """Plot the error of central differences against the step, with a line for each curve.
@@ -120,7 +185,9 @@ class Result:
     def report(self) -> dict[str, Any]:
         """Return what a ``report.json`` holds (`slopecheck.report.KEYS`)."""
         skips, command = list(self.skipped.items()), f"{self.title} {self.name}"
-        return assemble(self.checks, skips, self.seed, command, self.terms.environment(), counted(self.checks))
+        skips += [("inconclusive checks", self.allowed)] * bool(self.allowed)
+        report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), counted(self.checks))
+        return {**report, "verdict": self.verdict}
 
     def fill(
         self,
@@ -149,15 +216,13 @@ class DerivativeError(AssertionError):
     result : Result
     """
 
-    what = "checks of its derivatives"
-
     def __init__(self, result: Result) -> None:
-        failed = result.failures
+        failed = result.failures or result.inconclusive
         # The failure of an element is also in the line of its input.
         told = [
             c for c in failed if c.kind != "elements" or not any(c.note in other.note for other in failed if other != c)
         ]
-        lines = [f"{result.name}: {len(failed)} of {len(result.checks)} {self.what} failed"]
+        lines = [f"{result.name}: {result.headline}"]
         for c in told[:10]:
             order = f"{result.cases} {c.case}, " if c.case else ""
             of = f" ({order}{c.field})" if c.field else ""
@@ -175,5 +240,3 @@ class CalculatorError(DerivativeError):
     ----------
     result : Result
     """
-
-    what = "checks"

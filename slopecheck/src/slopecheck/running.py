@@ -8,6 +8,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -23,7 +24,8 @@ from slopecheck.units import spoil_new_memory
 PATIENCE = 2.0  # seconds until the progress bar appears
 STARTING = 60.0  # time limit in seconds for the imports of a process
 CALL = "call"  # kind of a step; if it fails, the steps up to the next of this kind are skipped
-Message = int | list[Check]  # the number of a step that starts, or its checks
+# The number of a step that starts, and calls so far; checks as they come; or how many calls to expect, and their cost.
+Message = tuple[int, int] | list[Check] | tuple[int, str]
 
 
 class Plan(ABC):
@@ -32,6 +34,11 @@ class Plan(ABC):
     name: str
     steps: list[tuple[str, str]]
 
+    @property
+    def calls(self) -> int:
+        """Number of calls so far, 0 where they are not counted."""
+        return 0
+
     @abstractmethod
     def make(self, number: int) -> Iterable[Check]:
         """Run the checks of a step."""
@@ -39,6 +46,10 @@ class Plan(ABC):
     @abstractmethod
     def lost(self, number: int, text: str) -> Check:
         """Return a failed check for a step that raised."""
+
+    def cost(self) -> tuple[int, str]:
+        """Return how many calls all checks make, and say what they cost; nothing if that is not known."""
+        return 0, ""
 
 
 P = TypeVar("P", bound=Plan)
@@ -63,6 +74,17 @@ def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iter
     return skip
 
 
+def allowed_by(who: str, inconclusive: str, reason: str) -> str:
+    """Return the reason why inconclusive checks are allowed, "" if they are not; ValueError if it lacks."""
+    if inconclusive not in ("fail", "allow"):
+        raise ValueError(f"{who}: inconclusive is {inconclusive!r}; expected 'fail' or 'allow'")
+    if (inconclusive == "allow") != bool(reason.strip()):
+        raise ValueError(
+            f"{who}: inconclusive is {inconclusive!r} and reason {reason!r}; expected a reason to allow it"
+        )
+    return reason
+
+
 def left_out_by(skips: Sequence[str]) -> dict[str, str]:
     """Return kinds of check and reasons, of words ``KIND=WHY``; ValueError if one has another form."""
     left_out = {}
@@ -85,17 +107,26 @@ def _next(plan: Plan, number: int, lost: bool) -> int:
 def _made(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
     while number < len(plan.steps):
-        yield number
-        checks: list[Check] = []
+        yield number, plan.calls
+        rows: Iterator[Check] | None = None
+        problem = ""
+        while not problem:
+            checks: list[Check] = []
 
-        def collect(checks: list[Check] = checks, number: int = number) -> Mapping[str, Any]:
-            checks.extend(plan.make(number))
-            return {}
+            def collect(checks: list[Check] = checks, number: int = number) -> Mapping[str, Any]:
+                nonlocal rows
+                rows = rows or iter(plan.make(number))
+                checks.extend(islice(rows, 1))
+                return {}
 
-        problem = observe(collect).problem
+            problem = observe(collect).problem
+            if not checks:
+                break
+            yield checks
         if problem:
-            checks.append(plan.lost(number, re.sub("^(CallFailed|Miscounted): ", "", problem)))
-        yield checks
+            yield [plan.lost(number, re.sub("^(CallFailed|Miscounted): ", "", problem))]
+        if not problem and plan.steps[number][1] == CALL:
+            yield plan.cost()
         number = _next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 
 
@@ -105,7 +136,7 @@ def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, fo
         sys.modules["torch"].set_num_threads(1)
     spoil_new_memory()
     plan = make(forked)
-    connection.send(number)
+    connection.send((number, 0))
     for message in _made(plan, number):
         connection.send(message)
     connection.send(None)
@@ -119,12 +150,15 @@ def _apart(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str
         child.give(STARTING + seconds)
         try:
             for message in iter(child.receive, None):
-                begun, number = True, message if isinstance(message, int) else number
-                child.give(seconds)
+                begun = True
+                if isinstance(message, tuple) and isinstance(message[1], int):
+                    number = message[0]
+                    child.give(seconds)
                 yield message
             return
         except Ended as error:
-            yield [plan.lost(number, str(error))]
+            more = "; a larger timeout, or inputs of fewer elements, would decide" * child.late
+            yield [plan.lost(number, f"{error}{more}")]
             if not begun:  # another process would fail, too
                 return
             number = _next(plan, number, plan.steps[number][1] == CALL)
@@ -156,16 +190,38 @@ def _method(make: Callable[[bool], Plan], fresh: bool) -> str:
 
 
 @contextlib.contextmanager
-def _shown(name: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function that updates the progress bar, which a terminal shows for long runs."""
+def _shown(plan: Plan) -> Iterator[Callable[[Message], None]]:
+    """Yield a function that shows messages: what the checks cost, and for long runs a bar that counts calls."""
     console = Console(stderr=True)
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task("", total=total)
+    done, total = 0, 0
+
+    class Bar(Progress):
+        def get_renderables(self) -> Iterable[Any]:
+            for task in self.tasks:
+                task.completed, task.total = max(plan.calls, done), total or len(plan.steps)
+            yield from super().get_renderables()
+
+    bar = Bar(console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("", total=len(plan.steps))
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True
     timer.start()
+
+    def show(message: Message) -> None:
+        nonlocal done, total
+        if isinstance(message, list):
+            return
+        number, more = message
+        if isinstance(more, int):
+            done, kind = more if total else number, " ".join(filter(None, plan.steps[number]))
+            bar.update(task, description=escape(f"{plan.name}: {kind}"))
+        else:
+            total = number
+            if more and console.is_terminal:
+                console.print(f"{plan.name}: {more}", markup=False)
+
     try:
-        yield lambda number, kind: bar.update(task, completed=number, description=escape(f"{name}: {kind}"))
+        yield show
     finally:
         timer.cancel()
         timer.join()
@@ -183,10 +239,9 @@ def run(
     method = "" if timeout is None else _method(make, fresh)
     plan, checks = make(method == "fork"), [] if checks is None else checks
     messages = _made(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
-    with _shown(plan.name, len(plan.steps)) as show:
+    with _shown(plan) as show:
         for message in messages:
-            if isinstance(message, int):
-                show(message, " ".join(filter(None, plan.steps[message])))
-            else:
+            show(message)
+            if isinstance(message, list):
                 checks += message
     return plan, checks

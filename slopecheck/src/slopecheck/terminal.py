@@ -84,7 +84,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
     main = threading.current_thread() is threading.main_thread()
-    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
     numbers = [n for n in signals if main and signal.getsignal(n) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, handler)
