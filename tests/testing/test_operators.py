@@ -140,7 +140,7 @@ def test_fixtures(pytester):
     run.stdout.fnmatch_lines(
         ["twice: * checks failed; values and derivatives: *", "  basis_embedding_radial_fwd: accuracy of rad_W1*"]
     )
-    run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed", "  differences (order 1, *): element*"])
+    run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed*", "  differences (order 1, *): element*"])
     text = run.stdout.str()
     assert "Traceback" not in text
     # In CI, pytest repeats whole messages in its summary.
