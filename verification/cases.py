@@ -275,12 +275,13 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
 
 
 def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
-    """Multiply cotangents by powers of two, one kind by a large one and the others by small ones.
+    """Multiply cotangents by powers of two, of which at most one kind gets small ones.
 
-    Results are sums of products of one cotangent of each kind or of two kinds, none of which overflows.
+    Results are sums of products of cotangents of some of the kinds, none of which overflows.
     """
     room = np.finfo(case.dtype).maxexp - ROOM
-    powers = rng.permutation([rng.integers(room // 2, room), -rng.integers(room // 4), -rng.integers(room // 4)])
+    powers = np.diff([0, *np.sort(rng.integers(room, size=2)), room])
+    powers[rng.permutation(4)[:3] == 0] *= -1
     kinds = [case.grads, case.ggs, case.gggs]
     grads, ggs, gggs = (
         {n: frozen(np.ldexp(a, power - rng.integers(room // 8))) for n, a in arrays.items()}

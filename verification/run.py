@@ -171,7 +171,7 @@ class _Run:
                 yield unit("nan", tasks.of_nonfinite, judged)
             if kind.differenced:
                 yield unit("algebra", tasks.of_algebra, judged, self.seed)
-            if kind.third and turn:
+            if kind.third and (turn or kind.scaled):
                 kinds = ["accuracy", *["batch"] * kind.batch]
                 steps = BACKEND_STEPS if kind.differenced and name not in EMULATED else None
                 if kind.called and name not in EMULATED:

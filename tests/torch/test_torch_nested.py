@@ -178,6 +178,13 @@ def test_forward_mode_around_vmap(name, setting):
         assert (got - expected).abs().max() <= 1e-8 * expected.abs().max()
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_tangent_is_recorded_where_grad_mode_is_enabled(recorded):
+    x = torch.ones(3, requires_grad=True)
+    with torch.set_grad_enabled(recorded), forward_ad.dual_level():
+        assert forward_ad.unpack_dual(silu(forward_ad.make_dual(x, x.detach()))).tangent.requires_grad == recorded
+
+
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_batch_of_arguments_of_a_plain_form(number):
     """A batch of torch.vmap, which may be empty."""

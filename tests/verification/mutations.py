@@ -15,6 +15,9 @@ GNO = {
         "sign of a second-order term": "coords=lambda: s @ U_dot ⟦+ → -⟧ s_dot @ U,",
         "transposed kernel": "return kernel.reshape(len(kernel), ⟦f_in, f_out → f_out, f_in).swapaxes(1, 2⟧)",
     },
+    "pyref/__init__.py": {
+        "one step for cotangents of any size": "shift, moved = ⟦STEP + RANGE * power → STEP⟧, dict(real)",
+    },
     "pyref/common.py": {"shared rows overwrite": "⟦np.add.at(out, index, rows) → out[index] = rows⟧"},
     "fortran/fast/gno.fypp": {
         ">= for > in relu'": "s(:plan%hidden, q) = merge(0.0_${K}$, s(:plan%hidden, q), a(:plan%hidden, q) ⟦<= → <⟧ 0)",
@@ -242,7 +245,6 @@ GEMNET = {
     "pyref/__init__.py": {
         "cotangents of gradients are left out": '⟦*(f"grad_{a.name}" for a in spec.outputs) → *()⟧, *(a.name',
         "derivatives of another size": "np.where(powers[n] == power, c, 0), ⟦-shift → 1 - shift⟧)",
-        "one step for cotangents of any size": "shift, moved = ⟦STEP + RANGE * power → STEP⟧, dict(real)",
     },
     "fortran/reference/gemnet.fypp": {
         "second-order term of the radial basis dropped": "out_rad_basis(:, e) + ⟦rad_second + rad_first → rad_second⟧",
