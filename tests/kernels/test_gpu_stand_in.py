@@ -49,16 +49,15 @@ def test_graphs_of_another_device(cupy, graph):
         assert graph.prepare() is not None
 
 
-@pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if op.graph])
-def test_a_graph_is_done_when_it_is_there(cupy, name):
+def test_a_graph_is_done_when_it_is_there(cupy):
     """Another stream may use a graph, and its order by source, without waiting: constructing them synchronises."""
-    op = OPERATORS[name]
-    values, on_device = moved_call(op)
-    with cupy.cuda.Stream():
-        graphs = {n: moved(graph) for n, graph in graphs_of(op, values).items()}
-        for graph in graphs.values():
-            graph.prepare()
-    call(op, {**on_device, **graphs})
+    for op in (op for op in OPERATORS.values() if op.graph):
+        values, on_device = moved_call(op)
+        with cupy.cuda.Stream():
+            graphs = {n: moved(graph) for n, graph in graphs_of(op, values).items()}
+            for graph in graphs.values():
+                graph.prepare()
+        call(op, {**on_device, **graphs})
 
 
 @pytest.mark.usefixtures("cupy")
@@ -170,7 +169,7 @@ MOST = {
 
 
 @pytest.mark.usefixtures("cupy")
-@pytest.mark.parametrize(("size", "edges"), [(0, 320_000), (1, 4_000_000)])
+@pytest.mark.parametrize(("size", "edges"), [(0, 320_000), pytest.param(1, 4_000_000, marks=pytest.mark.slow)])
 def test_launches_of_a_call(size, edges):
     arguments = calls(regular(edges // 16, 16))
     cupy_stand_in.state.dry = True
@@ -193,19 +192,19 @@ MOLECULE = {
 
 
 @pytest.mark.usefixtures("cupy")
-@pytest.mark.parametrize("name", OPERATORS)
-def test_a_batch_costs_what_a_molecule_does(name):
+def test_a_batch_costs_what_a_molecule_does():
     """A batch of 256 molecules takes as many launches as one molecule, plus at most one for a sum over all edges."""
-    op, counts = OPERATORS[name], []
-    symbols = {*op.definition.symbols, *(op.graph.sizes if op.graph else ())}
-    for molecules in (1, 256):
-        sizes = {s: n * molecules for s, n in MOLECULE.items() if s in symbols}
-        _, values = moved_call(op, **sizes)
-        for graph in graphs_of(op, values).values():
-            graph.prepare()
-        before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True
-        call(op, values)
-        counts.append(cupy_stand_in.state.launches - before)
-        cupy_stand_in.state.dry = False
-    over_all = any(f.name in ("params", "weights") for f in op.fields)
-    assert counts[1] <= counts[0] + over_all
+    for name, op in OPERATORS.items():
+        counts = []
+        symbols = {*op.definition.symbols, *(op.graph.sizes if op.graph else ())}
+        for molecules in (1, 256):
+            sizes = {s: n * molecules for s, n in MOLECULE.items() if s in symbols}
+            _, values = moved_call(op, **sizes)
+            for graph in graphs_of(op, values).values():
+                graph.prepare()
+            before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True
+            call(op, values)
+            counts.append(cupy_stand_in.state.launches - before)
+            cupy_stand_in.state.dry = False
+        over_all = any(f.name in ("params", "weights") for f in op.fields)
+        assert counts[1] <= counts[0] + over_all, name

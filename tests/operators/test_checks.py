@@ -56,26 +56,26 @@ def blamed(op, array, symbol):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-@pytest.mark.parametrize("change", [1, -1])
-def test_wrong_size_on_each_axis(op, array, change):
-    good = draw(op)
-    for axis in range(len(array.dims)):
-        shape = list(good[array.name].shape)
-        shape[axis] += change
-        values = good | {array.name: np.ones(shape)}
-        symbol = bound_by(op, array, axis)
-        if symbol is None:
-            free = {bound_by(op, array, later) for later in range(axis + 1, len(array.dims))}
-            expected = with_numbers(array, sizes_of(op, good), free)
-            text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
-        elif array.dims[axis] != symbol:
-            text = without_whole(op, array, tuple(shape), axis, sizes_of(op, good))
-        elif (other := blamed(op, array, symbol)) is not None:
-            text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
-        else:
-            call(op, values)  # no other array has this size: any value is right
-            continue
-        raises(ValueError, text, FUNCTIONS[op.name], **values)
+def test_wrong_size_on_each_axis(op, array):
+    for change in (1, -1):
+        good = draw(op)
+        for axis in range(len(array.dims)):
+            shape = list(good[array.name].shape)
+            shape[axis] += change
+            values = good | {array.name: np.ones(shape)}
+            symbol = bound_by(op, array, axis)
+            if symbol is None:
+                free = {bound_by(op, array, later) for later in range(axis + 1, len(array.dims))}
+                expected = with_numbers(array, sizes_of(op, good), free)
+                text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
+            elif array.dims[axis] != symbol:
+                text = without_whole(op, array, tuple(shape), axis, sizes_of(op, good))
+            elif (other := blamed(op, array, symbol)) is not None:
+                text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
+            else:
+                call(op, values)  # no other array has this size: any value is right
+                continue
+            raises(ValueError, text, FUNCTIONS[op.name], **values)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -140,19 +140,19 @@ def test_wrong_dtype(op, array):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-@pytest.mark.parametrize(("own", "rest"), [("float32", "float64"), ("float64", "float32")])
-def test_dtypes_that_differ(op, array, own, rest):
-    values = draw(op, rest)
-    values[array.name] = values[array.name].astype(own)
-    first, *later = op.binding_order
-    if array.name != first.name:
-        text = f"{op.name}: {array.name} has dtype {own}; expected {rest}, the dtype of {first.name}"
-    elif later:
-        text = f"{op.name}: {later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
-    else:
-        call(op, values)
-        return
-    raises(TypeError, text, FUNCTIONS[op.name], **values)
+def test_dtypes_that_differ(op, array):
+    for own, rest in (("float32", "float64"), ("float64", "float32")):
+        values = draw(op, rest)
+        values[array.name] = values[array.name].astype(own)
+        first, *later = op.binding_order
+        if array.name != first.name:
+            text = f"{op.name}: {array.name} has dtype {own}; expected {rest}, the dtype of {first.name}"
+        elif later:
+            text = f"{op.name}: {later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
+        else:
+            call(op, values)
+            continue
+        raises(TypeError, text, FUNCTIONS[op.name], **values)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -352,23 +352,27 @@ def test_graph_of_the_wrong_type(op):
             raises(TypeError, text, FUNCTIONS[op.name], **(good | {argument.name: bad}))
 
 
-@pytest.mark.parametrize("op", EACH_OPERATOR)
-def test_wrong_calls(op):
-    good, function = draw(op), FUNCTIONS[op.name]
-    signature = re.escape("; expected " + op.name + str(function.__signature__))
-    nullable = {a.name for a in op.arguments if a.nullable}
-    required = [n for n, p in op.signature.parameters.items() if p.default is p.empty and n not in nullable]
-    for name in required:
-        rest = {n: v for n, v in good.items() if n != name}
-        raises(TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest)
-    for name in op.parameters:
-        twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
-        raises(TypeError, twice, function, *good.values(), **{name: good[name]})
-    raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1)
-    many = [*good.values(), *([None] if op.selective else []), None]
-    raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
-    if not op.selective:
-        raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None)
+def test_wrong_calls():
+    for (op,) in (each.values for each in EACH_OPERATOR):
+        good, function = draw(op), FUNCTIONS[op.name]
+        signature = re.escape("; expected " + op.name + str(function.__signature__))
+        nullable = {a.name for a in op.arguments if a.nullable}
+        required = [n for n, p in op.signature.parameters.items() if p.default is p.empty and n not in nullable]
+        for name in required:
+            rest = {n: v for n, v in good.items() if n != name}
+            raises(TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest)
+        for name in op.parameters:
+            twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
+            raises(TypeError, twice, function, *good.values(), **{name: good[name]})
+        raises(
+            TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1
+        )
+        many = [*good.values(), *([None] if op.selective else []), None]
+        raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
+        if not op.selective:
+            raises(
+                TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None
+            )
 
 
 def test_the_sum_over_triplets_takes_the_basis_by_its_name():
@@ -580,47 +584,47 @@ def test_outs_that_overlap(op):
         assert not memory.any()
 
 
-@pytest.mark.parametrize("op", EACH_OPERATOR)
-def test_out_of_the_wrong_field(op):
-    good = draw(op)
-    names = list(call(op, good))
-    text = f"{op.name}: out['unknown'] is not computed; expected one of {', '.join(names)}"
-    raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
-    if len(names) > 1:
-        for out in (np.empty(3), [np.empty(3)], "x", 3):
-            what = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
-            raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
-    if op.selective:
-        for name in names:
-            asked = [n for n in names if n != name]
-            text = f"{op.name}: out[{name!r}] is not computed; expected one of {', '.join(asked) or 'none'}"
-            raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=asked, out={name: np.empty(3)})
+def test_out_of_the_wrong_field():
+    for (op,) in (each.values for each in EACH_OPERATOR):
+        good = draw(op)
+        names = list(call(op, good))
+        text = f"{op.name}: out['unknown'] is not computed; expected one of {', '.join(names)}"
+        raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
+        if len(names) > 1:
+            for out in (np.empty(3), [np.empty(3)], "x", 3):
+                what = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
+                raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
+        if op.selective:
+            for name in names:
+                asked = [n for n in names if n != name]
+                text = f"{op.name}: out[{name!r}] is not computed; expected one of {', '.join(asked) or 'none'}"
+                raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=asked, out={name: np.empty(3)})
 
 
 def garbage(value):
     return np.full_like(value, np.nan if value.dtype.kind == "f" else 77)
 
 
-@pytest.mark.parametrize("op", EACH_OPERATOR)
-def test_out_is_written_and_returned(op):
+def test_out_is_written_and_returned():
     """Results are the arrays of `out` themselves (fast path; `trigraph verify` checks that each backend fills them)."""
-    good = draw(op)
-    expected = call(op, good)
-    outs = {name: garbage(value) for name, value in expected.items()}
-    got = call(op, good, out=outs)
-    assert_same_bits(got, expected)
-    assert all(got[name] is outs[name] for name in outs)
-    for name, value in expected.items():
-        keywords = {"wrt": name} if op.selective else {}
-        for wrapped in (lambda a: a, lambda a, name=name: {name: a})[not (op.single or op.selective) :]:
-            array = garbage(value)
-            got = FUNCTIONS[op.name](**good, **keywords, out=wrapped(array))
-            assert fields(op, got)[name] is array
-            assert array.tobytes() == value.tobytes()
-        if op.selective:  # duplicates in `wrt` count once; fields without an array in `out` are allocated
-            again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
-            assert getattr(again, name) is array
-            array = garbage(value)
-            got = call(op, good, out={name: array})
-            assert_same_bits(got, expected)
-            assert got[name] is array
+    for (op,) in (each.values for each in EACH_OPERATOR):
+        good = draw(op)
+        expected = call(op, good)
+        outs = {name: garbage(value) for name, value in expected.items()}
+        got = call(op, good, out=outs)
+        assert_same_bits(got, expected)
+        assert all(got[name] is outs[name] for name in outs)
+        for name, value in expected.items():
+            keywords = {"wrt": name} if op.selective else {}
+            for wrapped in (lambda a: a, lambda a, name=name: {name: a})[not (op.single or op.selective) :]:
+                array = garbage(value)
+                got = FUNCTIONS[op.name](**good, **keywords, out=wrapped(array))
+                assert fields(op, got)[name] is array
+                assert array.tobytes() == value.tobytes()
+            if op.selective:  # duplicates in `wrt` count once; fields without an array in `out` are allocated
+                again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
+                assert getattr(again, name) is array
+                array = garbage(value)
+                got = call(op, good, out={name: array})
+                assert_same_bits(got, expected)
+                assert got[name] is array

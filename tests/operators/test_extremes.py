@@ -4,6 +4,7 @@
 """
 
 import importlib
+import itertools
 
 import numpy as np
 import pytest
@@ -50,32 +51,33 @@ def close(got, expected, dtype, scale=1.0):
 
 
 @EACH_BACKEND
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("infinite", [np.inf, -np.inf])
-def test_infinite_scores_give_what_ieee_gives(backend, infinite, activation):
+def test_infinite_scores_give_what_ieee_gives(backend):
     """Scores are infinite for one in-edge of destination 0, all of destination 1, none of destination 2."""
-    dtype = np.float32
-    graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
-    edges = np.zeros((7, 2), dtype)
-    edges[:, 0] = [0.5, infinite, -1, infinite, infinite, 0.25, -0.5]
-    src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
-    dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
-    options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-    result = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
-    with np.errstate(all="ignore"):
-        logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
-        alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
-    close(result.softmax_scores, np.array([[logit], [alpha]]), dtype)
-    expected = [
-        part @ values for part, values in zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
-    ]
-    close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
-    grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
-    reached = np.array([np.isnan(alpha[[0, 3]]).any(), np.isnan(alpha[[1, 4, 5]]).any(), np.isnan(alpha[[2, 6]]).any()])
-    np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
-    assert np.isfinite(grads.dst_embedding[2]).all()
-    masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu selects 0, also for a NaN gradient
-    np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
+    for activation, infinite in itertools.product(ACTIVATIONS, (np.inf, -np.inf)):
+        dtype = np.float32
+        graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
+        edges = np.zeros((7, 2), dtype)
+        edges[:, 0] = [0.5, infinite, -1, infinite, infinite, 0.25, -0.5]
+        src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
+        dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
+        options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
+        result = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
+        with np.errstate(all="ignore"):
+            logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
+            alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
+        close(result.softmax_scores, np.array([[logit], [alpha]]), dtype)
+        expected = [
+            part @ values for part, values in zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
+        ]
+        close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
+        grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
+        reached = np.array(
+            [np.isnan(alpha[[0, 3]]).any(), np.isnan(alpha[[1, 4, 5]]).any(), np.isnan(alpha[[2, 6]]).any()]
+        )
+        np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
+        assert np.isfinite(grads.dst_embedding[2]).all()
+        masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu selects 0, also for a NaN gradient
+        np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
 
 
 def parallel(score):
@@ -181,17 +183,16 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 
 
 @EACH_BACKEND
-@pytest.mark.parametrize("op", PICK)
-@pytest.mark.parametrize("first", [3, 300, 699])
-def test_ties_and_nan_far_apart(backend, op, first):
+def test_ties_and_nan_far_apart(backend):
     """With 700 in-edges, in several chunks of 256: of tied extrema the first is taken, and NaN wins in any chunk."""
-    sign = 1 if op == "max" else -1
-    messages = np.cos(np.arange(700.0)) * 0.5
-    messages[[first, 699]] = sign * 2.0
-    values, graph = star([messages, np.where(np.arange(700) >= first, NAN, messages)])
-    result = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
-    np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
-    np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
+    for op, first in itertools.product(PICK, (3, 300, 699)):
+        sign = 1 if op == "max" else -1
+        messages = np.cos(np.arange(700.0)) * 0.5
+        messages[[first, 699]] = sign * 2.0
+        values, graph = star([messages, np.where(np.arange(700) >= first, NAN, messages)])
+        result = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
+        np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
+        np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
 
 
 @EACH_BACKEND

@@ -111,7 +111,7 @@ def soak(seconds, seed):
     return failures
 
 
-@pytest.mark.parametrize("seconds", [6, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=pytest.mark.slow)])
 def test_random_calls(seconds):
     # OpenBLAS with threads waits for ever in a product during which another thread forks.
     helpers = str(Path(__file__).parents[1] / "helpers")

@@ -125,10 +125,10 @@ def test_many_edges_of_which_one_dominates(large):
 
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
 @pytest.mark.parametrize("op", EACH)
-@pytest.mark.parametrize("largest", [8, 120, 900])
-def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend, largest):
+def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
     """Each result is as accurate as its own terms, whatever the size of the others."""
-    rng, values = np.random.default_rng(0), draw(op)
-    for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):
-        values[name] = np.ldexp(values[name], rng.integers(-largest, largest, values[name].shape))
-    assert_right(op, values, call(op, values, backend=backend), backend == "fortran")
+    for largest in (8, 120, 900):
+        rng, values = np.random.default_rng(0), draw(op)
+        for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):
+            values[name] = np.ldexp(values[name], rng.integers(-largest, largest, values[name].shape))
+        assert_right(op, values, call(op, values, backend=backend), backend == "fortran")

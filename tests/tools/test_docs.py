@@ -118,10 +118,10 @@ def test_examples_of_docstrings(path, monkeypatch):
     assert not outcome.failed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links(page):
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+def test_links():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page, target)
 
 
 @pytest.mark.slow
@@ -255,13 +255,13 @@ def test_pages_of_jax_are_written_without_it():
     assert all(text in page for text in (head, ".. math::", ">>> jax.grad(", ":obj:`trigraph.mha_gat_n2n_fwd`"))
 
 
-@pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
-def test_formulas_of_the_reference(op):
+def test_formulas_of_the_reference():
     """The page of an operator shows a formula of its own order from docs/maths.md; nothing of its Markdown is left."""
-    text = "\n".join(formulas.formulas(op.order, op.definition))
-    own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
-    assert text.count(".. math::") > own.count(".. math::")
-    assert not re.search(r"\$|\{eq\}|<!--", text)
+    for op in OPERATORS.values():
+        text = "\n".join(formulas.formulas(op.order, op.definition))
+        own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
+        assert text.count(".. math::") > own.count(".. math::"), op.name
+        assert not re.search(r"\$|\{eq\}|<!--", text), op.name
 
 
 def test_readme_is_read_in_a_minute():

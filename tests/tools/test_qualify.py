@@ -110,6 +110,7 @@ def test_rehearsal(tmp_path, monkeypatch):
     assert ran.exit_code == 1
 
 
+@pytest.mark.slow
 def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     begun = time.monotonic()
     record = driver.qualify(Rehearsal(), tmp_path, 5 + 20, [made_up("ends", 0.6), made_up("refuses", 1.0)])
@@ -199,6 +200,7 @@ def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
     wait_until(lambda: not running(children[0]), 10)
 
 
+@pytest.mark.slow
 def test_a_deadline_that_is_too_short(tmp_path):
     """With little time left no part starts, and the page says so."""
     begun = time.monotonic()
@@ -269,6 +271,7 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
     assert "ZeroDivisionError" in lines[2]["note"]
 
 
+@pytest.mark.slow
 def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
     """A wrong program of ours has failed, one of a peer's is timed and said to differ; errors of peers are noted."""
     pytest.importorskip("torch")

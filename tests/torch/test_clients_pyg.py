@@ -344,23 +344,23 @@ STATES = {
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("converted_first", [False, True])
 @pytest.mark.parametrize("state", STATES)
-def test_layers_whose_state_is_not_known_compute_as_before(state, converted_first):
+def test_layers_whose_state_is_not_known_compute_as_before(state):
     """Layers with unknown state are left, with the reason; changes made after a conversion take effect."""
-    torch.set_default_dtype(torch.float32)  # quantized layers support no other
-    layer, x = pyg.GATConv(4, 3, heads=2), torch.randn(4, 4)
-    other, (change, words) = copy.deepcopy(layer), STATES[state]
-    conversion = convert(other) if converted_first else None
-    for conv in (layer, other):
-        torch.manual_seed(5)
-        change(conv)
-    expected = layer(x, LOOPS)
-    if conversion is None:
-        (left,) = convert(other).left
-        assert words in left.note
-        assert type(other) is pyg.GATConv
-    layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # as above, in float32
+    for converted_first in (False, True):
+        torch.set_default_dtype(torch.float32)  # quantized layers support no other
+        layer, x = pyg.GATConv(4, 3, heads=2), torch.randn(4, 4)
+        other, (change, words) = copy.deepcopy(layer), STATES[state]
+        conversion = convert(other) if converted_first else None
+        for conv in (layer, other):
+            torch.manual_seed(5)
+            change(conv)
+        expected = layer(x, LOOPS)
+        if conversion is None:
+            (left,) = convert(other).left
+            assert words in left.note
+            assert type(other) is pyg.GATConv
+        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # as above, in float32
 
 
 def test_ordinary_state_is_converted():

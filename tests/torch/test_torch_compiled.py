@@ -352,6 +352,7 @@ def test_keys_differ_after_changes(name):
     assert after.unchanged(model)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
 def test_compared_changes_are_computed_with():
     model = type("Changed", (Net,), {})(norm())
@@ -461,7 +462,11 @@ def test_models_of_trigraph_are_compared_in_full():
 
 @pytest.mark.parametrize(
     ("training", "refused"),
-    [(True, None), (False, None), (True, "program of Net is compiled again for other numbers")],
+    [
+        (True, None),
+        (False, None),
+        pytest.param(True, "program of Net is compiled again for other numbers", marks=pytest.mark.slow),
+    ],
 )
 def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
     """After a call, buffers, gradients and random numbers are as after an eager call; a refused model is unchanged."""
@@ -480,6 +485,7 @@ def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
     assert eager.inner.num_batches_tracked == (2 if training and not refused else 0)
 
 
+@pytest.mark.slow
 def test_copies_and_pickles_have_programs_of_their_own():
     inputs, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
     unused = pickle.loads(pickle.dumps(compiled))
@@ -494,6 +500,7 @@ def test_copies_and_pickles_have_programs_of_their_own():
     close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
 
 
+@pytest.mark.slow
 def test_threads_that_meet_in_their_first_call():
     """Threads that make the first call together get right results, and tracing works afterwards."""
     inputs, model = structures((5, 6)), Net()
@@ -601,8 +608,8 @@ def test_options(options, message):
 @pytest.mark.parametrize(
     ("make", "periodic", "create_graph"),
     [
-        (Net, True, True),
         (Net, False, False),
+        pytest.param(Net, True, True, marks=pytest.mark.slow),
         pytest.param(lambda: potential(out_emb_channels=16), False, False, marks=pytest.mark.slow),
         pytest.param(lambda: potential(out_emb_channels=16), True, True, marks=pytest.mark.slow),
     ],
