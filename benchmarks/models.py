@@ -126,7 +126,7 @@ def _energy_forces(
     """
     import torch
 
-    from trigraph.torch.nn.compiled import compile_potential
+    from trigraph.torch.potentials.compiled import compile_potential
 
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
     device, own = torch.get_default_device(), dimenet("trigraph", dtype, **widths)
@@ -297,7 +297,7 @@ def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """
     import torch
 
-    from trigraph.torch.nn.compiled import compile_potential
+    from trigraph.torch.potentials.compiled import compile_potential
 
     model = copy.deepcopy(dimenet(form.removesuffix("-compiled"), dtype, **{name: sizes[name] for name in WIDTHS}))
     initial, epoch = copy.deepcopy(model.state_dict()), _epochs(sizes, dtype)

@@ -67,7 +67,7 @@ class _ShimCall:
         """Run a call whose arguments are bound; see `functions`."""
         op = self.op
         # The layout depends on sizes, wanted fields, choices, dtypes and which arguments are there. `backend_cache`
-        # belongs to calls that have these in common (`trigraph.checks.call._key`); the key tells operator and shims.
+        # belongs to calls that have these in common (`trigraph.checks.arrays._key`); the key tells operator and shims.
         layout = backend_cache.get(self)
         if layout is None:
             layout = backend_cache[self] = self.layout(values, sizes, wanted)

@@ -5,8 +5,8 @@ import os
 import warnings
 from collections.abc import Iterator
 
+from trigraph.arrays import count
 from trigraph.fortran.levels import FOLLOWERS
-from trigraph.graphs import count
 
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.arrays import cupy_module
 from trigraph.gpu.instances import C_TYPES, INSTANCES, arguments_of, slowness, together
 from trigraph.gpu.sources import expand_includes
-from trigraph.graphs.arrays import cupy_module
 from trigraph.table import DEFINITIONS
 
 KERNELS = Path(__file__).resolve().parent / "kernels"

@@ -26,8 +26,8 @@ from typing import Any
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
+from trigraph.gpu.gemnet_units import WARP, Pair, RegisterTile, Units, add_products, given, members, product
 from trigraph.gpu.sums import ROWS, Total, cover
-from trigraph.gpu.units import WARP, Pair, RegisterTile, Units, add_products, given, members, product
 from trigraph.table.constants import INTERM, MOST_IN_ORDER
 from trigraph.table.lazy import lazy
 

@@ -109,7 +109,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("product_rows", FLOATS),
         *expand("multiply", FLOATS, ("16", "32", "64")),
         *expand("gemnet_select", FLOATS, INDICES),
-        # The rows and columns that a lane has in registers (RegisterTile in units.py).
+        # The rows and columns that a lane has in registers (RegisterTile in gemnet_units.py).
         *(
             instance(f"gemnet_{kernel}", (real, index, rows, cols))
             for kernel in ("products", "radial", "triplets", "embed", "outer")

@@ -11,7 +11,7 @@ from slopecheck.record import Check, digest
 from trigraph.checks import shape_of
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.cases import Case
+from trigraph.verification.case import Case
 from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.subjects import Subject, attempt
 

@@ -10,7 +10,8 @@ from slopecheck.record import Check
 from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import tolerances
-from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, plain
+from trigraph.verification.case import Case, frozen
+from trigraph.verification.cases import POINT_STEP, draw, plain
 from trigraph.verification.judged import Judged
 from trigraph.verification.subjects import Subject, attempt
 

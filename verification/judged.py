@@ -12,7 +12,7 @@ from slopecheck.record import Check
 from trigraph.fortran import judge
 from trigraph.table import OPERATORS, THIRD, Definition, Operator, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.cases import Case
+from trigraph.verification.case import Case
 from trigraph.verification.subjects import Subject
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ class Kind:
     called: bool = False
     batch: bool = False  # is called in a batch with other graphs
     third: bool = False  # is used for third derivatives, in one dtype for each setting, in turn (`scaled`: in both)
-    equal_terms: bool = False  # see `cases.Case`
+    equal_terms: bool = False  # see `case.Case`
     scaled: bool = False  # cotangents are multiplied by powers of two, many apart and up to the ends of the format
 
 

@@ -18,7 +18,7 @@ from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
-from trigraph.verification.cases import Case
+from trigraph.verification.case import Case
 from trigraph.verification.judged import Judged, ask, operators_of, third_of
 from trigraph.verification.subjects import Subject, attempt, extent, observed
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered

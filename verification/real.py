@@ -15,7 +15,8 @@ from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
 from trigraph.table import Definition
 from trigraph.verification import networks
-from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations, plain
+from trigraph.verification.case import Case, frozen
+from trigraph.verification.cases import POINT_STEP, draw, kink_violations, plain
 from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.triplets import sums_over

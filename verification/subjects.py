@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from slopecheck.outcome import Outcome, observe
+from trigraph.arrays import array_kind
 from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
 from trigraph.backends.choice import has_third
-from trigraph.graphs import array_kind, to_device
+from trigraph.graphs import to_device
 from trigraph.table import Operator, result_type
 
 # Backends whose sums are direct; the others sum in chunks (tolerances.py).

@@ -11,7 +11,7 @@ from trigraph.backends import BACKENDS
 from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
-from trigraph.verification.cases import Case
+from trigraph.verification.case import Case
 from trigraph.verification.judged import Judged, every_operator_of, operators_of, third_of
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM

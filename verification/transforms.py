@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trigraph.table import SYMBOLS, Array, Operator
-from trigraph.verification.cases import Case
+from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import rows_are_positions
 

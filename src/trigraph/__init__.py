@@ -8,13 +8,13 @@ import importlib as _importlib
 import os.path as _path
 from typing import Any as _Any
 
+from trigraph.arrays import LIBRARIES as _LIBRARIES
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.backends.forms import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
 from trigraph.fortran.levels import get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.gno_params import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.graphs.arrays import LIBRARIES as _LIBRARIES
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.table import OPERATORS

@@ -511,7 +511,7 @@ def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, s
     two ranks, and the potential on the first. The classes of the model are looked for in the current directory, too.
     """
     try:
-        from trigraph.lammps import read_model, run
+        from trigraph.calculators.lammps import read_model, run
     except ImportError as error:
         raise click.ClickException(str(error)) from error
     try:

@@ -19,8 +19,8 @@ from urllib.request import url2pathname
 
 from slopecheck.environment import cpu_model, system, version_of
 from slopecheck.terminal import mark
+from trigraph.arrays import NO_CUPY
 from trigraph.backends import BACKENDS, unavailable
-from trigraph.graphs import NO_CUPY
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from trigraph.graphs.arrays import advice, array_kind, count
+from trigraph.arrays import advice, array_kind, count
 from trigraph.graphs.neighbors import FLOATS
 
 

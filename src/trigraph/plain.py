@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import spherical_jn
 
 from trigraph.graphs.base import FEW_PARALLEL
 from trigraph.pyref.dimenet import bessel_zeros
@@ -63,6 +62,8 @@ def gno_message(lib: Library, v: Values, s: Values) -> Values:
 
 @cache  # of numbers alone
 def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
+    from scipy.special import spherical_jn  # imported here because it is slow
+
     zeros = bessel_zeros(num_spherical, num_radial)
     return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, num_spherical + 1)[:, None], zeros))
 

@@ -10,7 +10,7 @@ from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields,
 import trigraph
 from trigraph import CSC
 from trigraph.backends.choice import has_third
-from trigraph.checks import call as checks
+from trigraph.checks import arrays as checks
 from trigraph.gpu import sums
 from trigraph.table import NAMED, SYMBOLS
 

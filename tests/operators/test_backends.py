@@ -207,17 +207,19 @@ def test_expressions(definition):
 # What a package may import of trigraph, at the top of a module or within functions; what is not listed is above these.
 ARROWS = {
     "table": set(),
-    "graphs": {"table"},
-    "gno_params": {"graphs"},
-    "checks": {"graphs", "table"},
-    "backends": {"checks", "gpu", "graphs", "table"},
-    "pyref": {"gno_params", "graphs", "table"},
-    "fortran": {"__version__", "checks", "graphs", "table"},
-    "gpu": {"checks", "graphs", "table"},
-    "torch": {"backends", "checks", "fortran", "graphs", "plain", "table"},  # fortran: SiLU's derivatives
-    "jax": {"checks", "fortran", "graphs", "plain", "table"},
-    "compat": {"backends", "graphs", "table", "torch"},
-    "distributed": {"backends", "checks", "fortran", "graphs", "table", "torch"},
+    "arrays": set(),
+    "graphs": {"arrays", "table"},
+    "gno_params": {"arrays", "graphs"},
+    "checks": {"arrays", "graphs", "table"},
+    "backends": {"arrays", "checks", "gpu", "graphs", "table"},
+    "pyref": {"arrays", "gno_params", "graphs", "table"},
+    "fortran": {"__version__", "arrays", "checks", "graphs", "table"},
+    "gpu": {"arrays", "checks", "graphs", "table"},
+    "torch": {"arrays", "backends", "checks", "fortran", "graphs", "plain", "table"},  # fortran: SiLU's derivatives
+    "calculators": {"arrays", "graphs", "torch"},
+    "jax": {"arrays", "checks", "fortran", "graphs", "plain", "table"},
+    "compat": {"arrays", "backends", "graphs", "table", "torch"},
+    "distributed": {"arrays", "backends", "checks", "fortran", "graphs", "table", "torch"},
 }
 
 

@@ -34,7 +34,7 @@ from table_errors import (
 )
 
 from trigraph.backends import BACKENDS, FUNCTIONS
-from trigraph.checks import call as checks
+from trigraph.checks import arrays as checks
 from trigraph.checks import shape_of
 from trigraph.graphs import EdgeGraph
 from trigraph.table import SYMBOLS, names_in

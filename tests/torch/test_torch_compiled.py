@@ -24,9 +24,9 @@ import trigraph
 import trigraph.ase
 import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.nn import compiled as programs
-from trigraph.torch.nn.program_key import ProgramKey, differences
-from trigraph.torch.nn.traced import rewrite_sums, selected, sum_of_each, sums
+from trigraph.torch.potentials import compiled as programs
+from trigraph.torch.potentials.program_key import ProgramKey, differences
+from trigraph.torch.potentials.traced import rewrite_sums, selected, sum_of_each, sums
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}

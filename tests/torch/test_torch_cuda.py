@@ -12,13 +12,14 @@ from table_calls import FUNCTIONS, draw, graphs_of
 from torch_stand_in import Stream, tensors
 
 import trigraph.torch
+from trigraph.arrays import cupy_module
 from trigraph.backends.choice import has_third
-from trigraph.graphs.arrays import cupy_module
 from trigraph.table import OPERATORS
 from trigraph.torch import arrays, nn
+from trigraph.torch.layers import edges
 from trigraph.torch.library import OPERATORS_OF_TORCH
-from trigraph.torch.nn import edges, structures
-from trigraph.torch.nn.structures import find_neighbors
+from trigraph.torch.potentials import structures
+from trigraph.torch.potentials.structures import find_neighbors
 from trigraph.verification.differentiated import own_functions
 from trigraph.verification.subjects import named_fields
 

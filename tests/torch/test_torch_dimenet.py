@@ -18,8 +18,9 @@ from two_ranks import gradients_of, save_gradients
 import trigraph
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.fortran.threads import kept_num_threads
-from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis, activations
-from trigraph.torch.nn.activations import SiLU
+from trigraph.torch.layers import activations
+from trigraph.torch.layers.activations import SiLU
+from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis
 
 SMALL = {
     "num_blocks": 1,

@@ -23,8 +23,8 @@ from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
 from trigraph.checks import MOST_PASSED  # noqa: E402
 from trigraph.table import OPERATORS  # noqa: E402
 from trigraph.torch import arrays  # noqa: E402
+from trigraph.torch.layers.activations import silu  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
-from trigraph.torch.nn.activations import silu  # noqa: E402
 
 
 def graph(index=np.int64):

@@ -17,9 +17,9 @@ from torch.autograd import forward_ad
 import trigraph.torch as tt
 from trigraph.graphs import CSC
 from trigraph.table import DEFINITIONS, OPERATORS
-from trigraph.torch.nn.activations import silu
-from trigraph.torch.nn.structures import _summed
+from trigraph.torch.layers.activations import silu
 from trigraph.torch.plain import LIBRARY, PLAIN
+from trigraph.torch.potentials.structures import _summed
 
 SETTINGS = [(spec.name, setting) for spec in DEFINITIONS for setting in (spec.settings or ({},))]
 FUNCTIONS = [*SETTINGS, ("silu", {}), ("sums", {})]

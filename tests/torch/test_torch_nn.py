@@ -19,7 +19,7 @@ import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
 from trigraph import CSC  # noqa: E402
 from trigraph.torch import GraphTensors, agg_weighted_n2n, convert, nn  # noqa: E402
-from trigraph.torch.nn.edges import build_graph  # noqa: E402
+from trigraph.torch.layers.edges import build_graph  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402

@@ -2,15 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trigraph.table import SYMBOLS
+from trigraph.verification.case import Case
 from trigraph.verification.kinds import Variant
-
-if TYPE_CHECKING:
-    from trigraph.verification.cases import Case
 
 # Numbers of members of rows: 256 and 512 (whole pieces), one more, and long rows first and last; more rows than two
 # blocks of 48 nodes.
@@ -49,11 +47,11 @@ class CaseGraphs(ABC):
         cases show partial sums that are added one after the other.
         """
 
-    def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the graph objects of a renumbered case, and for each size the old number of each new entity."""
         return {}, any_orders(case, rng)
 
-    def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Return the graph objects of a batch: the case with nodes, edges and so on before and after it."""
         return {}
 
@@ -95,13 +93,13 @@ def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
 
 
-def any_orders(case: "Case", rng: np.random.Generator) -> dict[str, np.ndarray]:
+def any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return a permutation for each size that counts entities (nodes, edges and so on)."""
     names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def among(own: Any, members: str, groups: str, case: "Case", before: Counts, after: Counts, rng: Any) -> Any:
+def among(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
     """Return the group of each member in a batch; those before (after) the case are in groups before (after) it."""
     first = rng.integers(0, min(before[groups], CROWDED), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]

@@ -1,17 +1,13 @@
 """Graphs from sources to destinations (`trigraph.CSC`) in generated cases."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trigraph.graphs import CSC
+from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
-
-if TYPE_CHECKING:
-    from trigraph.verification.cases import Case
 
 
 def rows_are_positions(case: Case) -> bool:

@@ -1,15 +1,13 @@
 """Graphs of edges between atoms (`trigraph.EdgeGraph`) in generated cases."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.verification.case import Case
 from trigraph.verification.graphs.base import CaseGraphs, Counts, GraphsAndInputs, among, any_orders
 from trigraph.verification.kinds import Variant
-
-if TYPE_CHECKING:
-    from trigraph.verification.cases import Case
 
 
 class EdgeCases(CaseGraphs):
@@ -84,13 +82,13 @@ class EdgeCases(CaseGraphs):
         sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         return {"graph": graph}, {"vec": vec}
 
-    def renumbered(self, case: "Case", rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber nodes at random; edges are sorted by new source, shuffled within one source."""
         orders = any_orders(case, rng)
         graph, edges = renumbered(case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"])
         return {"graph": graph}, {**orders, "num_edges": edges}
 
-    def embedded(self, case: "Case", before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Edges stay sorted by source, those of the case in their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))

@@ -1,17 +1,13 @@
 """Triplets by edge, edges by atom, and triplets by row of m (`trigraph.Segments`) in generated cases."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trigraph.graphs.segments import Segments
+from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
-
-if TYPE_CHECKING:
-    from trigraph.verification.cases import Case
 
 # By argument: the names of its numbers of members and of segments.
 SEGMENT_SIZES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import NO_CUPY, array_kind
+from trigraph.arrays import NO_CUPY, array_kind
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import FAMILIES, OPERATORS
 from trigraph.table.public import BACKENDS

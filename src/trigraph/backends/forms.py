@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trigraph.backends.front_door import FUNCTIONS
-from trigraph.checks.arguments import bind_arguments, checked_names
+from trigraph.checks.attributes import bind_arguments, checked_names
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OVER_FORMS, result_type
 from trigraph.table.public import docstring, public_signature, publish

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from trigraph.backends import third
 from trigraph.backends.choice import backend_function, choose_backend
-from trigraph.checks.arguments import bind_arguments
-from trigraph.checks.call import Checked, check_call
+from trigraph.checks.arrays import Checked, check_call
+from trigraph.checks.attributes import bind_arguments
 from trigraph.graphs.base import entered
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import NAMED

@@ -10,10 +10,10 @@ backends compute that of others themselves.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trigraph.arrays import namespace_of
 from trigraph.backends import third_gno
 from trigraph.backends.choice import DIFFERENTIATED, backend_function, composed, has_third, own_third
 from trigraph.checks import shape_of
-from trigraph.graphs.arrays import namespace_of
 from trigraph.table import OPERATORS, Operator, result_type
 from trigraph.table.public import BACKENDS
 

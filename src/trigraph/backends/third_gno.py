@@ -16,7 +16,7 @@ coordinates.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trigraph.graphs.arrays import namespace_of
+from trigraph.arrays import namespace_of
 
 INPUTS = ("features", "coords", "params")
 

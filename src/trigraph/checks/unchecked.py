@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trigraph.checks.sizes import bind_sizes
+from trigraph.checks.arrays import bind_sizes
 from trigraph.table.grammar import Operator
 
 

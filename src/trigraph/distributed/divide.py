@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from trigraph.arrays import check_range, count
 from trigraph.distributed.exchange import Halo, agreement, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import share
-from trigraph.graphs import CSC, check_range, count
+from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.graphs import CSC, array_kind, namespace_of, wait_for
+from trigraph.arrays import array_kind, namespace_of, wait_for
+from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.arrays import array_kind, namespace_of
 from trigraph.backends import FUNCTIONS as WHOLE
 from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
 from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Partition, Subgraph
 from trigraph.distributed.sums import tree_parts, tree_sum
-from trigraph.graphs import array_kind, entered, namespace_of
+from trigraph.graphs import entered
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import distributed_docstring, distributed_signature, publish
 

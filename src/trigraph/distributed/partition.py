@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from trigraph.arrays import array_kind, check_range, device_of, namespace_of
 from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
 from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
-from trigraph.graphs import array_kind, check_range, device_of, namespace_of, to_device
+from trigraph.graphs import to_device
 from trigraph.table.lazy import lazy
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trigraph.arrays import namespace_of
 from trigraph.checks import bind_arguments
 from trigraph.distributed.exchange import agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
@@ -20,7 +21,6 @@ from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
-from trigraph.graphs import namespace_of
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
 from trigraph.table.public import distributed_signature, publish
 from trigraph.torch.arrays import array_of, tensor_from

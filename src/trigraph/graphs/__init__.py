@@ -1,23 +1,5 @@
 """Graph objects and their arrays."""
 
-from trigraph.graphs.arrays import (
-    MOST,
-    NO_CUPY,
-    advice,
-    array_kind,
-    as_array,
-    called,
-    check_memory,
-    check_range,
-    count,
-    device_of,
-    dtype_name,
-    frozen,
-    index_array,
-    namespace_of,
-    shown,
-    wait_for,
-)
 from trigraph.graphs.base import VIEWS, LongRows, coarsened, entered, to_device
 from trigraph.graphs.csc import CSC, ReverseCSC
 from trigraph.graphs.edge_graph import EdgeGraph

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.graphs.arrays import LIBRARIES, array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
+from trigraph.arrays import LIBRARIES, array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
 from trigraph.table.constants import PART_SIZE
 
 G = TypeVar("G", bound="Immutable")

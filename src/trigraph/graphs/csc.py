@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.graphs.arrays import (
+from trigraph.arrays import (
     array_kind,
     as_array,
     called,

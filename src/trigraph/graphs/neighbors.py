@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, dtype_name, shown
-from trigraph.graphs.scalars import real_number
+from trigraph.arrays import array_kind, dtype_name, real_number, shown
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.

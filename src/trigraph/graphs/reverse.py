@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import namespace_of
+from trigraph.arrays import namespace_of
 from trigraph.graphs.neighbors import LARGEST_SHIFT
 
 # Allowed relative difference of a vector and minus the vector of its reverse, in units of eps of their dtype.

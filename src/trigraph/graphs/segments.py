@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trigraph.graphs.arrays import check_range, count, frozen, index_array, most, order_by
+from trigraph.arrays import check_range, count, frozen, index_array, most, order_by
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.table.constants import PART_SIZE
 from trigraph.table.graph_kinds import GRAPH_PARTS

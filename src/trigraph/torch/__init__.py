@@ -13,17 +13,19 @@ if _torch.__version__ < (2, 6):  # type: ignore[operator]
 
 import importlib as _importlib
 
+from trigraph.torch.derivatives import register as _register_derivatives
 from trigraph.torch.functions import FUNCTIONS, basis_embedding
 from trigraph.torch.graphs import GraphTensors
 from trigraph.torch.graphs import register as _register
 from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)
+_register_derivatives()
 globals().update(FUNCTIONS)
 __all__ = ["GraphTensors", "basis_embedding", "compile_potential", "convert", "nn", *sorted(FUNCTIONS)]
 
 
-_MODULES = {"convert": "conversion", "compile_potential": "nn.compiled"}
+_MODULES = {"convert": "conversion", "compile_potential": "potentials.compiled"}
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
-from trigraph.graphs.arrays import cupy_module
+from trigraph.arrays import cupy_module
 
 R = TypeVar("R")
 

@@ -11,10 +11,10 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import UninitializedParameter
 
 from trigraph.torch import nn
-from trigraph.torch.nn import dimenet
-from trigraph.torch.nn.activations import SiLU, silu
-from trigraph.torch.nn.arguments import BOUNDS
-from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
+from trigraph.torch.layers.activations import SiLU, silu
+from trigraph.torch.layers.arguments import BOUNDS, hooked
+from trigraph.torch.layers.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
+from trigraph.torch.potentials import dimenet
 
 
 class Layer(NamedTuple):
@@ -85,16 +85,6 @@ _Changes = list[tuple[Module, type[Module], dict[str, Any]]]
 
 FLOATS = (torch.float32, torch.float64)
 HALVES = (torch.float16, torch.bfloat16)
-
-
-def hooked(layer: Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
-    """Return whether a layer has hooks on these steps, other than methods of its own."""
-    return any(
-        getattr(hook, "__self__", None) is not layer
-        for name, hooks in vars(layer).items()
-        if name.endswith("hooks") and hooks and any(step in name for step in steps)
-        for hook in hooks.values()
-    )
 
 
 def _check_parts(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:

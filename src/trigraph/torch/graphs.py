@@ -18,7 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, array_kind, coarsened, device_of, shown
+from trigraph.arrays import array_kind, device_of, shown
+from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, coarsened
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS

@@ -11,7 +11,7 @@ import torch_geometric.nn
 from torch_geometric.nn.aggr import SumAggregation
 
 from trigraph.torch import nn
-from trigraph.torch.conversion import hooked
+from trigraph.torch.layers.arguments import hooked
 
 __all__ = ["GATConv", "why_not"]
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from trigraph.arrays import array_kind, as_array, count
 from trigraph.compat.pylibcugraphops.in_place import in_place
-from trigraph.graphs import EdgeGraph, array_kind, as_array, count
+from trigraph.graphs import EdgeGraph
 
 ARRAYS = ("src_offsets", "dst_offsets", "dst_edge_index")
 

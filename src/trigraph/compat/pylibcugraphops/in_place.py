@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trigraph.arrays import array_kind, as_array, is_tensor
 from trigraph.backends import FUNCTIONS
-from trigraph.graphs.arrays import array_kind, as_array, is_tensor
 from trigraph.table import OPERATORS
 from trigraph.table.public import publish, summary
 

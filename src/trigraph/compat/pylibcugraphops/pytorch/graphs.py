@@ -2,8 +2,8 @@
 
 import torch
 
+from trigraph.arrays import check_range, count, device_of, index_array
 from trigraph.compat.pylibcugraphops.graphs import Graph
-from trigraph.graphs import check_range, count, device_of, index_array
 
 
 class CSC(Graph):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from trigraph.arrays import shown
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.graphs import shown
 from trigraph.torch.arrays import array_of, has_storage
 from trigraph.torch.library import has_tangents
 from trigraph.torch.signatures import Elementwise, nested, without_defaults

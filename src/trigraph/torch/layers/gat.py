@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.nn.functional import dropout, leaky_relu
 
+from trigraph.arrays import real_number
 from trigraph.graphs import CSC
-from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script, widened, width_of
-from trigraph.torch.nn.edges import (
+from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widened, width_of
+from trigraph.torch.layers.edges import (
     build_graph,
     check_edge_index,
     check_features,

@@ -8,8 +8,8 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script, widened
-from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
+from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widened
+from trigraph.torch.layers.edges import check_rows, graph_of, source_and_destination
 
 
 class GNOLayer(torch.nn.Module):

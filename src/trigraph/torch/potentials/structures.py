@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from trigraph.graphs import CSC, check_memory, shown
+from trigraph.arrays import check_memory, shown
+from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import array_of, beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
-from trigraph.torch.nn.arguments import check_device
-from trigraph.torch.nn.edges import check_rows, narrowed
-from trigraph.torch.nn.neighbors import length_of, nearest, search
+from trigraph.torch.layers.arguments import check_device
+from trigraph.torch.layers.edges import check_rows, narrowed
+from trigraph.torch.potentials.neighbors import length_of, nearest, search
 from trigraph.torch.signatures import nested, without_defaults
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
@@ -171,7 +172,7 @@ class Neighbors(NamedTuple):
 def _summed(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
     """Return sums of rows. `index` is the sum to which each row contributes, if it contributes to exactly one."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
-    # Traced programs contain the operator here; `trigraph.torch.nn.traced.rewrite_sums` replaces its derivatives.
+    # Traced programs contain the operator here; `rewrite_sums` of `potentials.traced` replaces its derivatives.
     if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return _sum(values, None, graph).output_embedding
     sums: Tensor = _Sums.apply(values, index, graph)  # type: ignore[no-untyped-call]

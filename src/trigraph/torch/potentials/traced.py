@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trigraph.torch.library import OPERATORS_OF_TORCH
-from trigraph.torch.nn.structures import DST
+from trigraph.torch.potentials.structures import DST
 
 _sums, _sums_backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"].overload for order in ("fwd", "bwd"))
 
@@ -156,7 +156,7 @@ def sum_of_each(program: Any, state: Mapping[str, Tensor], example: Any) -> dict
     """Return the nodes of the atom that each edge enters, and of the structure of each atom.
 
     They are by the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. The example is
-    that of the trace, `trigraph.torch.nn.compiled.Inputs`.
+    that of the trace, `trigraph.torch.potentials.compiled.Inputs`.
     """
     leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
     nodes = itertools.islice(leaves, len(state), None)

@@ -1,5 +1,7 @@
-"""Kinds and devices of NumPy and CuPy arrays and of tensors, and checks of index arrays."""
+"""Kinds and devices of NumPy and CuPy arrays and of tensors; checks of index arrays and of numbers."""
 
+import math
+import numbers
 import operator
 import os
 import sys
@@ -260,3 +262,22 @@ def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any
         offsets = np.asarray(matrix.indptr[: num_keys + 1], dtype)
         positions = np.asarray(matrix.data, dtype)
     return offsets, positions
+
+
+def scalar_of(value: Any) -> Any:
+    """Return the element of a zero-dimensional array; anything else is returned unchanged."""
+    return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
+
+
+def real_number(caller: str, name: str, value: Any, positive: bool = False) -> float:
+    """Return a finite number as a float; raise unless it is > 0 if `positive`, else >= 0."""
+    scalar = scalar_of(value)
+    if isinstance(scalar, (bool, np.bool_)) or not issubclass(type(scalar), numbers.Real):
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected a number")
+    try:
+        number = float(scalar)
+    except OverflowError:  # an integer beyond the range of floats
+        number = math.inf if scalar > 0 else -math.inf
+    if not 0 <= number < math.inf or (positive and number == 0):
+        raise ValueError(f"{caller}: {name} is {number}; expected a finite number {'above 0' if positive else '>= 0'}")
+    return number

@@ -6,8 +6,8 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script, widened, width_of
-from trigraph.torch.nn.edges import graph_of, source_and_destination
+from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widened, width_of
+from trigraph.torch.layers.edges import graph_of, source_and_destination
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from trigraph.graphs import count
-from trigraph.graphs.scalars import real_number
+from trigraph.arrays import count, real_number
 from trigraph.torch.graphs import uncompiled
-from trigraph.torch.nn.arguments import refuse_script
-from trigraph.torch.nn.structures import (
+from trigraph.torch.layers.arguments import refuse_script
+from trigraph.torch.potentials.structures import (
     EnergyForcesStress,
     Neighbors,
     check_atoms,

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import LARGEST_INT, count, shown
-from trigraph.graphs.scalars import real_number, scalar_of
+from trigraph.arrays import LARGEST_INT, count, real_number, scalar_of, shown
 from trigraph.table.grammar import Attribute, Operator
 
 HALF = ("float16", "bfloat16")

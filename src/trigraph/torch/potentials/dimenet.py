@@ -12,15 +12,14 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
-from trigraph.graphs import count, shown
+from trigraph.arrays import count, real_number, shown
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
-from trigraph.torch.nn.activations import Activation, activation
-from trigraph.torch.nn.arguments import check_sizes, refuse_script
-from trigraph.torch.nn.potential import Potential
-from trigraph.torch.nn.structures import Neighbors
+from trigraph.torch.layers.activations import Activation, activation
+from trigraph.torch.layers.arguments import check_sizes, refuse_script
+from trigraph.torch.potentials.potential import Potential
+from trigraph.torch.potentials.structures import Neighbors
 
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
 _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edge_to_edge"]

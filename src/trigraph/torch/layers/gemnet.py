@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from trigraph.graphs import MOST, as_array, check_memory, check_range, count
+from trigraph.arrays import MOST, as_array, check_memory, check_range, count
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
-from trigraph.torch.nn.arguments import refuse_script
+from trigraph.torch.layers.arguments import refuse_script
 
 Index = torch.Tensor | Segments
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 
-from trigraph.graphs import count
+from trigraph.arrays import count
 from trigraph.table import OPERATORS
 
 
@@ -77,4 +77,14 @@ def refuse_script(module: torch.nn.Module) -> None:
     raise NotImplementedError(
         f"{type(module).__name__}: torch.jit.script cannot read the operators of trigraph; use torch.compile or "
         "torch.export"
+    )
+
+
+def hooked(layer: torch.nn.Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
+    """Return whether a layer has hooks on these steps, other than methods of its own."""
+    return any(
+        getattr(hook, "__self__", None) is not layer
+        for name, hooks in vars(layer).items()
+        if name.endswith("hooks") and hooks and any(step in name for step in steps)
+        for hook in hooks.values()
     )

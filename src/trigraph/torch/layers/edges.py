@@ -7,21 +7,11 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from trigraph.graphs import (
-    CSC,
-    array_kind,
-    as_array,
-    called,
-    check_memory,
-    check_range,
-    count,
-    device_of,
-    entered,
-    frozen,
-)
+from trigraph.arrays import array_kind, as_array, called, check_memory, check_range, count, device_of, frozen
+from trigraph.graphs import CSC, entered
 from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
 from trigraph.torch.graphs import GraphTensors, tensor_of, tensors, uncompiled
-from trigraph.torch.nn.arguments import check_device
+from trigraph.torch.layers.arguments import check_device
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
 

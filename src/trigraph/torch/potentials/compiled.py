@@ -20,14 +20,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import Module
 
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
-from trigraph.torch.nn.potential import Potential, derivatives, outputs_of_atoms, times_hessian
-from trigraph.torch.nn.program_key import ProgramKey, differences
-from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, find_neighbors
-from trigraph.torch.nn.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each, trace
+from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
+from trigraph.torch.potentials.program_key import ProgramKey, differences
+from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
+from trigraph.torch.potentials.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each, trace
 
 MOST_PROGRAMS = 32  # of a potential
 _log = logging.getLogger("trigraph")
@@ -174,6 +173,8 @@ class _Program:
         rewrite_sums(program, sum_of_each(program, key.state, example))
         # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
         self.condition: Any = compile(condition_of(program), "condition of sizes", "eval")
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
+
         self.conditions = ShapeEnv()
         # Sizes of the last call that met the condition, which depends on sizes alone.
         self.shapes: list[torch.Size] = []

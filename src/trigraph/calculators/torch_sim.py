@@ -1,0 +1,137 @@
+"""Models of `trigraph.torch.nn` as models of torch-sim, for its batched relaxations and dynamics."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    from torch_sim.models.interface import ModelInterface
+    from torch_sim.state import SimState
+except ImportError as error:
+    raise ImportError("trigraph.torch_sim needs torch-sim: pip install 'trigraph[torch-sim]'") from error
+
+from trigraph.torch.potentials.structures import check_potential, empty_like_model
+
+__all__ = ["Model"]
+
+
+class Model(ModelInterface):  # type: ignore[misc]
+    """Model of torch-sim: energies, and as asked for forces, stresses and energies of atoms.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        With ``energy_forces_stress(z, pos, batch, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and
+        angstrom. `device` and `dtype` are those of its parameters, or else its buffers, and change with them.
+    compute_forces, compute_stress, per_atom_energies : bool
+        What `forward` returns beside the energies. They are attributes, which may be set later.
+
+    Raises
+    ------
+    TypeError
+        If `model` has no ``energy_forces_stress``, or a flag is not a bool.
+
+    Examples
+    --------
+    >>> import torch_sim
+    >>> from ase.build import bulk
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> from trigraph.torch_sim import Model
+    >>> model = Model(DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4))
+    >>> systems = [bulk("Cu"), bulk("NaCl", "rocksalt", a=5.6)]
+    >>> state = torch_sim.initialize_state(systems, model.device, model.dtype)
+    >>> {name: tuple(values.shape) for name, values in model(state).items()}
+    {'energy': (2,), 'forces': (3, 3), 'stress': (2, 3, 3)}
+    """
+
+    # Plain attributes: the properties of the interface, which these names hide, cannot be set.
+    compute_forces: bool = True
+    compute_stress: bool = True
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        compute_forces: bool = True,
+        compute_stress: bool = True,
+        per_atom_energies: bool = False,
+    ) -> None:
+        check_potential("Model", model)
+        flags = {
+            "compute_forces": compute_forces,
+            "compute_stress": compute_stress,
+            "per_atom_energies": per_atom_energies,
+        }
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise TypeError(f"Model: {name} is a {type(flag).__name__}; expected a bool")
+        super().__init__()
+        self.model = model
+        self.compute_forces, self.compute_stress, self.per_atom_energies = flags.values()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters of the model are."""
+        return empty_like_model(self.model).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the parameters of the model."""
+        return empty_like_model(self.model).dtype
+
+    def forward(self, state: Any) -> dict[str, Tensor]:
+        """Return energies and what else is asked for.
+
+        Parameters
+        ----------
+        state : torch_sim.SimState or dict
+            Positions, cells whose columns are the vectors, `pbc`, atomic numbers, and for several structures
+            `system_idx`, by these names of torch-sim; in the dtype and on the device of the model.
+
+        Returns
+        -------
+        dict of Tensor
+            "energy" of shape (n_systems,); "forces" (n_atoms, 3); "stress" (n_systems, 3, 3), NaN for a structure
+            whose cell has no volume; "energies" (n_atoms,), which sum to the energy.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `state` is of another type, lacks something, or is of the wrong dtype or shape or on the wrong device,
+            or if two atoms coincide.
+        """
+        positions, cell, pbc, numbers, system_idx = self._fields(state)
+        results = self.model.energy_forces_stress(numbers, positions, system_idx, cell=cell.mT, pbc=pbc)
+        if self.per_atom_energies and results.energies is None:
+            kind = type(self.model).__name__
+            raise ValueError(f"Model: per_atom_energies is True; expected False, as {kind} gives no energies of atoms")
+        wanted = {
+            "energy": True,
+            "forces": self.compute_forces,
+            "stress": self.compute_stress,
+            "energies": self.per_atom_energies,
+        }
+        return {name: getattr(results, name) for name, asked in wanted.items() if asked}
+
+    def _fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:
+        """Return what a state holds, in the dtype and on the device of the model."""
+        needed = ("positions", "cell", "pbc", "atomic_numbers")
+        if isinstance(state, SimState):
+            state = {name: getattr(state, name) for name in (*needed, "system_idx")}
+        if not isinstance(state, Mapping):
+            raise TypeError(f"Model: state is a {type(state).__name__}; expected a torch_sim.SimState or a dict")
+        for name in needed:
+            if name not in state:
+                raise ValueError(f"Model: state has no {name}; expected {', '.join(needed)}")
+        like = empty_like_model(self.model)
+        for name in ("positions", "cell"):
+            value = state[name]
+            if not isinstance(value, Tensor):
+                raise TypeError(f"Model: {name} is a {type(value).__name__}; expected a torch.Tensor")
+            if value.dtype != like.dtype:
+                raise TypeError(f"Model: {name} has dtype {value.dtype}; expected {like.dtype}, that of the model")
+            if value.device != like.device:
+                raise ValueError(f"Model: {name} is on {value.device}; expected {like.device}, where the model is")
+        return (*(state[name] for name in needed), state.get("system_idx"))

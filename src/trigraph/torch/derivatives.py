@@ -1,0 +1,219 @@
+"""Derivatives of torch's operators: X_bwd of X_fwd, X_bwd2 of X_bwd, and X_bwd3 or plain forms of X_bwd2.
+
+X_bwd3, the derivative of X_bwd2 for operators that are not linear in each input, has no derivative itself: where a
+further one may follow, torch differentiates their plain forms.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from trigraph.backends.choice import has_third
+from trigraph.backends.third import multilinear
+from trigraph.checks import choice_number
+from trigraph.table import evaluate
+from trigraph.torch.library import LIBRARY, OPERATORS_OF_TORCH, TorchOperator, has_tangents
+from trigraph.torch.plain import curvature
+
+
+class Derivative:
+    """Reverse- and forward-mode derivatives of an operator, for its torch.autograd.Function."""
+
+    def __init__(self, op: TorchOperator) -> None:
+        self.op, self.order = op, op.op.order
+        self.spec = op.op.definition
+        self.fields = tuple(f.name for f in op.op.fields)
+        self.outputs = tuple(a.name for a in self.spec.outputs)
+        self.inputs = tuple(a.name for a in self.spec.inputs)
+        self.differentiable = self.outputs if self.order == 0 else self.fields
+        self.constants = frozenset(self.fields).difference(self.differentiable)
+        self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
+        # By the choices of a call, on which alone it depends what exists and what bwd reuses.
+        self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
+
+    @property
+    def later(self) -> tuple[TorchOperator, TorchOperator]:
+        """The bwd and bwd2 operators of the definition."""
+        return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
+
+    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
+        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode."""
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.rest = inputs[self.op.num_tensors :]
+        absent, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
+        kept = [None if i is None else results[i] for i in places]
+        # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
+        saved = (*inputs[: self.op.num_tensors], *kept)
+        ctx.save_for_backward(*saved)
+        if forwards:
+            ctx.save_for_forward(*saved)
+        ctx.shapes = [results[i].shape for i in self.output_places]
+        ctx.set_materialize_grads(False)
+        left = self.constants | absent
+        ctx.mark_non_differentiable(*[results[i] for i, n in enumerate(self.fields) if n in left])
+
+    def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
+        """Return the fields without elements, and the positions of results that bwd reuses.
+
+        Fields have no elements if they are not requested, or do not exist for the attributes of the call. A position is
+        None if the result does not exist or bwd does not read it, so that its memory can be freed or overwritten.
+        """
+        if self.op.op.selective:
+            return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
+        key = tuple([keywords[name] for name in self.op.op.choices])
+        choice = self.of_choices.get(key)
+        if choice is None:
+            choices = {a.name: choice_number(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices}
+            absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
+            unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
+            places = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
+            choice = self.of_choices[key] = absent, places
+        return choice
+
+    def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arrays of the call and its reusable results by name, and all others."""
+        count = self.op.num_tensors
+        arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
+        values = dict(zip(self.op.array_names, arrays, strict=True))
+        if self.order == 0:
+            values |= zip(self.spec.given_back, saved[count:], strict=True)
+        return values, keywords
+
+    def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
+        """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
+        if not fields:
+            return {}
+        result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
+        named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
+        return {n: t for n, t in named if n in fields}
+
+    def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return zero gradients of all outputs by name."""
+        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
+
+    def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
+        """Return a function from names of bwd2's arguments to their gradients, given cotangents of its fields.
+
+        A multilinear operator has them by calls of its operators (`trigraph.backends.third.multilinear`), which
+        differentiate to any order in this way. Other operators use their plain forms, or X_bwd3 if the backend has it
+        and nothing is recorded or has a tangent.
+        """
+        if not self.spec.is_multilinear(keywords):
+            bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
+            backend = keywords["backend"] or ("gpu" if values[self.inputs[0]].is_cuda else "fortran")
+            further = torch.is_grad_enabled() or has_tangents(
+                [*map(values.get, self.op.array_names), *cotangents.values()]
+            )
+            if further or not has_third(backend, bwd3.op, keywords):
+                return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
+            along = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
+            return lambda wanted: self.call(bwd3, along, keywords, [n for n in wanted if n in bwd3.fields])
+        names = [n for n in self.inputs if values[n] is not None]
+
+        def call(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+            return self.call(self.later[order - 1], changed, keywords, fields)
+
+        return lambda wanted: multilinear(names, values, cotangents, wanted, call)
+
+    def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
+        """Return the gradients of the arguments that need one, and None for all others."""
+        values, keywords = self.arguments(ctx, ctx.saved_tensors)
+        if self.order == 2:
+            present = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
+            wanted = [n for n, need in zip(self.op.array_names, needed, strict=False) if need]
+            grads = self.third(values, keywords, present)(wanted) if present else {}
+            return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
+        prefix = "grad_" if self.order == 0 else "gg_"
+        prefixed = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
+        if self.order == 0 and any(t is None for t in prefixed.values()):
+            prefixed = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in prefixed.items() if t is not None}
+        op = self.later[self.order]
+        names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
+        fields = [f.name for f in op.op.fields if f.name in names]
+        grads = self.call(op, values | prefixed, keywords, fields)
+        return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
+
+    def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        """Return the derivatives of the results along tangents of the arguments (forward mode).
+
+        With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
+        derivatives of the gradients along the tangents, because second derivatives are symmetric.
+        """
+        values, keywords = self.arguments(ctx, saved)
+        along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
+        left = self.constants | self.chosen(keywords)[0]
+        bwd, bwd2 = self.later
+        direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
+        if self.order == 2:
+            by_field = self.third_tangents(values, keywords, along)
+        elif self.order == 0:
+            names = tuple(f"grad_{n}" for n in self.outputs)
+            by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
+            by_field = {n.removeprefix("grad_"): t for n, t in by_field.items()}
+        else:
+            fields = tuple(n for n in self.fields if n not in left)
+            by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
+            grads = tuple(f"grad_{n}" for n in self.outputs)
+            if any(n in along for n in grads):
+                more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
+                for n, t in self.call(bwd, more, keywords, fields).items():
+                    by_field[n] = by_field[n] + t if n in by_field else t
+        # Torch's assertion fails if a differentiable result has no tangent.
+        named = ((n, by_field.get(n)) for n in self.fields)
+        results = tuple(torch.zeros_like(values[n]) if t is None and n not in left else t for n, t in named)
+        return results if len(results) > 1 else results[0]
+
+    def third_tangents(
+        self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
+        names = [n for n in self.inputs if values[n] is not None]
+        wanted = keywords["wanted"].split(",")
+        if self.spec.is_multilinear(keywords):
+            by_field: dict[str, torch.Tensor] = {}
+
+            def add(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
+                fields = tuple(n for n in wanted if n not in without)
+                for n, t in self.call(self.later[1], {**values, **changed}, keywords, fields).items():
+                    by_field[n] = by_field[n] + t if n in by_field else t
+
+            grads = [f"grad_{n}" for n in self.outputs]
+            if any(f"gg_{n}" in along for n in names):
+                add({f"gg_{n}": along.get(f"gg_{n}") for n in names})
+            if any(n in along for n in grads):
+                add({n: along.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
+            for n in names:
+                if n in along:
+                    add({n: along[n], f"gg_{n}": None}, (n,))
+            return by_field
+        mixed = {n: along[f"gg_{n}"] for n in names if f"gg_{n}" in along}
+        return self.gradients(self.curvature(values, keywords, along, mixed), wanted)
+
+    def curvature(self, *arguments: Any) -> Any:
+        """Return `trigraph.torch.plain.curvature` of the operator."""
+        values, keywords, *more = arguments
+        # Any operation of torch removes the wrappers of levels of torch.func that have ended; torch.func.vjp does not.
+        values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
+        return curvature(self.spec, values, keywords, *more)
+
+    def gradients(self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return gradients of what `curvature` returned in those of its arrays that are wanted."""
+        arrays, function = curvature
+        some = [n for n in wanted if n in arrays]
+        of_some = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
+        number, pull = of_some[:2]
+        return dict(zip(some, pull(torch.ones_like(number)), strict=True))
+
+
+def register() -> None:
+    """Register the derivative of each operator, for compiled programs and for calls outside of them."""
+    for name, op in OPERATORS_OF_TORCH.items():
+        derivative = op.derivative = Derivative(op)
+
+        def backward(ctx: Any, *cotangents: Any, derivative: Derivative = derivative) -> tuple[Any, ...]:
+            return derivative.backward(ctx, cotangents, ctx.needs_input_grad)
+
+        if op.op.order < 3:
+            torch.library.register_autograd(f"trigraph::{name}", backward, setup_context=derivative.save, lib=LIBRARY)

@@ -1,0 +1,76 @@
+"""A case: the values of all arguments that a definition's operators take, and directions of differences."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trigraph.table import Argument, Array, Definition, Operator
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of the operators of one definition."""
+
+    name: str  # variant, or the real input's name
+    definition: Definition
+    sizes: Mapping[str, int]  # of every symbol
+    values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
+    grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
+    ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
+    directions: Mapping[str, np.ndarray]  # one for each input, each ``grad_<output>`` and each ``gg_<input>``
+    largest_step: float  # steps up to this size cross no kink
+    note: str = ""  # remark for readers of the results
+    # Whether all or many terms of its sums are equal, as when many edges share few rows. Rounding errors of a direct
+    # sum then add up instead of partly cancelling.
+    equal_terms: bool = False
+    half: str | None = None  # dtype of half precision that holds exactly the numbers of arrays that may be of one
+    gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """Inputs that are present; optional ones may be absent."""
+        return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
+
+    def given(self, op: Operator) -> tuple[Argument, ...]:
+        """Array arguments of an operator that are present."""
+        return op.given(self.arguments(op))
+
+    def returned(self, op: Operator) -> tuple[Array, ...]:
+        """Fields an operator returns for these inputs and choices."""
+        return op.returned(self.values, self.sizes)
+
+    def derived(self, op: Operator) -> tuple[Array, ...]:
+        """Fields that have a derivative."""
+        return tuple(f for f in self.returned(op) if f not in self.definition.auxiliary)
+
+    @cached_property  # depends on fields that do not change
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return str(self.values[self.definition.inputs[0].name].dtype)
+
+    def arguments(self, op: Operator) -> dict[str, Any]:
+        """Keyword arguments of one of the definition's operators, without `wrt` and without results of fwd."""
+        absent = [f"{prefix}{a.name}" for a in self.definition.inputs if a.optional for prefix in ("gg_", "ggg_")]
+        absent += [a.name for a in op.arguments if a.given_back]
+        values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}
+        return {name: values[name] for name in op.parameters}
+
+    def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
+        """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
+        dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_", "ggg_")}
+        dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}
+
+        def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
+            return {n: frozen(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()}
+
+        values, grads, ggs, gggs = map(every, (self.values, self.grads, self.ggs, self.gggs))
+        return replace(self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=every(self.directions))
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """Return the array, made read-only."""
+    array.setflags(write=False)
+    return array
