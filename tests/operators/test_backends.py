@@ -1,8 +1,10 @@
 """Backends: one table, one set of names and signatures, one way to call, one kind of result."""
 
 import ast
+import graphlib
 import importlib
 import inspect
+import os
 import pickle
 import re
 from pathlib import Path
@@ -243,6 +245,23 @@ def test_packages_import_what_is_below_them(package):
     assert sources
     for path in sources:
         assert imported(path.read_text()) <= ARROWS[package] | {package}, path
+
+
+def test_no_module_imports_itself_through_others():
+    """Imports within functions count, too."""
+    top = ROOT / "src" / "trigraph"
+    files = [Path(folder, name) for folder, _, names in os.walk(top, followlinks=True) for name in names]
+    names = {
+        "/".join(("trigraph", *p.relative_to(top).parts)).removesuffix(".py"): p for p in files if p.suffix == ".py"
+    }
+    modules = {name.removesuffix("/__init__").replace("/", "."): path for name, path in names.items()}
+    graph = {}
+    for module, path in modules.items():
+        imports = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module]
+        named = [(n.module, f"{n.module}.{a.name}") for n in imports for a in n.names]
+        graph[module] = {one if one in modules else package for package, one in named} - {"trigraph"}
+    assert "trigraph.torch.plain" in graph["trigraph.torch.derivatives"]
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 import sys
 import weakref
 
@@ -18,7 +19,7 @@ from compiled_programs import compiled_whole  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
 from trigraph import CSC  # noqa: E402
-from trigraph.torch import GraphTensors, agg_weighted_n2n, convert, nn  # noqa: E402
+from trigraph.torch import GraphTensors, agg_weighted_n2n, compile_potential, convert, nn  # noqa: E402
 from trigraph.torch.layers.edges import build_graph  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -557,6 +558,18 @@ def test_bad_settings(call, text):
 
 
 @compiled_whole
+def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
+    """Layers and potentials were once modules of `trigraph.torch.nn`; a new process knows them by these names, too."""
+    models = [make() for make in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
+    text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # with the names as text
+    former = re.sub(rb"trigraph\.torch\.(layers|potentials)\.", b"trigraph.torch.nn.", text)
+    assert former.count(b"trigraph.torch.nn.") >= len(models)
+    (tmp_path / "models").write_bytes(former)
+    program = "import pickle, sys; print([type(m).__name__ for m in pickle.load(open(sys.argv[1], 'rb'))])"
+    printed = run(sys.executable, "-c", program, tmp_path / "models").stdout
+    assert printed.strip() == str([*(type(m).__name__ for m in models), "CompiledPotential"])
+
+
 def test_the_compiler_is_not_imported():
     """Layers do not import torch's compiler, which would double the time of the import."""
     program = """

@@ -2,7 +2,7 @@
 
 import sys as _sys
 
-from trigraph.torch.layers import gat, gemnet, gno, weighted
+from trigraph.torch.layers import activations, gat, gemnet, gno, weighted
 from trigraph.torch.layers.edges import add_self_loops
 from trigraph.torch.layers.gat import GATConv
 from trigraph.torch.layers.gemnet import BasisEmbedding, EfficientInteractionBilinear
@@ -30,5 +30,5 @@ __all__ = [
 ]
 
 # Pickles of models made when `trigraph.torch.nn` was a folder name classes of these modules.
-for _module in (gat, gemnet, gno, weighted, compiled, dimenet, potential, structures):
+for _module in (activations, gat, gemnet, gno, weighted, compiled, dimenet, potential, structures):
     _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module
