@@ -560,7 +560,7 @@ def test_bad_settings(call, text):
 @compiled_whole
 def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
     """Layers and potentials were once modules of `trigraph.torch.nn`; a new process knows them by these names, too."""
-    models = [make() for make in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
+    models = [make() for make, _ in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
     text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # with the names as text
     former = re.sub(rb"trigraph\.torch\.(layers|potentials)\.", b"trigraph.torch.nn.", text)
     assert former.count(b"trigraph.torch.nn.") >= len(models)

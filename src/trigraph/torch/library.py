@@ -108,7 +108,6 @@ class TorchOperator:
 
         Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
-        derivative = self.derivative
         # A nested vmap may have more levels beneath, for which only a custom function has rules.
         rule = _vmap(self, lambda *args: self.function.apply(True, *args))
 
@@ -119,16 +118,16 @@ class TorchOperator:
 
             @staticmethod
             def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                derivative.save(ctx, inputs[1:], output, inputs[0])
+                self.derivative.save(ctx, inputs[1:], output, inputs[0])
 
             @staticmethod
             def backward(ctx: Any, *cotangents: Any) -> Any:
-                return None, *derivative.backward(ctx, cotangents, ctx.needs_input_grad[1:])
+                return None, *self.derivative.backward(ctx, cotangents, ctx.needs_input_grad[1:])
 
             @staticmethod
             @nested
             def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
-                return derivative.tangents(ctx, saved, tangents[1:])
+                return self.derivative.tangents(ctx, saved, tangents[1:])
 
             @staticmethod
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
