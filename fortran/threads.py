@@ -90,7 +90,7 @@ def threads_for(work: int) -> int:
     return 1 if work < least_work() else get_num_threads()
 
 
-def _changed() -> None:
+def _tell_followers() -> None:
     for follow in FOLLOWERS:
         follow()
 
@@ -100,7 +100,7 @@ def share_processors(number: int) -> None:
     global _num_threads
     if not (_was_set or _forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
-        _changed()
+        _tell_followers()
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def kept_num_threads() -> Iterator[None]:
         yield
     finally:
         _num_threads, _was_set = before
-        _changed()
+        _tell_followers()
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -148,4 +148,4 @@ def set_num_threads(num_threads: int) -> None:
             "survive (start processes by spawn or forkserver for more)"
         )
     _num_threads, _was_set = value, True
-    _changed()
+    _tell_followers()

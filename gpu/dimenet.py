@@ -140,8 +140,8 @@ class _Triplets:
             "projected_dot": projected_dot,
             "embedding": self.inputs.embedding,
             "embedding_dot": self.dots.embedding,
-            "up": self._transposed(self._second_weights(self.inputs.weights)),
-            "up_dot": self._transposed(self._second_weights(self.dots.weights)),
+            "up": self._transpose(self._second_weights(self.inputs.weights)),
+            "up_dot": self._transpose(self._second_weights(self.dots.weights)),
             "num_edges": self.edges,
             "n_emb": self.channels,
             "n_mid": self.mid,
@@ -191,7 +191,7 @@ class _Triplets:
         """Return W2, a row for each channel."""
         return None if weights is None else weights[self.spherical * self.radial :]
 
-    def _transposed(self, down: Any) -> Any:
+    def _transpose(self, down: Any) -> Any:
         """Return weights transposed, padded with zeros to full tiles."""
         if down is None:
             return None
@@ -243,7 +243,7 @@ class _Triplets:
         grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
         if fields.any_of("sbf_rad"):
             names = ("weights", self.inputs), ("weights_dot", self.dots)
-            columns = {name: self._transposed(self._first_weights(of.weights)) for name, of in names}
+            columns = {name: self._transpose(self._first_weights(of.weights)) for name, of in names}
             arguments = self._radial() | columns | grads | {"rows": self._rows, "out": fields["sbf_rad"]}
             self._each("dimenet_sbf_rad_gradient", fields["sbf_rad"].size, **arguments)
         if weights is not None:

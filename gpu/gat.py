@@ -169,13 +169,13 @@ class _Attention:
             return None, None, None
         return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
 
-    def _parts(self, k: int) -> list[Any]:
+    def _weights_of(self, k: int) -> list[Any]:
         """Return the weights for the source (0), destination (1) or edge (2) embedding, and their cotangent."""
         first = k * self.num_heads * self.dim_head
         both = self.inputs.attention_weights, self.dots.attention_weights
         return [None if weights is None else weights[first:] for weights in both]
 
-    def _kinds(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
+    def _rows_of(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
         """Return the rows of an array for sources, destinations and edges; None without edge features."""
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
@@ -200,7 +200,7 @@ class _Attention:
             column_bits=lanes.column_bits,
             out=out,
         )
-        return self._kinds(out, counts)
+        return self._rows_of(out, counts)
 
     def scores_by(self, projections: tuple[Any, Any, Any]) -> _Scores:
         """Return the kernel argument for `Scores`."""
@@ -356,7 +356,7 @@ class _Attention:
         if "attention_weights" not in self.fields:
             return None, None, None, None
         of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
-        return (*self._kinds(of_all, self._counts), of_all)
+        return (*self._rows_of(of_all, self._counts), of_all)
 
     def inputs_gradients(self, g: Any, records: Any) -> None:
         """Compute the requested gradients of embeddings and weights, except that of the destinations."""
@@ -395,7 +395,7 @@ class _Attention:
         """Return the arrays for the gradient of embedding k, sums of records, and parts of long rows."""
         overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
         sums_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
-        a, a_dot = self._parts(k)
+        a, a_dot = self._weights_of(k)
         return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
     def _finish_target(self, rows: Rows, target: _RowGradient) -> None:

@@ -37,7 +37,7 @@ def _flat(array: Any) -> Any:
     return None if array is None else array.reshape(len(array), math.prod(array.shape[1:]))
 
 
-def _transposed(matrix: Any) -> Any:
+def _transpose(matrix: Any) -> Any:
     return None if matrix is None else matrix.T
 
 
@@ -46,7 +46,7 @@ def _transposed(matrix: Any) -> Any:
 
 def _radial(call: Call) -> None:
     """rad_W1 = rad_basis W^T, and derivatives of any order; see `trigraph.basis_embedding_fwd`."""
-    _embedding_of_edges(call, _transposed(call.inputs.weight), _transposed(call.dots.weight), False)
+    _embedding_of_edges(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
 
 
 def _spherical(call: Call) -> None:
@@ -68,7 +68,7 @@ def _embedding_of_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool
         pairs = [(call.dots.rad_basis, matrix), (rad, matrix_dot)] if call.second else [(rad, matrix)]
         product(kernels, pairs, _flat(call.output))
     if "rad_basis" in fields:
-        product(kernels, [(g, _transposed(matrix_dot if call.second else matrix))], fields["rad_basis"])
+        product(kernels, [(g, _transpose(matrix_dot if call.second else matrix))], fields["rad_basis"])
     if "weight" in fields:
         factors = (call.dots.rad_basis if call.second else rad), g
         fields.clear("weight")
@@ -87,7 +87,7 @@ def _triplets(call: Call) -> None:
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
     else:
-        _Embedding(call).run()
+        _Embedding(call).write_fields()
 
 
 basis_embedding_triplets_fwd = basis_embedding_triplets_bwd = basis_embedding_triplets_bwd2 = _triplets
@@ -102,7 +102,7 @@ class _Embedding:
         self.spherical, self.interm = call.sizes["num_spherical"], call.sizes["interm"]
         self.units = Units(call.kernels, call.values["triplets"])
 
-    def run(self) -> None:
+    def write_fields(self) -> None:
         """Write all fields that are asked for."""
         units, fields, second = self.units, self.fields, self.second
         w, w_dot = _flat(self.inputs.weight), _flat(self.dots.weight)
@@ -120,7 +120,7 @@ class _Embedding:
                     h = self._outer(first, count, self.inputs.sph_basis)
                     h_dot = self._outer(first, count, self.dots.sph_basis)
                 if partial is not None:
-                    pairs = [(h_dot, w.T), (h, _transposed(w_dot))] if second else [(h, w.T)]
+                    pairs = [(h_dot, w.T), (h, _transpose(w_dot))] if second else [(h, w.T)]
                     product(self.kernels, pairs, partial[rows])
                 if "weight" in fields:
                     pairs = [(here, h_dot), (here_dot, h)] if second else [(here, h)]
@@ -199,7 +199,7 @@ def _bilinear(call: Call) -> None:
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
     else:
-        _Bilinear(call).run()
+        _Bilinear(call).write_fields()
 
 
 interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 = _bilinear
@@ -218,7 +218,7 @@ class _Bilinear:
         # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 
-    def run(self) -> None:
+    def write_fields(self) -> None:
         """Write all fields that are asked for."""
         units, fields, w = self.units, self.fields, self.inputs.weight
         g = units.spread(self.grad)
@@ -235,7 +235,7 @@ class _Bilinear:
                     p_dot = self._products(first, count, self.second)
                 if partial is not None:
                     p = None if self.dots.weight is None else self._products(first, count, False)
-                    product(self.kernels, [(p_dot, w.T), (p, _transposed(self.dots.weight))], partial[rows])
+                    product(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
                 if "weight" in fields:
                     add_products(self.kernels, [(g[rows], p_dot)], total)
                 if fields.any_of("rad_W1", "sph", "m"):

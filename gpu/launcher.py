@@ -226,7 +226,7 @@ class Layout:
             elif getattr(value, "_fields", None) == members:
                 values.extend(value)
             else:
-                text = f"must be a NamedTuple of {', '.join(members)}, got {_kind(value)}"
+                text = f"must be a NamedTuple of {', '.join(members)}, got {_c_type(value)}"
                 raise TypeError(f"{self.kernel}: argument {name} {text}")
         pairs = zip(self._integers, values, strict=True)
         return [value if kind is None or type(value) not in (int, bool) else kind(value) for kind, value in pairs]
@@ -333,7 +333,7 @@ def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) ->
         expected, form = (array, "array") if parameter.is_pointer else (np.generic, "scalar")
         what = f"{layout.kernel}: argument {parameter.name}"
         if not isinstance(value, expected) or value.dtype != parameter.dtype:
-            raise TypeError(f"{what} must be a {parameter.dtype} {form} for {parameter.c_type}, got {_kind(value)}")
+            raise TypeError(f"{what} must be a {parameter.dtype} {form} for {parameter.c_type}, got {_c_type(value)}")
         if parameter.is_pointer and not value.flags.c_contiguous:
             raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
 
@@ -352,7 +352,7 @@ def _pack(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
     return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
 
 
-def _kind(value: Any) -> str:
+def _c_type(value: Any) -> str:
     if isinstance(value, np.generic):
         return f"a {value.dtype} scalar"
     name = f"{type(value).__module__.partition('.')[0]}.{type(value).__qualname__}".removeprefix("builtins.")
@@ -430,7 +430,7 @@ _HOST = HostRuntime()
 
 
 @functools.cache  # depends on the installed file alone
-def _described() -> dict[str, dict[str, tuple[str, str]]]:
+def _parameters_of_build() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
     return json.loads(file.read_text(encoding="utf-8"))
@@ -471,7 +471,7 @@ class DeviceRuntime(Runtime):
         if kept is None:
             name = instance_name(kernel, types)
             # CuPy does not check argument types.
-            described = _instance(_described()[family], family, name)
+            described = _instance(_parameters_of_build()[family], family, name)
             layout = Layout(name, *described)
             args = layout.ordered(arguments)
             _check_arguments(layout, args, self.xp.ndarray)

@@ -105,7 +105,7 @@ def check_differences(
     case, dtype, checks = judged.case, arithmetic.dtype, []
     for field in case.returned(upper):
         degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
-        taken = _taken(steps, case.largest_step, degree)
+        taken = _steps_up_to(steps, case.largest_step, degree)
         curve = partial(_curve, arithmetic, judged, upper, field.name, taken)
         name, tolerance = operator or upper.name, tolerances.differences(dtype)
         check = Check(
@@ -140,7 +140,7 @@ def with_verdict(
     )
 
 
-def _taken(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
+def _steps_up_to(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
     """Return the steps up to `largest`; without truncation error, only steps at least a factor `APART` apart."""
     taken: list[float] = []
     for step in steps:

@@ -39,7 +39,7 @@ def _device(framework: str, name: str | None) -> Any:
         raise ValueError(f"verify: device {name!r} cannot be used: {error}") from error
 
 
-def _call(
+def _compute_by_autograd(
     function: Callable[..., Any],
     framework: str,
     like: Any,
@@ -133,10 +133,10 @@ def own_functions(framework: str, device: str | None = None, recorded: bool = Fa
             raise NotOffered(f"{name} has bwd2 as a whole")
         if framework == "torch" and like.is_cuda:
             values = {**values, **_graphs_on_device(op, values, like)}
-        return _call(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)
+        return _compute_by_autograd(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)
 
     name += ", recorded" * recorded
-    return Subject(name, True, call, selective=False, has_third=lambda op, values: True)
+    return Subject(name, True, call, selective=False, supports_third=lambda op, values: True)
 
 
 def differentiated(
@@ -163,5 +163,5 @@ def differentiated(
     fwd = OPERATORS[f"{target}_fwd"]
     absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are None are not passed
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
-    call = partial(_call, own, framework, _device(framework, device))
+    call = partial(_compute_by_autograd, own, framework, _device(framework, device))
     return Subject(plain(name), False, call, selective=False), target

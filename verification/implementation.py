@@ -97,7 +97,7 @@ def _own(
     return arguments, fields
 
 
-def _call(
+def _call_own(
     function: Callable[..., Any],
     target: str,
     companion: Subject,
@@ -120,5 +120,5 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     op = OPERATORS[target]
     check_signature(name, own, op, [n for n in op.parameters if n not in op.definition.requests])
-    call = partial(_call, own, target, backend("fortran-reference"))
+    call = partial(_call_own, own, target, backend("fortran-reference"))
     return Subject(plain(name), False, call, target, partial(_own, own))

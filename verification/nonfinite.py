@@ -36,7 +36,7 @@ def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
     return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
 
 
-def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
+def _spoil(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
     changed: np.ndarray = array.copy()
     first = int(spoiler.part * (changed.size - 1))
     changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
@@ -48,10 +48,10 @@ def _marks(array: np.ndarray, value: float) -> np.ndarray:
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
-def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
+def _expect_marks(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
     """Return the judge's marks of each field, or the field itself if it holds integers."""
     arguments = judged.case.arguments(op)
-    arguments[name] = _spoiled(arguments[name], spoiler)
+    arguments[name] = _spoil(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
         fields = ask(op, arguments)
     integers = {f.name for f in op.fields if f.index}
@@ -63,9 +63,9 @@ def _wrong(
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
     """Return the call and, for each field, the number of wrong elements and the problem."""
     case, wrong = judged.case, {}
-    expected = judged.cached((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
+    expected = judged.cached((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
-    arguments[name] = _spoiled(arguments[name], spoiler)
+    arguments[name] = _spoil(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
         outcome = attempt(subject, op, arguments)
     for field in case.returned(op):

@@ -216,7 +216,7 @@ def _loss(call: Call, s: System) -> Products:
     return [(0.5 * missing, missing)]
 
 
-def _moved(s: System, name: str, value: np.ndarray) -> System:
+def _displace(s: System, name: str, value: np.ndarray) -> System:
     if name == "positions":
         return replace(s, positions=value)
     return replace(s, model=replace(s.model, **{name: value}))
@@ -234,8 +234,8 @@ def _difference(
     x = s.positions if name == "positions" else getattr(s.model, name)
     errors = []
     for step in STEPS:
-        plus = function(call, _moved(s, name, x + step * direction))
-        minus = function(call, _moved(s, name, x - step * direction))
+        plus = function(call, _displace(s, name, x + step * direction))
+        minus = function(call, _displace(s, name, x - step * direction))
         products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
         _, size = inner(products)
         residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
@@ -322,11 +322,11 @@ def _rounding(s: System) -> tuple[float, float]:
     return energy, forces
 
 
-def _turned(matrix: np.ndarray, s: System) -> System:
+def _rotate(matrix: np.ndarray, s: System) -> System:
     return replace(s, positions=s.positions @ matrix, offset=s.offset @ matrix, target=s.target @ matrix)
 
 
-def _renumbered(s: System) -> System:
+def _renumber(s: System) -> System:
     """Renumber the atoms; sort edges by their new source, in another order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
@@ -346,10 +346,10 @@ def _renumbered(s: System) -> System:
 # The angle and axis are not symmetries of any structure.
 TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
 MOTIONS: dict[str, Callable[[System], System]] = {
-    "rotated": partial(_turned, TURN),
-    "mirrored": partial(_turned, -np.eye(3)),
+    "rotated": partial(_rotate, TURN),
+    "mirrored": partial(_rotate, -np.eye(3)),
     "translated": lambda s: replace(s, positions=s.positions + TRANSLATION),
-    "renumbered": _renumbered,
+    "renumbered": _renumber,
 }
 
 

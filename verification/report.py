@@ -19,7 +19,7 @@ from trigraph.verification.terms import TERMS
 from trigraph.verification.tolerances import TABLE
 
 
-def _kind(name: str, group: Sequence[Check]) -> dict[str, Any]:
+def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
     """Return what checks of a kind compare, how many passed, and the largest error in units of its tolerance."""
     return {
         "name": name,
@@ -38,7 +38,7 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
     return {
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
-        "kinds": [_kind(name, group) for name, group in groups.items() if group],
+        "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
         # Inputs that were compared with the judge, of all definitions.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
         # The comparison with the judge whose error is the largest multiple of its tolerance.
@@ -50,7 +50,7 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def _printed(show: Callable[..., None], *what: Any) -> str:
+def _capture_print(show: Callable[..., None], *what: Any) -> str:
     """Return what `trigraph verify` prints of something, on lines as long as they need to be."""
     text = io.StringIO()
     show(Console(file=text, width=10_000, highlight=False), *what)
@@ -67,11 +67,11 @@ def render(
         report=report,
         result=progress.result(checks),
         evidence=evidence(checks),
-        summary=_printed(console.print_summary, checks, TERMS),
-        failures=_printed(console.print_failures, checks, TERMS),
-        withheld=_printed(console.print_withheld, checks, TERMS),
-        comparison=_printed(console.print_comparison, comparison) if comparison else "",
-        environment_text=_printed(print_environment, report["environment"]),
+        summary=_capture_print(console.print_summary, checks, TERMS),
+        failures=_capture_print(console.print_failures, checks, TERMS),
+        withheld=_capture_print(console.print_withheld, checks, TERMS),
+        comparison=_capture_print(console.print_comparison, comparison) if comparison else "",
+        environment_text=_capture_print(print_environment, report["environment"]),
         tolerances=TABLE,
         svgs=svgs,
     )

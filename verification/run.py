@@ -146,7 +146,7 @@ class _Run:
     def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
         """Units of a case; kinds that use one dtype for each setting are included if it is this dtype's `turn`."""
         # This cache and those below have one entry: what the function depends on is bound to it.
-        judged = cache(partial(self._judged, definition, variant, dtype))
+        judged = cache(partial(self._judge_case, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
         differenced = kind.differenced and dtype == "float64"
@@ -198,7 +198,7 @@ class _Run:
         for scopes, variant in some:
             if scopes:
                 # One unit for all subjects, so that the judge's results for so many edges are not kept any longer.
-                judged = partial(self._judged, definition, variant, dtype)
+                judged = partial(self._judge_case, definition, variant, dtype)
                 check = partial(tasks.of_hub, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
@@ -248,7 +248,7 @@ class _Run:
         for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
             for number, variant in enumerate(v for v in variants(definition, self.where) if v.kind.every_setting):
                 half = half_types()[number % len(half_types())]
-                judged = cache(partial(self._judged, definition, variant, "float32", half))
+                judged = cache(partial(self._judge_case, definition, variant, "float32", half))
                 for scope in scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}"
                     yield _unit(label, scope, "accuracy", tasks.of_operators, judged, ["half"])
@@ -256,7 +256,7 @@ class _Run:
             for scope in scopes(half):
                 yield _unit(f"every number of {half}", scope, "every number", tasks.of_every_number, half)
 
-    def _judged(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> Judged:
+    def _judge_case(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> Judged:
         return Judged(build(definition, variant, dtype, self.seed, half))
 
     def _forces(self, structures: Iterable[Structure]) -> Iterator[Unit]:

@@ -161,7 +161,7 @@ def shipped() -> tuple[Structure, ...]:
     return tuple(structures)
 
 
-def _edges_expected(atoms: Any, cutoff: float) -> float:
+def _expect_edges(atoms: Any, cutoff: float) -> float:
     """Return the approximate number of edges: exact without periodic directions, else from the mean density.
 
     The number of images of a pair within the cutoff is the volume of a ball of that radius over that of the cell.
@@ -181,7 +181,7 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     ValueError if two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector,
     or there is no memory for so many edges.
     """
-    edges, memory = _edges_expected(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    edges, memory = _expect_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not edges * BYTES_PER_EDGE <= memory:
         raise ValueError(
             f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "

@@ -13,7 +13,7 @@ import numpy as np
 from slopecheck.outcome import Outcome, observe
 from trigraph.arrays import array_kind
 from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
-from trigraph.backends.choice import has_third
+from trigraph.backends.choice import supports_third
 from trigraph.graphs import to_device
 from trigraph.table import Operator, result_type
 
@@ -48,7 +48,7 @@ class Subject:
     # Whether derivatives are separate functions, which take `wrt` and results of fwd.
     selective: bool = True
     # Whether it has bwd3 of an operator, for arguments with these choices.
-    has_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
+    supports_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
 
 
 class CallError(ValueError):
@@ -105,7 +105,7 @@ def _to_host(value: Any) -> Any:
     return value
 
 
-def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _to_backend(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments in the kind of arrays that a backend takes."""
     return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
@@ -113,12 +113,12 @@ def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _native(
     name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    arguments = _handed(name, values)
+    arguments = _to_backend(name, values)
     keywords = arguments if wrt is None else {**arguments, "wrt": wrt}
     return arguments, named_fields(op, FUNCTIONS[op.name](**keywords, backend=name))
 
 
-def _call(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
     return {k: _to_host(v) for k, v in _native(name, op, values, wrt)[1].items()}
 
 
@@ -148,7 +148,7 @@ def _call_into(
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
-    fields = named_fields(op, FUNCTIONS[op.name](**_handed(name, values), out=out, backend=name))
+    fields = named_fields(op, FUNCTIONS[op.name](**_to_backend(name, values), out=out, backend=name))
     strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
 
@@ -159,7 +159,7 @@ def backend(name: str) -> Subject:
         raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: backend {name!r} cannot run here: {unavailable(name)}")
-    call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
+    call, native, into = partial(_call_on_host, name), partial(_native, name), partial(_call_into, name)
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
-    third = partial(has_third, name)
-    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, has_third=third)
+    third = partial(supports_third, name)
+    return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, supports_third=third)

@@ -147,7 +147,7 @@ def of_third(scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float,
     """Make checks of bwd3: some `CHECKS`; with `steps`, also adjoint, symmetry, NaN and finite differences of bwd2."""
     judged, subject = lazy(), scope.subject
     case, op = judged.case, third_of(judged.case.definition)
-    if not (scope.has(op) and admits(scope.where, case.values) and subject.has_third(op, case.values)):
+    if not (scope.has(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
     if subject.name == "fortran-reference":  # it returns the judge's bwd3, with which it would be compared
         return []

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 @contextmanager
-def _checked(option: str) -> Iterator[None]:
+def _as_option_errors(option: str) -> Iterator[None]:
     """Report errors of reading input files or creating the report folder as errors of an option."""
     from slopecheck.report import ReportError
 
@@ -357,13 +357,13 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     folder, against, where = options["folder"], options["against"], options["where"]
     if options["skipped"] and not options["implementation"]:
         raise click.UsageError("--skip requires an --implementation; none is given")
-    with _checked("--skip"):
+    with _as_option_errors("--skip"):
         options["left_out"] = left_out_by(options["skipped"])
-    with _checked("--against"):
+    with _as_option_errors("--against"):
         earlier = read(against) if against else None
     if not options["files"] and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff requires a --structure; none is given")
-    with _checked("--structure"):
+    with _as_option_errors("--structure"):
         structures = [read_structure(path, options["cutoff"]) for path in options["files"]]
     if options["device"] and not options["framework"]:
         raise click.UsageError("--device requires a --framework; none is given")
@@ -372,7 +372,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     units, results = _plan(options, structures)
     last = ""
     if folder:
-        with _checked("--report"):
+        with _as_option_errors("--report"):
             folder.mkdir(parents=True, exist_ok=True)
         last = _last_time(ctx)
     numbers = {unit.label: unit.planned() for unit in units}

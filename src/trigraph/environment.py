@@ -121,7 +121,7 @@ def tf32_problems() -> list[str]:
     ]
 
 
-def untried() -> list[str]:
+def platform_warnings() -> list[str]:
     """Return a warning where nobody has run trigraph on this kind of system."""
     name = {"Darwin": "macOS"}.get(platform.system(), platform.system())
     return [] if name == "Linux" else [f"trigraph was not tried on {name}: `trigraph verify` tells whether it works"]
@@ -182,7 +182,7 @@ def collect() -> dict[str, Any]:
         },
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
-        "warnings": untried() + tf32_problems(),
+        "warnings": platform_warnings() + tf32_problems(),
         "backends": backend_states(),
     }
 

@@ -213,7 +213,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     return {"out": xp.where((degree > number_left)[:, None], out, 0.0)}
 
 
-def _activated(lib: Library, score: Any, activation: str, slope: float) -> Any:
+def _activation(lib: Library, score: Any, activation: str, slope: float) -> Any:
     where, negative = lib.xp.where, score <= 0
     if activation == "ELU":
         return where(negative, lib.xp.expm1(where(negative, score, 0.0)), score)
@@ -238,7 +238,7 @@ def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
     x = {name: v[name].reshape(v[name].shape[0], heads, v[name].shape[1] // heads) for name in rows if name in v}
     weights = v["attention_weights"].reshape(len(x), heads, x["src_embedding"].shape[2])
     score = sum((a * x[name]).sum(2)[rows[name]] for name, a in zip(x, weights, strict=True))
-    logit = _activated(lib, score, s["activation"], s["negative_slope"])
+    logit = _activation(lib, score, s["activation"], s["negative_slope"])
     alpha = lib.softmax(logit, i, n)
     out = lib.scatter(alpha[:, :, None] * x["src_embedding"][v["indices"]], i, n)
     return {"output_embedding": out.reshape(n, heads * out.shape[2]) if s["concat_heads"] else out.sum(1) / heads}

@@ -9,14 +9,14 @@ from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields,
 
 import trigraph
 from trigraph import CSC
-from trigraph.backends.choice import has_third
+from trigraph.backends.choice import supports_third
 from trigraph.checks import arrays as checks
 from trigraph.gpu import sums
 from trigraph.table import NAMED, SYMBOLS
 
 
 @pytest.mark.parametrize(("device", "sizes"), [(0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})])
-@pytest.mark.parametrize("name", [op.name for op in EVERY if has_third("gpu", op, draw(op))])
+@pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw(op))])
 def test_bits_of_gpu_host(cupy, name, device, sizes):
     """Results lie on the arrays' device, whichever is current, with the bits of gpu-host.
 

@@ -24,7 +24,7 @@ import pytest
 from table_calls import EVERY, call, draw
 
 from trigraph import set_num_threads
-from trigraph.backends.choice import own_third
+from trigraph.backends.choice import third_is_native
 from trigraph.fortran import memory
 from trigraph.table import NAMED, SYMBOLS
 
@@ -264,7 +264,7 @@ RUNS += [pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWE
 def test_a_result_or_memory_error(name: str, dense: bool) -> None:
     """Every operator of a backend passes in child processes; the number of refusals shows that the limit was met."""
     backend = SWEEPS[name].backend
-    own = [op for op in EVERY if op.order < 3 or (backend == "fortran" and own_third(backend, op.name))]
+    own = [op for op in EVERY if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0
     while left:
         done = start(name, dense, left)

@@ -5,7 +5,7 @@ import pytest
 from table_calls import assert_right, assert_same_bits, call, draw
 
 from trigraph.backends import BACKENDS
-from trigraph.backends.choice import own_third
+from trigraph.backends.choice import third_is_native
 from trigraph.fortran import judge
 from trigraph.graphs import EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
@@ -18,7 +18,7 @@ OWN = [  # backends, and what they compute themselves
     pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
     for op in THIRD.values()
     for backend in BACKENDS
-    if own_third(backend, op.name)
+    if third_is_native(backend, op.name)
 ]
 STEP = 2.0**-32
 GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturated attention are multiplied by 2^6

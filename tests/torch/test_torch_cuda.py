@@ -13,7 +13,7 @@ from torch_stand_in import Stream, tensors
 
 import trigraph.torch
 from trigraph.arrays import cupy_module
-from trigraph.backends.choice import has_third
+from trigraph.backends.choice import supports_third
 from trigraph.table import OPERATORS
 from trigraph.torch import arrays, nn
 from trigraph.torch.layers import edges
@@ -24,7 +24,9 @@ from trigraph.verification.differentiated import own_functions
 from trigraph.verification.subjects import named_fields
 
 NAMES = [
-    n for n, op in OPERATORS_OF_TORCH.items() if op.op.order < 3 or has_third("gpu", op.op, draw(op.op, np.float32))
+    n
+    for n, op in OPERATORS_OF_TORCH.items()
+    if op.op.order < 3 or supports_third("gpu", op.op, draw(op.op, np.float32))
 ]
 
 

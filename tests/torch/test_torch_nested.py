@@ -19,7 +19,7 @@ from trigraph.graphs import CSC
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.torch.layers.activations import silu
 from trigraph.torch.plain import LIBRARY, PLAIN
-from trigraph.torch.potentials.structures import _summed
+from trigraph.torch.potentials.structures import _sum_rows
 
 SETTINGS = [(spec.name, setting) for spec in DEFINITIONS for setting in (spec.settings or ({},))]
 FUNCTIONS = [*SETTINGS, ("silu", {}), ("sums", {})]
@@ -101,7 +101,7 @@ def functions(name, setting):
         graph, index = CSC(np.array([0, 2, 3]), np.array([0, 2, 1]), 3), torch.tensor([0, 1, 0])
         rows = torch.tensor([[1.0, 2], [3, 4], [5, 6]], dtype=torch.float64)
         return (
-            lambda x: _summed("sums", rows * x, graph, "N", index).sin().sum(),
+            lambda x: _sum_rows("sums", rows * x, graph, "N", index).sin().sum(),
             lambda x: x.new_zeros(2, 2).index_add(0, index, rows * x).sin().sum(),
         )
     op = OPERATORS[f"{name}_fwd"]

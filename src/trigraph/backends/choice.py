@@ -35,7 +35,7 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
     return backend
 
 
-def composed(op: Operator, values: Mapping[str, Any]) -> bool:
+def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
     """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name.
 
     It does for operators that are polynomials between kinks, as the graph neural operator is, or linear in each input.
@@ -43,13 +43,13 @@ def composed(op: Operator, values: Mapping[str, Any]) -> bool:
     return not op.definition.own_third or op.definition.is_multilinear(values)
 
 
-def has_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
+def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
     """Whether a backend has bwd3 of an operator with these choices."""
-    return own_third(backend, op.name) or composed(op, values)
+    return third_is_native(backend, op.name) or third_is_composed(op, values)
 
 
 @cache  # by both names: the modules of the backends do not change
-def own_third(backend: str, name: str) -> bool:
+def third_is_native(backend: str, name: str) -> bool:
     """Whether a backend computes an operator X_bwd3 itself, whatever its choices."""
     return backend in DIFFERENTIATED or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
 

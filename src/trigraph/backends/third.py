@@ -12,7 +12,13 @@ from typing import Any
 
 from trigraph.arrays import namespace_of
 from trigraph.backends import third_gno
-from trigraph.backends.choice import DIFFERENTIATED, backend_function, composed, has_third, own_third
+from trigraph.backends.choice import (
+    DIFFERENTIATED,
+    backend_function,
+    supports_third,
+    third_is_composed,
+    third_is_native,
+)
 from trigraph.checks import shape_of
 from trigraph.table import OPERATORS, Operator, result_type
 from trigraph.table.public import BACKENDS
@@ -61,10 +67,10 @@ def execute(
 ) -> Any:
     """Run a checked call of bwd3; ValueError where the backend does not have it."""
     spec = op.definition
-    if backend in DIFFERENTIATED or (own_third(backend, op.name) and not composed(op, values)):
+    if backend in DIFFERENTIATED or (third_is_native(backend, op.name) and not third_is_composed(op, values)):
         return backend_function(backend, "execute")(op, values, sizes, wanted, out, backend_cache)
-    if not has_third(backend, op, values):
-        others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and has_third(b, op, values))
+    if not supports_third(backend, op, values):
+        others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_third(b, op, values))
         raise ValueError(
             f"{op.name}: backend {backend!r} has third derivatives of graph neural operators and of operators that are "
             f"linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has them on "

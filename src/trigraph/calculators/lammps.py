@@ -81,7 +81,9 @@ class Attached:
             self._check_pair_style()
             own = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
             with self.progress.at(step) if self.progress else nullcontext():
-                f[:], energies, energy, virial = self._computed(*own) if self.comm is None else self._gathered(own)
+                f[:], energies, energy, virial = (
+                    self._compute_atoms(*own) if self.comm is None else self._compute_on_rank_0(own)
+                )
             lmp.fix_external_set_energy_global(self.fix, energy)
             lmp.fix_external_set_virial_global(self.fix, virial)
             lmp.numpy.fix_external_set_energy_peratom(self.fix, energies)
@@ -103,14 +105,14 @@ class Attached:
                 lmp.error(WARNING, said)
             lmp.set_string_variable(f"{self.fix}_stopped", "yes")
 
-    def _gathered(self, own: tuple[np.ndarray, ...]) -> Any:
+    def _compute_on_rank_0(self, own: tuple[np.ndarray, ...]) -> Any:
         """Compute all atoms on rank 0; return the results of this rank."""
         comm: Any = self.comm
         parts, failed = comm.gather(own), None
         results: list[Any] = []
         if parts is not None:
             try:
-                forces, energies, *total = self._computed(*map(np.concatenate, zip(*parts, strict=True)))
+                forces, energies, *total = self._compute_atoms(*map(np.concatenate, zip(*parts, strict=True)))
                 ends = np.cumsum([len(tags) for tags, *_ in parts])[:-1]
                 rows = zip(np.split(forces, ends), np.split(energies, ends), strict=True)
                 results = [(*of_rank, *total) for of_rank in rows]
@@ -123,7 +125,7 @@ class Attached:
             raise RuntimeError(result)
         return result
 
-    def _computed(self, tags: np.ndarray, types: np.ndarray, mask: np.ndarray, x: np.ndarray) -> Any:
+    def _compute_atoms(self, tags: np.ndarray, types: np.ndarray, mask: np.ndarray, x: np.ndarray) -> Any:
         """Return forces and energies of the atoms, the energy and the virial (xx, yy, zz, xy, xz, yz)."""
         forces, energies = np.zeros_like(x), np.zeros(len(x))
         if len(tags) != (number := int(self.lmp.get_natoms())):

@@ -417,7 +417,7 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, backend: str) -> tup
     return tuple(key)
 
 
-def _unchanged(checked: Any, argument: Any) -> bool:
+def _is_same(checked: Any, argument: Any) -> bool:
     """Whether checks left an argument unconverted. Strings compare by value: torch copies a choice at each call."""
     return checked is argument or (type(checked) is str and type(argument) is str and checked == argument)
 
@@ -450,7 +450,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
     backend_cache: dict[Any, Any] = {}
-    unchanged = key is not None and all(_unchanged(values[name], value) for name, value in before.items())
+    unchanged = key is not None and all(_is_same(values[name], value) for name, value in before.items())
     if unchanged:
         if len(_passed) >= MOST_PASSED:
             _passed.clear()

@@ -79,7 +79,7 @@ class _Call:
                 facts.append((a.name, f"of {value.dtype} with rows of shape {shape}"))
         return facts + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
 
-    def run(self) -> dict[str, Any]:
+    def compute(self) -> dict[str, Any]:
         """Return the wanted fields; None for those that do not exist."""
         rows = {n: divided[0] for n in self.wanted if (divided := self.divided_fields[n])}
         sums = [n for n in self.wanted if n not in rows]
@@ -91,7 +91,7 @@ class _Call:
             fields |= self._sums(sums)
         return fields
 
-    def _arrived(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
+    def _exchange_rows(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
         """Return the arguments with the rows of other ranks, all exchanged at the same time."""
         divided = {n: at for n, at in self.divided.items() if at and self.values[n] is not None}
         coming = {n: halos[symbol].start(self.values[n], axis) for n, (symbol, axis) in divided.items()}
@@ -99,9 +99,9 @@ class _Call:
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
         """Return the rows that this rank owns of fields that have rows."""
-        arrived = self._arrived(layout.halos)
+        arrived = self._exchange_rows(layout.halos)
         with agreement(self.partition.comm):
-            fields = self._call(layout.subgraph, arrived, names)
+            fields = self._compute(layout.subgraph, arrived, names)
             for name, array in fields.items():
                 symbol, axis = self.divided_fields[name]
                 places = layout.own[symbol]
@@ -113,19 +113,21 @@ class _Call:
     def _sums(self, names: list[str]) -> dict[str, Any]:
         """Return fields that are sums over all blocks, chunk by chunk."""
         chunks = self.partition.chunks
-        arrived = self._arrived(chunks.halos) if chunks.number else self.values
+        arrived = self._exchange_rows(chunks.halos) if chunks.number else self.values
 
-        def of(subgraph: Subgraph) -> tuple[Any, ...]:
-            fields = self._call(subgraph, arrived, names)
+        def fields_of(subgraph: Subgraph) -> tuple[Any, ...]:
+            fields = self._compute(subgraph, arrived, names)
             return tuple(fields[n] for n in names)
 
         with agreement(self.partition.comm):
-            sums = tree_parts(map(of, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first)
+            sums = tree_parts(
+                map(fields_of, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first
+            )
         total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
         xp = namespace_of(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
-    def _call(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    def _compute(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
         """Call the operator for a subgraph."""
         arguments = {n: v for n, v in values.items() if n not in subgraph.graphs}
         for a in self.op.arguments:
@@ -195,7 +197,7 @@ def _function(op: Operator) -> Callable[..., Any]:
             work.check()
             facts += work.facts()
         with entered(*values.values()):
-            fields = work.run()
+            fields = work.compute()
         if op.single:
             return fields[op.fields[0].name]
         return result_type(op.name)(**{f.name: fields.get(f.name) for f in op.fields})

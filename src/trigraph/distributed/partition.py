@@ -100,7 +100,7 @@ class Partition:
             Size of the axis, by its name in the operator table: ``"num_edges"``, ...
         axis : int
         """
-        xp, own = namespace_of(array), self._owned(symbol)
+        xp, own = namespace_of(array), self._own_ids(symbol)
         if array.ndim <= axis or array.shape[axis] != self.sizes[symbol]:
             raise ValueError(
                 f"take: array has shape {array.shape}; expected {self.sizes[symbol]} {symbol} along axis {axis}"
@@ -110,7 +110,7 @@ class Partition:
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
         """Return all rows, on every rank, of an array of which each rank passes its own. All ranks must call it."""
         with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
-            own = self._owned(symbol)
+            own = self._own_ids(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
             if len(rows) != own.size:
                 raise ValueError(
@@ -140,7 +140,7 @@ class Partition:
         """
         comm, size = self.comm, self.comm.size
         with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
-            own, number = self._owned(symbol), self.sizes[symbol]
+            own, number = self._own_ids(symbol), self.sizes[symbol]
             rows, ids = np.asarray(rows), np.asarray(ids)
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(rows) != ids.size:
                 shown = f"{ids.dtype} {ids.shape} for rows of shape {rows.shape}"
@@ -180,7 +180,7 @@ class Partition:
         """
         if symbol not in self._rows:
             owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
-            owned, sizes = {"num_edges": self._owned(symbol)}, {"num_edges": self.sizes[symbol]}
+            owned, sizes = {"num_edges": self._own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
             table, kind = np.empty((0, 1), np.int64), RowsKind(self.kind.dtype)
             name = (self.name[0], f"the {symbol} of {self.name[1]}")
             self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name)
@@ -190,7 +190,7 @@ class Partition:
     def _rows(self) -> "dict[str, Partition]":
         return {}
 
-    def _owned(self, symbol: str) -> np.ndarray:
+    def _own_ids(self, symbol: str) -> np.ndarray:
         if symbol not in self.owned:
             raise ValueError(f"Partition: nothing is counted by {symbol!r}; expected one of {', '.join(self.owned)}")
         return self.owned[symbol]
@@ -277,7 +277,7 @@ class Partition:
         """Return the subgraph of some blocks, given their table rows; arrays have the rows `at_hand`."""
         ids, _ = self._read(rows)
         ids[self.kind.block] = blocks
-        places = {s: _places(at_hand[s], ids[s]) for s in ids}
+        places = {s: _find(at_hand[s], ids[s]) for s in ids}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) else None
         return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
@@ -297,9 +297,9 @@ class Partition:
             if s in owners_read:
                 owners[s][np.searchsorted(ids[s], read[s])] = owners_read[s]
         subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
-        return Layout(subgraph, self._halos(ids, owners), {s: _places(ids[s], own) for s, own in self.owned.items()})
+        return Layout(subgraph, self._halos(ids, owners), {s: _find(ids[s], own) for s, own in self.owned.items()})
 
 
-def _places(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
+def _find(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
     """Return the positions of `some` of the `ids`; None if these are all."""
     return None if some.size == ids.size else np.searchsorted(ids, some)

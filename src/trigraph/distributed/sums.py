@@ -23,7 +23,7 @@ def tree_parts(parts: Iterable[Any], first: int) -> Sums:
             (left, size, left_sum), (_, other_size, other) = waiting[-2:]
             if size != other_size or left % (2 * size):
                 break
-            waiting[-2:] = [(left, 2 * size, _added(left_sum, other))]
+            waiting[-2:] = [(left, 2 * size, _add(left_sum, other))]
     return waiting
 
 
@@ -37,12 +37,12 @@ def _tree(sums: dict[tuple[int, int], Any], first: int, number: int) -> Any:
     if (first, number) in sums:
         return sums[first, number]
     half = 1 << ((number - 1).bit_length() - 1)
-    return _added(_tree(sums, first, half), _tree(sums, first + half, number - half))
+    return _add(_tree(sums, first, half), _tree(sums, first + half, number - half))
 
 
 def _host(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def _added(left: Any, right: Any) -> Any:
+def _add(left: Any, right: Any) -> Any:
     return tuple(np.asarray(a + b) for a, b in zip(left, right, strict=True))

@@ -104,7 +104,7 @@ class Immutable:
     _built: dict[str, Any]
 
     @staticmethod
-    def _place(array: Any) -> dict[str, Any]:
+    def _common_attributes(array: Any) -> dict[str, Any]:
         """Return the attributes that every graph object has; `array` is one of its arrays."""
         return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
 

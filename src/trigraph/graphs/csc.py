@@ -171,7 +171,7 @@ class CSC(Immutable):
             num_positions=num_positions,
             num_edges=rows,
             max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
-            **self._place(offsets),
+            **self._common_attributes(offsets),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -191,7 +191,7 @@ class EdgeGraph(Immutable):
             max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
             max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
             max_parallel_edges=most,
-            **self._place(src),
+            **self._common_attributes(src),
         )
 
     @classmethod

@@ -73,7 +73,7 @@ class Segments(Immutable):
             num_members=int(index.size),
             num_segments=num_segments,
             max_size=int((offsets[1:] - offsets[:-1]).max()) if num_segments else 0,
-            **self._place(index),
+            **self._common_attributes(index),
             is_sorted=bool((index[1:] >= index[:-1]).all()),
         )
         if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize, and can be captured

@@ -212,7 +212,7 @@ def _split(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Val
     return rest, prefixes
 
 
-def _prefixed(**groups: Values) -> Values:
+def _prefix(**groups: Values) -> Values:
     return {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
 
 
@@ -238,34 +238,34 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     parts: list[Values] = []
     if form.order == 0:
         outputs = [a.name for a in form.spec.outputs]
-        given_back = {n: r for n, r in zip(form.wanted, results, strict=True) if _reused(form, n)}
-        fields = call(second, rest | given_back | _prefixed(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
+        given_back = {n: r for n, r in zip(form.wanted, results, strict=True) if _reuses_results(form, n)}
+        fields = call(second, rest | given_back | _prefix(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
         parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
         both = form._replace(order=BOTH if by["grad"] and along else 2 if along else 1)
-        moved = _prefixed(along=by["grad"], gg=along, grad=of["grad"]) if along else _prefixed(grad=by["grad"])
+        moved = _prefix(along=by["grad"], gg=along, grad=of["grad"]) if along else _prefix(grad=by["grad"])
         parts.append(call(both, rest | moved, form.wanted) if by["grad"] or along else {})
     elif form.order == BOTH:
         if by["gg"] or by["along"]:
-            parts.append(call(form, rest | _prefixed(along=by["along"], gg=by["gg"], grad=of["grad"]), form.wanted))
+            parts.append(call(form, rest | _prefix(along=by["along"], gg=by["gg"], grad=of["grad"]), form.wanted))
         if by["grad"]:
-            parts.append(call(second, rest | _prefixed(gg=of["gg"], grad=by["grad"]), form.wanted))
+            parts.append(call(second, rest | _prefix(gg=of["gg"], grad=by["grad"]), form.wanted))
         if along:
-            parts.append(call(second, rest | _prefixed(gg=along, grad=of["along"]), form.wanted))
+            parts.append(call(second, rest | _prefix(gg=along, grad=of["along"]), form.wanted))
             parts.append(_tangent(second, values, along, form.wanted))
     elif form.order == 2:
         if by["gg"]:
-            parts.append(call(form, rest | _prefixed(gg=by["gg"], grad=of["grad"]), form.wanted))
+            parts.append(call(form, rest | _prefix(gg=by["gg"], grad=of["grad"]), form.wanted))
         if by["grad"]:
-            parts.append(call(form, rest | _prefixed(gg=of["gg"], grad=by["grad"]), inputs))
+            parts.append(call(form, rest | _prefix(gg=of["gg"], grad=by["grad"]), inputs))
         if along:
-            parts.append(call(third, rest | _prefixed(gg=of["gg"], along=along), grads))
+            parts.append(call(third, rest | _prefix(gg=of["gg"], along=along), grads))
             parts.append(_tangent(form, values, along, inputs))
     else:
         for direction in ("gg", "along"):
             if by[direction]:
                 pair = {"gg": of["gg"], "along": of["along"]} | {direction: by[direction]}
-                parts.append(call(form, rest | _prefixed(**pair), form.wanted))
+                parts.append(call(form, rest | _prefix(**pair), form.wanted))
         if along:
             parts.append(_tangent(form, values, along, form.wanted))
     fields = _sum(*parts)
@@ -273,7 +273,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
 
 
-def _reused(form: Form, name: str) -> bool:
+def _reuses_results(form: Form, name: str) -> bool:
     """Whether bwd takes a result of fwd back."""
     when = dict(form.spec.given_back_when).get(name)
     return name in form.spec.given_back and (when is None or bool(evaluate(when, dict(form.sizes))))
@@ -290,22 +290,22 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
     parts: list[Values] = []
     if form.order == 1:  # in the gradients
-        parts.append(call(second, rest | _prefixed(gg=inputs), unknown) if inputs else {})
+        parts.append(call(second, rest | _prefix(gg=inputs), unknown) if inputs else {})
     elif form.order == BOTH:
         unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
-        fields = call(second, rest | _prefixed(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
+        fields = call(second, rest | _prefix(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
         parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
     elif prefix == "grad":  # the derivatives in inputs of bwd2
-        fields = call(third, rest | _prefixed(gg=of["gg"], along=inputs), unknown) if inputs else {}
+        fields = call(third, rest | _prefix(gg=of["gg"], along=inputs), unknown) if inputs else {}
         parts.append(fields)
     elif form.order == 2:
         if by["grad"]:
-            parts.append(call(first, rest | _prefixed(grad=by["grad"]), targets))
+            parts.append(call(first, rest | _prefix(grad=by["grad"]), targets))
         if inputs:
-            parts.append(call(second, rest | _prefixed(gg=inputs, grad=of["grad"]), targets))
+            parts.append(call(second, rest | _prefix(gg=inputs, grad=of["grad"]), targets))
     elif by["grad"]:  # SECOND, symmetric in its directions
         other = of["gg"] if prefix == "along" else of["along"]
-        parts.append(call(second, rest | _prefixed(gg=other, grad=by["grad"]), targets))
+        parts.append(call(second, rest | _prefix(gg=other, grad=by["grad"]), targets))
     fields = _sum(*parts)
     wanted = unknown if prefix == "grad" or form.order == BOTH else targets
     named = {n: fields[w] for n, w in zip(unknown, wanted, strict=True) if w in fields}
@@ -317,8 +317,8 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
 
 def _both(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
     rest, of = _split(form, values)
-    first = call(form._replace(order=1), rest | _prefixed(grad=of["along"]), form.wanted)
-    return first, call(form._replace(order=2), rest | _prefixed(gg=of["gg"], grad=of["grad"]), form.wanted)
+    first = call(form._replace(order=1), rest | _prefix(grad=of["along"]), form.wanted)
+    return first, call(form._replace(order=2), rest | _prefix(gg=of["gg"], grad=of["grad"]), form.wanted)
 
 
 def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:

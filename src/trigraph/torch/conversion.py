@@ -62,7 +62,7 @@ class Conversion:
         for layer, cls, _ in self._undo:
             if type(layer) is not cls:
                 raise RuntimeError(
-                    f"Conversion.revert: a layer is a {_named(type(layer))}; expected {_named(cls)}, which convert "
+                    f"Conversion.revert: a layer is a {_path_of(type(layer))}; expected {_path_of(cls)}, which convert "
                     "has made of it: remove parametrizations first"
                 )
         while self._undo:
@@ -96,7 +96,7 @@ def _check_parts(layer: Module, kinds: Iterable[type[Module]], as_they_are: tupl
         if not set(path.split(".")).isdisjoint(as_they_are):
             continue
         if part is not layer and type(part) not in kinds:
-            raise _Unfit(f"its {path} is a {_named(type(part))}, which its constructor does not make")
+            raise _Unfit(f"its {path} is a {_path_of(type(part))}, which its constructor does not make")
         if part is not layer and hooked(part):
             raise _Unfit(f"hooks look into its {path}")
         for name, value in vars(part).items():
@@ -111,7 +111,7 @@ def _check_parameters(
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
-            raise _Unfit(f"its {name} is a {_named(type(parameter))}; expected a torch.nn.Parameter")
+            raise _Unfit(f"its {name} is a {_path_of(type(parameter))}; expected a torch.nn.Parameter")
         if parameter.dtype not in dtypes or parameter.dtype != next(iter(parameters.values())).dtype:
             raise _Unfit(f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}")
     if make is None:
@@ -248,7 +248,7 @@ def _kinds_of_dense(layer: Module, dense: Module) -> tuple[type[Module], ...]:
     """Return the classes of a Dense of fairchem without activation, whose weight is used in place of it."""
     kind, package = type(dense), type(layer).__module__.partition(".")[0]
     if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
-        raise _Unfit(f"its bilinear is a {_named(kind)}; expected the Dense of {package}")
+        raise _Unfit(f"its bilinear is a {_path_of(kind)}; expected the Dense of {package}")
     return (kind, torch.nn.Linear, torch.nn.Identity)
 
 
@@ -301,7 +301,7 @@ _KNOWN = {
 }
 
 
-def _named(cls: type) -> str:
+def _path_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -319,7 +319,7 @@ def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None
             break
 
 
-def _changed(
+def _replace_class(
     layer: Module, cls: type[Module], attributes: dict[str, Any]
 ) -> tuple[Module, type[Module], Callable[[], None]]:
     """Set the new class and attributes of a layer; return both, and a function that restores the old ones."""
@@ -385,7 +385,7 @@ def convert(model: Module) -> Conversion:
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
     for path, layer, entry, reason in list(_candidates(model)):
-        original = _named(type(layer))
+        original = _path_of(type(layer))
         try:
             if reason is not None:
                 raise _Unfit(reason)
@@ -396,6 +396,6 @@ def convert(model: Module) -> Conversion:
         except AttributeError as error:
             conversion.left.append(Layer(path, original, f"it is not as its constructor makes it: {error}"))
             continue
-        conversion._undo += [_changed(*change) for change in changes]
-        conversion.replaced.append(Layer(path, original, _named(changes[0][1])))
+        conversion._undo += [_replace_class(*change) for change in changes]
+        conversion.replaced.append(Layer(path, original, _path_of(changes[0][1])))
     return conversion

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trigraph.backends.choice import has_third
+from trigraph.backends.choice import supports_third
 from trigraph.backends.third import multilinear
 from trigraph.checks import choice_number
 from trigraph.table import evaluate
@@ -106,7 +106,7 @@ class Derivative:
             further = torch.is_grad_enabled() or has_tangents(
                 [*map(values.get, self.op.array_names), *cotangents.values()]
             )
-            if further or not has_third(backend, bwd3.op, keywords):
+            if further or not supports_third(backend, bwd3.op, keywords):
                 return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
             along = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
             return lambda wanted: self.call(bwd3, along, keywords, [n for n in wanted if n in bwd3.fields])

@@ -29,7 +29,7 @@ from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_c
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 
-def _place(tensor: torch.Tensor) -> str:
+def _device(tensor: torch.Tensor) -> str:
     return "host" if tensor.device.type == "cpu" else str(tensor.device)
 
 
@@ -52,7 +52,7 @@ def _check_tensors(op: Operator, values: Mapping[str, Any]) -> torch.Tensor:
                 raise ValueError(f"{op.name}: {a.name} is on {value.device}; expected a CPU or CUDA device")
         elif value.device != first.device:
             raise ValueError(
-                f"{op.name}: {a.name} is on {_place(value)}; expected {_place(first)}, where "
+                f"{op.name}: {a.name} is on {_device(value)}; expected {_device(first)}, where "
                 f"{op.binding_order[0].name} is"
             )
     assert first is not None
@@ -76,8 +76,8 @@ def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> 
             values[name] = graph = graph.graph()
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):  # type: ignore[union-attr]
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}")
-        if graph.device != _place(first):
-            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {_place(first)}, where the arrays are")
+        if graph.device != _device(first):
+            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {_device(first)}, where the arrays are")
 
 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             raise TypeError(f"{name}: {label} is a tensor of layout {tensor.layout}; expected torch.strided")
         if tensor.device != first.device:
             raise ValueError(
-                f"{name}: {label} is on {_place(tensor)}; expected {_place(first)}, where the arguments are"
+                f"{name}: {label} is on {_device(tensor)}; expected {_device(first)}, where the arguments are"
             )
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")

@@ -129,7 +129,7 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     rows = as_array(edge_index, f"{owner}: edge_index")
     if array_kind(rows) is None:  # no values in a traced program, several in torch.vmap
         return
-    with _named(owner), entered(rows):
+    with _errors_of(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
 
 
@@ -139,7 +139,7 @@ def _check_ranges(edges: Any, num_src_nodes: int, num_dst_nodes: int) -> None:
 
 
 @contextlib.contextmanager
-def _named(owner: str) -> Iterator[None]:
+def _errors_of(owner: str) -> Iterator[None]:
     """Prefix errors with the name of the layer."""
     try:
         yield
@@ -184,7 +184,7 @@ def build_graph(
 
     It is cached with the caller's tensor, unless that is a tensor of a derived class or of a transform.
     """
-    with _named(owner):
+    with _errors_of(owner):
         edges = as_array(edge_index, "the tensor")
         if array_kind(edges) is None:
             raise TypeError(f"CSC: src is {called(edge_index)}; expected a torch.Tensor of integers")
@@ -207,11 +207,11 @@ def _built(owner: str, edges: Any, num_src_nodes: int, num_dst_nodes: int, loops
     """Return the graph of an array of edges."""
     if loops or array_kind(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
-        edges = in_plain_thread(_looped, edges, min(num_src_nodes, num_dst_nodes) if loops else None)
+        edges = in_plain_thread(_with_self_loops, edges, min(num_src_nodes, num_dst_nodes) if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
-def _looped(edges: Any, num_nodes: int | None) -> torch.Tensor:
+def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
     """Return edges as a tensor that is narrow on a device, with self loops if `num_nodes` is given."""
     edge_index: torch.Tensor = tensor_of(edges)
     if num_nodes is not None:

@@ -204,7 +204,7 @@ class GATConv(torch.nn.Module):
             check_edge_index("GATConv", edge_index, src)
         return sizes
 
-    def _checked(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
+    def _edge_rows(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
         """Return the edge features as a matrix with a row for each edge; None if they are not used."""
         if edge_attr is None:
             return None
@@ -270,7 +270,7 @@ class GATConv(torch.nn.Module):
             size, edge_attr = expected, values if edge_attr is None and values.dim() > 1 else edge_attr
         src, dst = source_and_destination(x)
         num_src, num_dst = self._sizes(src, dst, edge_index, size)
-        edge_attr = self._checked(edge_attr, edge_index)
+        edge_attr = self._edge_rows(edge_attr, edge_index)
         by_edge = return_attention_weights or (self.training and self.dropout > 0)
         graph: Any = edge_index
         if isinstance(edge_index, CSC):

@@ -97,7 +97,7 @@ class Inputs(NamedTuple):
         return cls(z, pos, cells, batch, shifts, (*graphs, members), vector)
 
     @property
-    def differentiated(self) -> tuple[Tensor | None, ...]:
+    def differentiable(self) -> tuple[Tensor | None, ...]:
         """Return those in which a result may have a gradient."""
         return self.pos, self.cells, self.vector
 
@@ -164,11 +164,11 @@ class _Program:
         with torch.device("cpu"):  # instead of a default device
             example, another = (example_of(model, inputs, least) for least in (17, 29))
         for one in (example, another):
-            for tensor, requires_grad in zip(one.differentiated, kind.require_grad, strict=True):
+            for tensor, requires_grad in zip(one.differentiable, kind.require_grad, strict=True):
                 if tensor is not None:
                     tensor.requires_grad_(bool(requires_grad))
-        expected = self._expected(model, key, example)
-        program = traced_program(_copied(model, key), kind.constants, example, key.not_compared)
+        expected = self._call_model(model, key, example)
+        program = traced_program(_copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, sum_of_each(program, key.state, example))
         # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
@@ -190,9 +190,9 @@ class _Program:
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         self.compiled = torch.compile(with_own_code(run), dynamic=True, fullgraph=True, **options)
-        got = self._got(model, key, example)
-        if self.takes(key.state, another):
-            self._got(model, key, another)
+        got = self._run_traced(model, key, example)
+        if self.accepts_sizes(key.state, another):
+            self._run_traced(model, key, another)
         if self.compilations > 1:
             raise RuntimeError(
                 f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
@@ -204,7 +204,7 @@ class _Program:
         with torch.set_grad_enabled(self.kind.create_graph):
             return self.compiled(list(state.values()), *inputs)
 
-    def takes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
+    def accepts_sizes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
         """Return whether structures of these sizes meet the conditions of the trace."""
         leaves = leaves_of(state, inputs)
         shapes = [t.shape for t in leaves]
@@ -213,14 +213,14 @@ class _Program:
         self.shapes = shapes
         return True
 
-    def _expected(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _call_model(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return results and gradients of the model for the example, and its buffers afterwards.
 
         Raise RuntimeError if the call changes anything else of the model.
         """
-        eager = _copied(model, key)
+        eager = _copy_model(model, key)
         before = ProgramKey(eager)
-        results = self._found(before.state, example, eager)
+        results = self._run_or_call(before.state, example, eager)
         after = ProgramKey(eager)
         changed = differences(before.values, after.values)
         if changed:
@@ -230,13 +230,13 @@ class _Program:
             )
         return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
-    def _got(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _run_traced(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the same of the program, which the first call compiles."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
             with warnings.catch_warnings():  # torch makes an instance of autograd.Function, of which it warns itself
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
-                results = self._found(state, example, None)
+                results = self._run_or_call(state, example, None)
         except Exception as error:
             if "InvalidCxxCompiler" in str(error):
                 raise RuntimeError(
@@ -250,7 +250,7 @@ class _Program:
         return results, {n: t for n, t in state.items() if n not in key.parameters}
 
     def _compare(self, name: str, got: Any, expected: Any) -> None:
-        """Raise RuntimeError unless results and buffers of `_got` and `_expected` agree.
+        """Raise RuntimeError unless results and buffers of `_run_traced` and `_call_model` agree.
 
         Tracing ignores that a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
         bounds detect such errors, not differences in rounding.
@@ -273,7 +273,7 @@ class _Program:
                     f"{error:.1e} otherwise; expected a buffer that is changed in place"
                 )
 
-    def _found(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
+    def _run_or_call(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
         """Return results and gradients of a model, or of the program, for the example."""
         if model is None:
             results = self(state, example)
@@ -281,7 +281,7 @@ class _Program:
             place = example.pos if example.pos.requires_grad else example.pos.detach().requires_grad_()
             results = example._replace(pos=place).results(partial(outputs_of_atoms, model), self.kind.constants)
         values = [t for t in results if t is not None]
-        inputs = [t for t in (*example.differentiated, *state.values()) if t is not None and t.requires_grad]
+        inputs = [t for t in (*example.differentiable, *state.values()) if t is not None and t.requires_grad]
         if self.kind.create_graph and inputs:
             loss = torch.stack([t.nan_to_num().square().sum() + t.nan_to_num().sum() for t in values]).sum()
             values += torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
@@ -292,7 +292,7 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
-def _copied(model: Potential, key: ProgramKey) -> Potential:
+def _copy_model(model: Potential, key: ProgramKey) -> Potential:
     """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
 
     Neither changes the model then, which other threads may use meanwhile.
@@ -427,7 +427,7 @@ class CompiledPotential(Module):
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
         """Return the results of `energy_forces_stress`, of prepared arguments."""
-        results = self._run(z, pos, cells, neighbors, None, create_graph)
+        results = self._results_of_program(z, pos, cells, neighbors, None, create_graph)
         if results is None:
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
         energy, forces, stress, energies = results
@@ -439,13 +439,13 @@ class CompiledPotential(Module):
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
         """Return the result of `hessian_vector_product`, of prepared arguments."""
-        results = self._run(z, pos, cells, neighbors, vector, create_graph)
+        results = self._results_of_program(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
         product: Tensor = results[0]
         return product
 
-    def _run(
+    def _results_of_program(
         self,
         z: Tensor,
         pos: Tensor,
@@ -464,9 +464,9 @@ class CompiledPotential(Module):
         inputs = Inputs.of(z, pos, cells, neighbors, vector)
         key = self._key
         if key is None or not key.unchanged(self.model):
-            key = self._key = self._shared(ProgramKey(self.model))
+            key = self._key = self._share_values(ProgramKey(self.model))
         program = self._program(key, inputs, neighbors, create_graph)
-        if not program.takes(key.state, inputs):
+        if not program.accepts_sizes(key.state, inputs):
             _tell("ran without its program, because the model takes another branch,", inputs)
             return None
         before = program.compilations
@@ -483,14 +483,14 @@ class CompiledPotential(Module):
             inputs.batch.dtype,
             tuple(map(constants, graphs_of(neighbors))),
             create_graph,
-            tuple(None if t is None else t.requires_grad for t in inputs.differentiated),
+            tuple(None if t is None else t.requires_grad for t in inputs.differentiable),
             _surroundings(inputs.pos.device),
         )
-        program = self._found(kind, key)
+        program = self._find_program(kind, key)
         if program is not None:
             return program
         with _lock:
-            program = self._found(kind, self._shared(key))  # of another thread
+            program = self._find_program(kind, self._share_values(key))  # of another thread
             if program is not None:
                 return program
             alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
@@ -499,7 +499,7 @@ class CompiledPotential(Module):
                 _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs)
             self._tell_once(key.not_compared)
             devices = [inputs.pos.device] if inputs.pos.is_cuda else []
-            with _reported(type(self.model).__name__, changed), torch.random.fork_rng(devices):
+            with _report_progress(type(self.model).__name__, changed), torch.random.fork_rng(devices):
                 program = _Program(self.model, key, kind, inputs, self.options)
             self.programs.append(program)
             if len(self.programs) > MOST_PROGRAMS:
@@ -513,13 +513,13 @@ class CompiledPotential(Module):
             what = f"programs of {type(self.model).__name__} do not follow changes inside of {', '.join(places)}"
             _log.warning(f"compile_potential: {what}; call recompile() after such a change")
 
-    def _found(self, kind: _Kind, key: ProgramKey) -> _Program | None:
+    def _find_program(self, kind: _Kind, key: ProgramKey) -> _Program | None:
         for program in reversed(self.programs):
             if program.kind == kind and program.values is key.values:
                 return program
         return None
 
-    def _shared(self, key: ProgramKey) -> ProgramKey:
+    def _share_values(self, key: ProgramKey) -> ProgramKey:
         """Give a key the `values` of a program that has equal ones, so that calls compare identities."""
         for program in self.programs:
             if program.values == key.values:
@@ -534,7 +534,7 @@ def _tell(what: str, inputs: Inputs) -> None:
 
 
 @contextlib.contextmanager
-def _reported(name: str, changed: str | None) -> Iterator[None]:
+def _report_progress(name: str, changed: str | None) -> Iterator[None]:
     """Say that a program is made, and how long it took, to the log `trigraph`, or else to a terminal."""
     logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
     why = "" if changed is None else f", because {changed} has changed"

@@ -59,7 +59,7 @@ def search(
     part = part.clamp(min=0).minimum(parts[of_atom].long() - 1)
     pairs = list(_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), around, part, crossed.long()))
     src, dst, shifts = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-    src, dst, shifts = _sorted(src, dst, shifts, len(pos))
+    src, dst, shifts = _sort_edges(src, dst, shifts, len(pos))
     return src, dst, shifts, _offset(shifts, box[of_atom[src]])
 
 
@@ -120,7 +120,7 @@ def length_of(vec: Tensor) -> Tensor:
     return (x * x + y * y + z * z).sqrt()
 
 
-def _sorted(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tuple[Tensor, Tensor, Tensor]:
+def _sort_edges(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tuple[Tensor, Tensor, Tensor]:
     base = 2 * LARGEST_SHIFT + 1
     cells = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
     order = cells.argsort(stable=True)

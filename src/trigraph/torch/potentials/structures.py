@@ -137,7 +137,7 @@ class Neighbors(NamedTuple):
         # The edges are sorted by source, so that all orders of this graph are known.
         arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
         graph = assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
-        return _summed("of_sources", values, graph, "num_atoms")
+        return _sum_rows("of_sources", values, graph, "num_atoms")
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return ``at_source[src] + at_destination[dst]`` for each edge."""
@@ -145,11 +145,11 @@ class Neighbors(NamedTuple):
 
     def into_atoms(self, values: Tensor) -> Tensor:
         """Sum the rows of edges, shape (num_edges, width), into the atoms that they enter, shape (num_atoms, width)."""
-        return _summed("into_atoms", values, self.into, "num_edges", self.dst)
+        return _sum_rows("into_atoms", values, self.into, "num_edges", self.dst)
 
     def into_structures(self, values: Tensor) -> Tensor:
         """Sum the rows of atoms, shape (num_atoms, width), into their structures."""
-        return _summed("into_structures", values, self.members, "num_atoms", self.batch)
+        return _sum_rows("into_structures", values, self.members, "num_atoms", self.batch)
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
@@ -169,7 +169,7 @@ class Neighbors(NamedTuple):
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
-def _summed(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
+def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
     """Return sums of rows. `index` is the sum to which each row contributes, if it contributes to exactly one."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
     # Traced programs contain the operator here; `rewrite_sums` of `potentials.traced` replaces its derivatives.
@@ -363,10 +363,10 @@ def find_neighbors(
     pos, batch, cell, pbc = (
         _values(owner, name, value) for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
     )
-    return in_plain_thread(_found, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
+    return in_plain_thread(_search_plain, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
 
 
-def _found(
+def _search_plain(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
     """Compute `find_neighbors` for plain tensors."""
@@ -385,7 +385,7 @@ def _found(
     if max_num_neighbors is not None:
         keep = nearest(dst, length_of(vec), max_num_neighbors)
         src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
-    return prepared(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
+    return build_graphs(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
 
 
 def _on_host(
@@ -414,7 +414,7 @@ def _on_host(
     return [torch.from_numpy(array[by_src]) for array in arrays]
 
 
-def prepared(
+def build_graphs(
     src: Tensor, dst: Tensor, shifts: Tensor, vec: Tensor, of_atom: Tensor, num_structures: int, batched: bool
 ) -> Neighbors:
     """Return the graph of the edges and the graphs of sums over it."""
