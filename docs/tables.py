@@ -226,6 +226,14 @@ def _mistakes(name: str) -> str:
     return _table(header, field.rows(getattr(field, name)))
 
 
+def _verdicts(name: str) -> str:
+    """Return how many functions of a module of `field` pass, by our checks and by those of torch and JAX."""
+    sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
+    import_module("jax").config.update("jax_enable_x64", True)
+    header = ("functions", "failed", "inconclusive", "passed", "others")
+    return _table(header, import_module("field.strangers").rows(import_module(f"field.{name}")))
+
+
 BLOCKS: dict[str, Callable[..., str]] = {
     "benchmarks": _benchmarks,
     "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_KINDS),
@@ -270,7 +278,12 @@ def _printed(commands: str, folder: str = "") -> str:
     return f"```text\n{done.stdout.strip()}\n```\n"
 
 
-SLOW: dict[str, Callable[..., str]] = {"mistakes": _mistakes, "printed": _printed, "program": _program}
+SLOW: dict[str, Callable[..., str]] = {
+    "mistakes": _mistakes,
+    "printed": _printed,
+    "program": _program,
+    "verdicts": _verdicts,
+}
 
 
 def tutorial_order(name: str) -> int:
