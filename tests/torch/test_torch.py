@@ -91,6 +91,24 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
         np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(in_numpy, name))
 
 
+@pytest.mark.parametrize(("spec", "setting"), [case for case in CASES if case.values[0].given_back])
+def test_nan_reaches_what_depends_on_it(spec, setting):
+    """Results that bwd reuses are NaN with an input; second derivatives are NaN only where those of NumPy are."""
+    values, names = arguments(spec, setting)
+    for spoilt in names:
+        changed = {**values, spoilt: values[spoilt].copy()}
+        changed[spoilt].flat[1] = np.nan
+        on_torch = tensors(changed)
+        inputs, outs = [on_torch[n] for n in names], outputs(spec, getattr(tt, spec.name)(**on_torch))
+        first = torch.autograd.grad(outs, inputs, [torch.ones_like(y) for y in outs], create_graph=True)
+        second = torch.autograd.grad(first, inputs, [torch.ones_like(g) for g in first], allow_unused=True)
+        ones = {f"grad_{a.name}": np.ones(y.shape) for a, y in zip(spec.outputs, outs, strict=True)}
+        ones |= {f"gg_{n}": np.ones_like(values[n]) for n in names}
+        expected = FUNCTIONS[f"{spec.name}_bwd2"](**ones, **{n: v for n, v in changed.items() if n not in spec.requests})
+        for name, gradient in zip(names, second, strict=True):
+            np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(expected, name))
+
+
 @pytest.mark.parametrize(("spec", "setting"), CASES)
 def test_torch_finds_the_derivatives_right(spec, setting):
     """gradcheck and gradgradcheck pass, in backward and forward mode."""

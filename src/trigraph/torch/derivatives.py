@@ -119,6 +119,8 @@ class Derivative:
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
+        if all(t is None for t in cotangents):  # reached by results that bwd reuses; zeros times NaN would be NaN
+            return (None,) * len(needed)
         values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:
             present = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
