@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 
 import records
 
-from slopecheck.calculators import KINDS as CALCULATOR_KINDS
+from slopecheck.kinds import OF_CALCULATORS, OF_FUNCTIONS
 from slopecheck.record import COLUMNS
 from slopecheck.report import KEYS
-from slopecheck.tolerances import TABLE as OF_FUNCTIONS
+from slopecheck.tolerances import TABLE as TOLERANCES_OF_ANY
 from trigraph.fortran.export import commands
 from trigraph.table import (
     DEFINITIONS,
@@ -122,7 +122,7 @@ def _symbols() -> str:
 
 
 def _tolerances() -> str:
-    rows = ((t.kind, t.unit, t.value, t.reason) for t in (*TABLE, *OF_FUNCTIONS))
+    rows = ((t.kind, t.unit, t.value, t.reason) for t in (*TABLE, *TOLERANCES_OF_ANY))
     return _table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
 
 
@@ -236,11 +236,12 @@ def _verdicts(name: str) -> str:
 
 BLOCKS: dict[str, Callable[..., str]] = {
     "benchmarks": _benchmarks,
-    "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_KINDS),
+    "calculator_kinds": partial(_pairs, ("kind", "compares"), OF_CALCULATORS),
     "cases": _cases,
     "code": _code,
     "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
     "family": _family,
+    "function_kinds": partial(_pairs, ("check", "what must hold"), OF_FUNCTIONS),
     "fortran_commands": lambda: f"```bash\n{commands()}\n```\n",
     "kinds": partial(_pairs, ("kind", "compares"), KINDS),
     "module": _module,

@@ -10,7 +10,7 @@ import pytest
 from cubes import X, cube, failed, gradient, one_wrong_element, second, third
 
 from slopecheck import check_derivatives
-from slopecheck.checks import KINDS
+from slopecheck.kinds import OF_FUNCTIONS as KINDS
 
 
 def sums_of_rows(x):
@@ -49,7 +49,7 @@ NUMPY_MISTAKES = {
     "one too many": ("form", 1, cube, lambda x, g: gradient(x, g) * 2, second),
     "a wider output": ("form", 0, lambda x: cube(x).astype(np.longdouble), gradient, second),
     "changed cotangent": ("unchanged", 1, cube, in_its_cotangent, second),
-    "a buffer": ("repeat", 1, cube, in_a_buffer, second),
+    "a buffer": ("kept", 1, cube, in_a_buffer, second),
     "changed input": ("unchanged", 0, sums_of_rows, gradient, second),
     "a leak": ("nan", 0, leaking, gradient, second),
     "memory order": ("layout", "", lambda x: x.ravel(order="K").reshape(x.shape) ** 3, gradient, second),
@@ -95,7 +95,7 @@ SECOND_MISTAKES = {
     ),
     "random last bits": ("repeat", 2, lambda h, j, x, g, u: ((h * (1 + 1e-10 * DRAWS.random()),), (j,))),
     "a factor at random": ("repeat", 2, lambda h, j, x, g, u: ((h * (1.5 if DRAWS.random() < 0.3 else 1),), (j,))),
-    "a buffer": ("repeat", 2, stored),
+    "a buffer": ("kept", 2, stored),
     "strided inputs": ("layout", "", lambda h, j, x, g, u: ((6 * contiguous(x) * g * u,), (j,))),
     "strided cotangents": ("layout", "", lambda h, j, x, g, u: ((6 * x * contiguous(g) * u,), (j,))),
     "strided directions": ("layout", "", lambda h, j, x, g, u: ((h,), (3 * x**2 * contiguous(u),))),

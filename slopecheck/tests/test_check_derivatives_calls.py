@@ -234,7 +234,7 @@ def test_table_picture_and_page(tmp_path):
 
 
 def test_kinds_are_left_out_by_name():
-    kinds = ("form", "repeat", "history", "layout", "nan", "float32", "adjoint", "symmetry")
+    kinds = ("form", "unchanged", "repeat", "kept", "history", "layout", "nan", "float32", "adjoint", "symmetry")
     result = check_derivatives(cube, (X,), vjp=(gradient, second), skip=dict.fromkeys(kinds, "for a reason"))
     assert {check.kind for check in result.checks} == {"differences", "elements"}
     assert {check.case for check in result.checks} == {"1", "2"}
@@ -258,7 +258,7 @@ BAD = [
     ),
     (TypeError, "order is 2 and vjp is not a pair", {"order": 2, "vjp": (gradient, None, third)}),
     (TypeError, "skip is a list; expected a mapping of kinds to reasons", {"skip": ["nan"]}),
-    (ValueError, "skip names speed; expected form, repeat,", {"skip": {"speed": "why"}}),
+    (ValueError, "skip names speed; expected form, unchanged, repeat, kept,", {"skip": {"speed": "why"}}),
     (ValueError, "timeout is 0; expected seconds above 0, or None", {"timeout": 0}),
     (TypeError, "vjp is given for 'torch', which differentiates itself", {"framework": "torch"}),
     (ValueError, "inputs have no nonempty numpy array of floating dtype", {"inputs": (np.arange(3), "x")}),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slopecheck import check_calculator, check_derivatives
-from slopecheck.calculators import KINDS
+from slopecheck.kinds import OF_CALCULATORS as KINDS
 
 torch = pytest.importorskip("torch")
 

@@ -407,11 +407,14 @@ class Checks:
             calls.append({q: self.subject.ask(q, self.atoms, calculator) for q in order})
         yield self._bits("repeat", "two fresh calculators", calls[1], calls[0], "from one to the next")
         yield self._bits("repeat", "asked in another order", calls[2], calls[0], "with the order of questions")
-        calculator, arrays = self.subject.fresh(), [what for what in names if what != "energy"]
+
+    def kept(self) -> Iterator[Check]:
+        """Check that later calls do not modify the arrays that were returned."""
+        calculator, arrays = self.subject.fresh(), [q for q in self.subject.offered(self.atoms) if q != "energy"]
         kept = {what: getattr(calculator, f"get_{what}")(self.atoms.copy()) for what in arrays}
         before = {what: np.array(value) for what, value in kept.items()}
         self.results(self._other(), calculator)
-        yield self._bits("repeat", "kept", kept, before, "after another call, which overwrites them")
+        yield self._bits("kept", "arrays", kept, before, "after another call, which overwrites them")
 
     def _with_constraint(self) -> Any:
         """Return the atoms with a constraint, which calculators leave to `Atoms.get_forces`."""

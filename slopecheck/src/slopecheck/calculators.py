@@ -9,39 +9,11 @@ import numpy as np
 
 from slopecheck.calculator_paths import Paths
 from slopecheck.calculator_results import Subject
+from slopecheck.kinds import OF_CALCULATORS
 from slopecheck.outcome import NotOffered, message_of
 from slopecheck.record import Check
 from slopecheck.result import CalculatorError, Result
 from slopecheck.running import CALL, Plan, allowed_by, check_options
-
-# The kinds of check, with the comparison that each makes.
-KINDS: Mapping[str, str] = {
-    "forces": "forces with central differences of the energy, over a range of steps and by component",
-    "stress": "stress with central differences of the energy under strain",
-    "net force": "the sum of forces with zero",
-    "net torque": "the torque of forces with zero, without a periodic cell",
-    "symmetry": "u J v with v J u, by differences of forces (J: their Jacobian)",
-    "rotation": "results before and after a rotation of atoms and cell",
-    "reflection": "results before and after a reflection of atoms and cell",
-    "translation": "results before and after a translation of all atoms",
-    "renumbering": "results before and after a permutation of the atoms, also of a crowd with many neighbours",
-    "wrapping": "results before and after moving atoms by lattice vectors",
-    "repetition": "energy, forces and stress of a doubled cell with those of one",
-    "cutoff": "energy and forces of two atoms on both sides of every distance of a scan (continuity)",
-    "scale": "the same for scans of the structure's scale and shear, a crowd's shear, and where pairs cross the cutoff",
-    "line": "energy and forces on both sides of angles of 0 and 180 degrees",
-    "lone atom": "the force on an isolated atom with zero; its energy must be finite",
-    "two atoms": "the forces of two atoms with the direction of their axis and the slope of the energy",
-    "far atoms": "a structure and a distant atom with the sum of both",
-    "company": "two distant copies of the structure with one (batch invariance)",
-    "repeat": "bitwise equality of fresh calculators, of another order of requests, and of results before later calls",
-    "history": "results after other structures, or atoms moved (in place, into the cutoff), with those of a fresh one",
-    "unchanged": "the atoms before and after a call",
-    "constraints": "results with and without a constraint on the atoms",
-    "copy": "bitwise equality of a deep copy",
-    "pickle": "bitwise equality of a pickled calculator",
-    "drift": "the energy error of velocity-Verlet dynamics with four times that of half the time step",
-}
 
 
 def check_calculator(
@@ -67,7 +39,7 @@ def check_calculator(
     names : sequence of str, optional
         Names of the structures in the table (default: their formulas).
     skip : mapping of str to str, optional
-        Kinds of check to skip (keys of `KINDS`), each with the reason.
+        Kinds of check to skip (keys of `slopecheck.kinds.OF_CALCULATORS`), each with the reason.
     inconclusive : {"fail", "allow"}
         Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
     reason : str
@@ -109,8 +81,8 @@ def check_calculator(
     >>> from ase.build import bulk
     >>> from ase.calculators.emt import EMT
     >>> from slopecheck import check_calculator
-    >>> from slopecheck.calculators import KINDS
-    >>> left_out = {kind: "an example" for kind in KINDS.keys() - {"forces", "stress"}}
+    >>> from slopecheck.kinds import OF_CALCULATORS
+    >>> left_out = {kind: "an example" for kind in OF_CALCULATORS.keys() - {"forces", "stress"}}
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
     """
@@ -141,7 +113,7 @@ def result_of(
     labels = list(names) or [str(atoms.symbols) for atoms in structures]
     if len(labels) != len(structures):
         raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
-    skip = check_options("check_calculator", timeout, skip, KINDS)
+    skip = check_options("check_calculator", timeout, skip, OF_CALCULATORS)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
     result = Result(name, [], skip, "structure", "Checks of", seed, what="checks")
@@ -163,7 +135,7 @@ class _Plan(Plan):
     ) -> None:
         self.name, subject = name, Subject(factory, name)
         self.checks = [Paths(subject, label, atoms, np.random.default_rng(seed)) for label, atoms in structures]
-        kinds = [CALL, *(kind for kind in KINDS if kind not in skip)]
+        kinds = [CALL, *(kind for kind in OF_CALCULATORS if kind not in skip)]
         self.steps = [(label, kind) for label, _ in structures for kind in kinds]
 
     def _checks(self, number: int) -> Paths:

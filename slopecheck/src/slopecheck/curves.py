@@ -104,7 +104,7 @@ def examine(
     by `slope.assess`, with the estimated rounding. If the whole curve fails, the
     largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
     larger steps cross a kink. Where the function has no third derivative, the error falls with a lower power of the
-    step, which passes if it reaches `sensitive`. If none passes, the verdict is inconclusive where rounding, or the
+    step, and must become as small. If none passes, the verdict is inconclusive where rounding, or the
     curvature that the gradient shows, explains the error at the step that shows most. On a kink nothing passes.
     """
     if not np.isfinite(gradient.values).all():
@@ -140,17 +140,20 @@ def _judged(
         if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= sensitive:
             remark = f"steps above {STEPS[start]:.0e} cross a kink, or the curvature is large" if start > 1 else ""
             return Verdict(points, curve.best, tolerance, curve.order, "", remark)
-    falls = errors[-1] <= sensitive and 4 * errors[-1] <= 2 * errors[-2] <= errors[-3]
     for start, curve in enumerate([] if sides else curves):
         after = range(start + int(np.argmin(errors[start:])), len(STEPS))
         stays = all(errors[k] <= max(tolerance, floors[k]) for k in after)
-        if (curve.order or 0.0) >= SHALLOW and (falls or stays) and min(floors[start:]) <= sensitive:
+        if (curve.order or 0.0) >= SHALLOW and curve.best <= tolerance and stays and min(floors[start:]) <= sensitive:
             remark = f"the error falls with the power {curve.order:.2f} of the step: the function is not smooth here"
-            return Verdict(points, curve.best, max(tolerance, sensitive), curve.order, "", remark)
+            return Verdict(points, curve.best, tolerance, curve.order, "", remark)
     doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
     beyond = np.count_nonzero(np.isfinite(errors)) < FEWEST
-    if (error <= doubt or beyond) and not sides:
-        if beyond or not math.isfinite(doubt):
+    shallow = any((curve.order or 0.0) >= SHALLOW for curve in curves)
+    falls = shallow and errors[-1] <= sensitive and 4 * errors[-1] <= 2 * errors[-2] <= errors[-3]
+    if (error <= doubt or beyond or falls) and not sides:
+        if falls and error > doubt:
+            problem = f"the error still falls at the smallest step, where it is {errors[-1]:.0e}; {BETTER}"
+        elif beyond or not math.isfinite(doubt):
             problem = f"no step is short enough for the curvature of the function and within its domain; {BETTER}"
         else:
             problem = f"rounding and curvature hide errors below {doubt:.0e} at every step; {BETTER}"

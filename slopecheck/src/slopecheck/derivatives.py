@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.checks import BY_ORDER, KINDS, Checks
+from slopecheck.checks import Checks
 from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
+from slopecheck.kinds import KINDS, OF_FUNCTIONS
 from slopecheck.problem import Miscounted, Problem
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
@@ -88,8 +89,8 @@ def check_derivatives(
         gradients of sum <second direction, first result of vjp2> + sum <cotangent direction, second result of vjp2>
         with respect to the inputs, to the cotangents and to the directions.
     skip : mapping of str to str, optional
-        Kinds of check to skip, each with the reason: "form", "repeat", "history", "alone", "threads", "layout", "nan",
-        "float32", "differences", "adjoint", "symmetry".
+        Kinds of check to skip, each with the reason: "form", "unchanged", "repeat", "kept", "history", "alone",
+        "threads", "layout", "nan", "float32", "differences", "adjoint", "symmetry".
     inconclusive : {"fail", "allow"}
         Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
     reason : str
@@ -175,7 +176,7 @@ def result_of(
         raise ValueError(f"check_derivatives: accuracy is {accuracy!r}; expected a relative error from 0 to 1")
     if calls is not None and not calls >= LEAST:
         raise ValueError(f"check_derivatives: calls is {calls!r}; expected at least {LEAST}")
-    skip = check_options("check_derivatives", timeout, skip, KINDS)
+    skip = check_options("check_derivatives", timeout, skip, OF_FUNCTIONS)
     allowed = allowed_by("check_derivatives", inconclusive, reason)
     framework = framework or framework_of(inputs)
     name = getattr(function, "__name__", type(function).__name__)
@@ -216,10 +217,10 @@ class _Plan(Plan):
         self.skip = {**({"threads": "a fork has one thread"} if threads and forked else {}), **skip}
         self.steps = [("0", CALL)] + [
             (str(at), kind)
-            for kind, needed in KINDS.items()
-            if kind not in self.skip and needed <= order and (kind != "threads" or threads)
+            for kind in OF_FUNCTIONS
+            if kind not in self.skip and KINDS[kind].lowest <= order and (kind != "threads" or threads)
             if kind != "alone" or self.problem.framework.selects
-            for at in (range(needed, order + 1) if kind in BY_ORDER else (needed,))
+            for at in range(KINDS[kind].lowest, (order if KINDS[kind].each else KINDS[kind].lowest) + 1)
         ]
 
     @property
@@ -252,7 +253,7 @@ class _Plan(Plan):
             return
         with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers
             try:
-                yield from getattr(checks, kind)(*([int(order)] if kind in BY_ORDER else []))
+                yield from getattr(checks, kind)(*([int(order)] if KINDS[kind].each else []))
             except Miscounted:
                 self.miscounted = True
                 raise
@@ -262,7 +263,7 @@ class _Plan(Plan):
         name = self.problem.framework.name
         mends = {
             CALL: "inputs are converted to float64: convert a module by .double(), too",
-            "form": "inputs are as given here: give them in float64, as the module is",
+            **dict.fromkeys(("form", "unchanged"), "inputs are as given here: give them in float64, as the module is"),
         }
         if kind in mends and re.search("double.*float|float.*double", text, re.IGNORECASE):
             text += f"; {mends[kind]}"

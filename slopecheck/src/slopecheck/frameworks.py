@@ -7,6 +7,7 @@ import contextlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from multiprocessing import parent_process
 from typing import Any
 
@@ -313,7 +314,7 @@ class Jax(Framework):
 
     def __init__(self, function: Function, recorded: bool = False) -> None:
         try:
-            import jax
+            jax: Any = import_module("jax")
         except ImportError as error:
             raise ImportError("check_derivatives: framework 'jax' needs JAX: pip install 'slopecheck[jax]'") from error
         if parent_process() is not None:  # a new process does not inherit this setting of its parent

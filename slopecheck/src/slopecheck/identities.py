@@ -1,17 +1,19 @@
 """What the checks of `check_derivatives` share, and the identities between derivatives of one order."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from slopecheck.curves import BETTER, Rounded
-from slopecheck.problem import Arrays, CallFailed, Problem, dot
+from slopecheck.problem import DERIVATIVES, Arguments, Arrays, CallFailed, Problem, dot
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, ROUNDING, UNSURE
 
 EPSILON = EPS["float64"]
+PARTS = tuple(f"{name}s" for name in DERIVATIVES)
 STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numbers that show the rounding of results
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
 # errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
@@ -101,6 +103,30 @@ class Identities:
 
     def _label(self, k: int) -> str:
         return self.p.floating[k]
+
+    def _arguments(self, x: Arrays | None = None) -> Arguments:
+        """Return new native arguments, at the point unless another one is given."""
+        return self.p.arguments(self.p.x if x is None else x, *self.rest)
+
+    def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
+        """Return outputs and derivatives as far as they are checked, from an order on."""
+        return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
+
+    def _bits(self, kind: str, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
+        """Check that calls have given equal bits."""
+        for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
+            worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
+            note = f"results differ {what}" if worst else ""
+            yield self.check(kind, order, PARTS[order], float(worst), 0.0, note)
+
+    def _argument(self, number: int) -> str:
+        """Name the argument that a result of second or third derivatives is a derivative in."""
+        inputs, cotangents = len(self.p.x), sum(w.size > 0 for w in self.w)
+        if number < inputs:
+            return self._label(number)
+        if number < inputs + cotangents:
+            return f"cotangent {number - inputs}"
+        return f"direction of {self._label(number - inputs - cotangents)}"
 
     def phi(self, order: int, x: Arrays) -> tuple[float, float]:
         """Return a scalar function for finite differences, and the sum of its |terms|.
@@ -241,3 +267,19 @@ class Identities:
             unsure = error <= MARGIN * (ROUNDING + rounding)
             note += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
         return self.check(kind, order, field, error, allowed, note, unsure)
+
+
+def size_of(array: np.ndarray) -> float:
+    """Return the largest finite magnitude."""
+    finite = abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def relative(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
+    """Return the largest difference relative to the largest expected or usual magnitude; NaNs are equal."""
+    if array.shape != expected.shape:
+        return math.inf
+    same = (array == expected) | (np.isnan(array) & np.isnan(expected))
+    if same.all():
+        return 0.0
+    return float(abs(array - expected)[~same].max()) / (max(size_of(expected), usual) or 1.0)

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 CAUSES = {
     "on a kink": "it is not differentiable here: check another point",
     "on a jump": "it is not continuous here: check another point",
-    "float32": "compute in float64 throughout, or convert a module by .double()",
+    "computes in float32": "compute in float64 throughout, or convert a module by .double()",
+    "as by float32": "compute in float64 throughout, or convert a module by .double()",
     "an earlier call": "what is kept must be kept by values, not by shapes",
     "the sign?": "look for a sign",
     "a factor of": "look for a factor",
     "transposed?": "look for a transposed matrix",
     "detached": "look for what is detached, or computed without a record",
-    "other numbers hide": "check parts of other sizes one by one",
+    "units: ": "convert units",
+    "real and imaginary": "check real and imaginary parts apart",
+    "may hold NaN": "choose by where instead of multiplying by 0, or skip nan with a reason",
+    "larger timeout": "give more time, or fewer elements",
+    "others hide": "check parts of other sizes one by one",
     "decide": "rescale the inputs, or allow it with a reason",
 }
 NEXT = {
@@ -38,14 +43,46 @@ NEXT = {
     "adjoint": "compare the derivative in the cotangent, or the direction",
     "symmetry": "compare the second derivatives of pairs of inputs",
     "repeat": "look for random numbers, or memory that is used again",
+    "kept": "return new arrays, not views of memory that is used again",
     "history": "look for what is kept from call to call",
     "threads": "look for sums whose order depends on threads",
     "layout": "use strides, or make arrays contiguous first",
     "unchanged": "work on a copy",
     "nan": "choose by where instead of multiplying by 0, or skip nan with a reason",
+    "float32": "look for what is computed otherwise in float32, or overflows there",
     "form": "return the dtype and shape of the argument",
     "alone": "look for what depends on the derivatives that are asked for",
+    "forces": "compare the formula of the forces",
+    "stress": "compare the formula of the virial, its sign and its unit",
+    "net force": "look for a force without its reaction",
+    "net torque": "look for forces that depend on the axes",
+    "rotation": "look for what depends on the axes",
+    "reflection": "look for a triple product",
+    "translation": "look for positions that are no differences of positions",
+    "renumbering": "look for what depends on the order of atoms, such as a limit of neighbours",
+    "wrapping": "take differences of positions over the cell",
+    "repetition": "sum over all images within the cutoff, and over atoms",
+    "cutoff": "let energy and forces end smoothly at this distance",
+    "scale": "let energy and forces end smoothly at this distance, and raise a limit of neighbours",
+    "line": "look for a sine of the angle in a denominator, or an arc cosine",
+    "lone atom": "return the energy of an atom, and no force, where there are no neighbours",
+    "two atoms": "compare the force of a pair with the slope of its energy",
+    "far atoms": "look for interactions without an end, or skip this with a reason",
+    "company": "look for sums or means over all atoms",
+    "constraints": "leave constraints to ase.Atoms",
+    "copy": "look for state that is not copied",
+    "pickle": "look for state that is not pickled",
+    "drift": "compare the forces along the path with the energy",
 }
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def _printable(text: str) -> str:
+    """Return a text with escapes for characters that the encoding of the output lacks, as on consoles of Windows."""
+    return text.encode(_encoding(), "backslashreplace").decode(_encoding())
 
 
 @dataclass
@@ -115,8 +152,7 @@ class Result:
         from rich.markup import escape
         from rich.table import Table
 
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        frame = box.HEAVY_HEAD if encoding.lower().startswith("utf") else box.ASCII
+        frame = box.HEAVY_HEAD if _encoding().lower().startswith("utf") else box.ASCII
         columns = ("check", self.cases, "of", "error", "allowed", "slope", "remark")
         table = Table(*columns, title=escape(self.name), box=frame)
         shown = [c for c in self.checks if every or not c.passed]
@@ -137,7 +173,7 @@ class Result:
             console.print(
                 f"{self.verdict}: {self.headline}" + f"; allowed: {self.allowed}" * bool(self.allowed), markup=False
             )
-        return text.getvalue().encode(encoding, "backslashreplace").decode(encoding)
+        return _printable(text.getvalue())
 
     def plot(self) -> "Figure":
         """Plot the error of central differences against the step, with a line for each curve.
@@ -229,7 +265,7 @@ class DerivativeError(AssertionError):
             lines.append(f"  {c.kind}{of}: {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}")
         if len(told) > 10:
             lines.append(f"  and {len(told) - 10} more; see the result of this error")
-        super().__init__("\n".join(lines))
+        super().__init__(_printable("\n".join(lines)))
         self.result = result
 
 

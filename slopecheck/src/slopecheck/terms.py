@@ -10,6 +10,8 @@ from slopecheck.environment import collect
 PROPERTIES = {
     "nan": "NaN locality",
     "repeat": "repeated calls",
+    "kept": "kept results",
+    "history": "earlier calls",
     "threads": "numbers of threads",
     "layout": "memory layout",
     "form": "dtypes and shapes",

@@ -37,8 +37,9 @@ TABLE = (
         f"at every step: {MARGIN:g} times the estimated rounding; best step {BEST:g}",
         "Rounding of values is the standard deviation that fourth differences of nearby values show (Moré and Wild), "
         f"that of gradients what a change of the inputs' last bits makes, {UNSURE:g} at most, since what is wrong does "
-        "change; 8 deviations are not met by chance in some thousand comparisons. The slope is 2 +- 0.1, as always; where "
-        "the function has no third derivative it is less, down to 0.9, and the error must reach 1e-7 or go on falling. "
+        "change; 8 deviations are not met by chance in some thousand comparisons. The slope is 2 +- 0.1, as always; "
+        "where the function has no third derivative it is less, down to 0.9, and the error must reach the same. "
+        f"It is inconclusive if it still falls at the smallest step, below {SENSITIVE:g}. "
         f"Where rounding hides {SENSITIVE:g} at every step the check does not pass. It is inconclusive, and no "
         f"failure, if the error, at the step that shows most, is below {MARGIN:g} times all that a change of the last "
         "bits makes, plus the square of the step times the relative change of the gradient per relative change of the "
@@ -49,8 +50,8 @@ TABLE = (
         "what is allowed",
         "1",
         f"{MARGIN:g} times the rounding of two differences and of the gradient, and the change from a step to half "
-        "of it, which is more than the error that is left of the extrapolated difference. Where that is more than half of "
-        "an element, which adds at least 2**-38 to the sum of magnitudes, the check is inconclusive.",
+        "of it, which is more than the error that is left of the extrapolated difference. Where that is more than half "
+        "of an element, which adds at least 2**-38 to the sum of magnitudes, the check is inconclusive.",
     ),
     Tolerance(
         "layout, alone, adjoint, symmetry of any function",

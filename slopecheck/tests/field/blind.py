@@ -192,9 +192,11 @@ def jax_tables():
     arc = jax.custom_jvp(jnp.arctan)
     arc.defjvp(lambda p, t: (arc(p[0]), t[0] / (1 + p[0] * stop(p[0]))))
 
+    @jax.jit
     def newton(a):
         return jax.lax.fori_loop(0, 40, lambda _, y: (y + a / y) / 2, jnp.ones_like(a))
 
+    @jax.jit
     def orbit(x):
         def step(state, _):
             q, p = state

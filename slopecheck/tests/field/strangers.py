@@ -260,7 +260,7 @@ def jax_tables():
         "j two largest": (jnp.max, jnp.array([1.0, 1.0, 0.5])),
         "j mean": (lambda x: (x - stop(x.mean())) ** 2, x),
         "j complex": (lambda x: (jnp.sin(x), stop(jnp.exp(1j * x))), x),
-        "j scan": (lambda x: jax.lax.scan(lambda c, a: (stop(c) * a, c), 1.0, x)[0], x),
+        "j scan": (jax.jit(lambda x: jax.lax.scan(lambda c, a: (stop(c) * a, c), 1.0, x)[0]), x),
         "j where": (lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0), jnp.array([0.0, 1.0])),
         "j sine": (custom(jnp.sin, lambda g, x: g * jnp.cos(x) * 1.0001), x),
         "j second": (custom(jnp.exp, lambda g, x: g * stop(jnp.exp(x))), x),
@@ -274,7 +274,7 @@ def jax_tables():
         "j logit": (jax.scipy.special.logit, jnp.array([1 - 1e-10, 0.3])),
         "j acos": (jnp.arccos, jnp.array([1 - 1e-9, 0.3])),
         "j root": (lambda x: jnp.sqrt(x * x + 1e-12), jnp.array([0.0, 1.0])),
-        "j scan": (lambda x: jax.lax.scan(lambda c, a: (c * a, c), 1.0, x)[0], x),
+        "j scan": (jax.jit(lambda x: jax.lax.scan(lambda c, a: (c * a, c), 1.0, x)[0]), x),
         "j solve": (lambda a: jnp.linalg.solve(a + 2 * jnp.eye(3), jnp.ones(3)), u),
         "j mean": (lambda x: (x - x.mean()) ** 2, x),
     }

@@ -1,0 +1,295 @@
+"""The checks of how a function is called: form, what calls modify and keep, threads, single requests, layouts."""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from slopecheck.curves import BETTER
+from slopecheck.frameworks import THREADS, as_tuple
+from slopecheck.identities import EPSILON, PARTS, Identities, relative, size_of
+from slopecheck.outcome import message_of
+from slopecheck.problem import DERIVATIVES, Arguments, Arrays, Problem
+from slopecheck.record import Check
+from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
+
+# Calls that are compared: a result that is wrong at random with probability 0.3 differs from another one of
+# them but for a chance of 0.7**39 + 0.3**39 = 9e-7.
+REPEATS = 39
+OWN = 50  # of the framework's functions that a call uses, the first that are checked by themselves
+
+
+class Calls(Identities):
+    """The checks of calls of one function, with a method for each kind."""
+
+    repeats = REPEATS
+
+    @cached_property  # depends on the problem, and on what its `rng` draws once
+    def _as_given(self) -> tuple[Arrays, list[Arrays]]:
+        """Outputs at the inputs as they are given; these, weights and directions in their dtypes."""
+        p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
+        outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
+
+        def weights() -> Arrays:
+            return [
+                w.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
+                for w, y in zip(p.weights(outputs), outputs, strict=True)
+            ]
+
+        w, h = weights(), weights() if self.h else []
+        u, v = ([u.astype(a.dtype) for u, a in zip(group, x, strict=bool(group))] for group in (self.u, self.v))
+        return outputs, [x, w, u, v, h]
+
+    def form(self) -> Iterator[Check]:
+        """Check dtypes, shapes and devices of derivatives, and dtypes of outputs."""
+        p, (outputs, (x, w, u, *_)) = self.p, self._as_given
+        given = [(p.names[i], a) for i, a in p.originals.items()]
+        for name, array in (*given, *((f"output {k}", y) for k, y in enumerate(outputs))):
+            if array.dtype.kind == "c":
+                note = f"{array.dtype} is not checked: check the same function with real and imaginary parts apart"
+                yield self.check("form", 0, name, math.inf, 0.0, note, unsure=True)
+        widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
+        for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
+            note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
+            yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
+        for order in self.orders:
+            a = p.arguments(*self._as_given[1])
+            like = [(p.names[i], a.inputs[i], p.originals[i]) for i in p.wanted]
+            like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order >= 2]
+            if order == 3:
+                like += [(f"direction of {n}", *pair) for n, *pair in zip(p.floating, a.directions, u, strict=True)]
+            for (name, argument, wanted), g in zip(like, p.raw(order, a), strict=True):
+                if g is not None and argument is not None:
+                    yield self._form(order, name, g, argument, wanted)
+
+    def unchanged(self) -> Iterator[Check]:
+        """Check that no call modifies an argument."""
+        p, (_, w, u, v, h) = self.p, self._as_given[1]
+        for order in (0, *self.orders):
+            a = p.arguments(*self._as_given[1])
+            p.raw(order, a)
+            given = [(p.names[i], a.inputs[i], old) for i, old in p.originals.items()]
+            for lowest, text, labels, natives, arrays in (
+                (1, "cotangent {}", range(len(w)), a.cotangents, w),
+                (2, "direction of {}", p.floating, a.directions, u),
+                (3, "second direction of {}", p.floating, a.second_directions, v),
+                (3, "direction of cotangent {}", range(len(h)), a.cotangent_directions, h),
+            ):
+                pairs = zip(labels, natives, arrays, strict=False) if order >= lowest else ()
+                given += [(text.format(label), *pair) for label, *pair in pairs if pair[0] is not None]
+            for name, value, old in given:
+                same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
+                note = "" if same else "it was modified by a call"
+                yield self.check("unchanged", order, name, float(not same), 0.0, note)
+
+    def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
+        """Compare dtype, shape and device of a derivative with those of the argument in which it is one."""
+        p, what = self.p, DERIVATIVES[order]
+        array, note = p.host(derivative, f"{what} in {name}"), ""
+        if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
+            note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as {name}"
+        elif p.framework.place(derivative) != p.framework.place(argument):
+            note = f"{what} is on {p.framework.place(derivative)}; expected {p.framework.place(argument)}"
+        return self.check("form", order, name, float(bool(note)), 0.0, note)
+
+    def repeat(self) -> Iterator[Check]:
+        """Check that repeated calls are bitwise equal."""
+        yield from self._or_of_framework(Calls._repeated)
+
+    def kept(self) -> Iterator[Check]:
+        """Check that later calls do not modify earlier results."""
+        p, a = self.p, self._arguments()
+        natives = [p.raw(order, a) for order in (0, *self.orders)]
+
+        def values() -> list[Arrays]:
+            return [[p.framework.to_host(v) for v in part if p.framework.takes(v)] for part in natives]
+
+        before = values()
+        self._results(self._arguments(p.nudged(p.x, 2.0**-30)))
+        yield from self._bits("kept", "after another call, which overwrites them", [before, values()])
+
+    def history(self) -> Iterator[Check]:
+        """Check that results are bitwise equal after calls with other inputs."""
+        before = self._results(self._arguments())
+        for point in (self.p.nudged(self.p.x, 2.0**-7), self.p.nudged(self.p.x, 2.0**-30)):
+            with contextlib.suppress(Exception):  # the point may be outside the domain
+                self._results(self._arguments(point))
+        yield from self._bits("history", "after calls with other inputs", [before, self._results(self._arguments())])
+
+    def alone(self) -> Iterator[Check]:
+        """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
+        p, many = self.p, range(len(self.p.x))
+        whole = self._results(self._arguments(), 1)
+        used = [k for k, w in enumerate(self.w) if w.size]
+        for k in many if len(many) > 1 else ():
+            a = self._arguments()
+            a.directions, a.second_directions = _only(k, a.directions), _only(k, a.second_directions)
+            for order in self.orders:
+                one, joint = p.alone(order, k, a), p.results(order, a)[k]
+                yield self._alike(order, f"{self._label(k)} alone", one, joint, size_of(joint))
+        for order in self.orders[1:] if len(many) > 1 else ():
+            parts = []
+            for k in many:
+                a = self._arguments()
+                a.directions = _only(k, a.directions)
+                parts.append(p.results(order, a)[: len(p.x) + len(used)])
+            yield from self._sums(order, "directions", parts, whole[order - 1][: len(p.x) + len(used)])
+        if len(self.orders) == 3:
+            parts = []
+            for k in (*many, None):
+                a = self._arguments()
+                a.second_directions = _only(k, a.second_directions)
+                if k is not None:
+                    a.cotangent_directions = _only(None, a.cotangent_directions)
+                parts.append(p.results(3, a))
+            yield from self._sums(3, "second directions", parts, whole[2])
+        if len(used) > 1:
+            for order in self.orders:
+                parts = []
+                for k in used:
+                    a = self._arguments()
+                    a.cotangents = _only(k, a.cotangents)
+                    a.cotangent_directions = _only(k, a.cotangent_directions)
+                    parts.append(p.results(order, a)[: len(p.x)])
+                yield from self._sums(order, "outputs", parts, whole[order - 1][: len(p.x)])
+
+    def _sums(self, order: int, what: str, parts: Sequence[Arrays], whole: Arrays) -> Iterator[Check]:
+        """Check that results of single calls add up to those of a joint call."""
+        for k, terms in enumerate(zip(*parts, strict=True)):
+            name = f"{self._argument(k)}, sum over {what}"
+            yield self._alike(order, name, sum(terms), whole[k], sum(map(size_of, terms)))
+
+    def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
+        error = relative(np.asarray(array), expected, usual)
+        allowed, unsure = self._allowed(error, order)
+        note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
+        return self.check("alone", order, what, error, allowed, note, unsure)
+
+    def _allowed(self, error: float, lowest: int) -> tuple[float, bool]:
+        """Return the relative difference of results, from an order on, that another order of sums may make.
+
+        The second value is whether an error above it may be rounding.
+        """
+        least = max(ROUNDING, MARGIN * self.accuracy)
+        if error <= least:
+            return least, False
+        here = [a for part in self._results(self._arguments(), lowest) for a in part]
+        rounding = 0.0
+        for _ in range(3):
+            near = self._results(self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, *self.rest))), lowest)
+            nearby = [a for part in near for a in part]
+            rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
+        allowed = least + MARGIN * min(rounding, UNSURE)
+        return allowed, allowed < error <= MARGIN * rounding
+
+    def _repeated(self) -> Iterator[Check]:
+        calls = [self._results(self._arguments()) for _ in range(self.repeats)]
+        yield from self._bits("repeat", "from one call to the next", calls)
+
+    def threads(self) -> Iterator[Check]:
+        """Check that one, two and three threads give bitwise equal results."""
+        yield from self._or_of_framework(Calls._threaded)
+
+    def _threaded(self) -> Iterator[Check]:
+        calls = []
+        for number in THREADS:
+            with self.p.framework.threads(number):
+                calls.append(self._results(self._arguments()))
+        yield from self._bits("threads", f"with {THREADS} threads", calls)
+
+    def _or_of_framework(self, check: Callable[["Calls"], Iterable[Check]]) -> Iterator[Check]:
+        """Make a check; where it fails, say whether a function of the framework fails it by itself."""
+        rows = list(check(self))
+        wrong = any(row.failed for row in rows)
+        own = self._of_framework(self.p.inputs, lambda part, given: check(part)) if wrong else ""
+        yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
+
+    def _of_framework(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
+        """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
+
+        `check` makes it, of the function and the arrays that it gets in the call.
+        """
+        for name, framework, given in itertools.islice(self.p.framework.parts(inputs), OWN):
+            with contextlib.suppress(Exception):  # it cannot be differentiated, or not by itself
+                part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
+                again = part.beside(part._arguments().inputs)  # of what is random, results differ here
+                if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
+                    return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
+        return ""
+
+    def beside(self, inputs: list[Any]) -> Iterable[Check]:
+        """Compare results for contiguous inputs with those for the same numbers in these arrays."""
+        other, usual = self._arguments(), [[size_of(a) for a in part] for part in self._results(self._arguments())]
+        other.inputs = inputs
+        return self._agree("", self._arguments(), other, 0, usual)
+
+    def layout(self) -> Iterator[Check]:
+        """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
+        p, usual = self.p, [[size_of(a) for a in part] for part in self._results(self._arguments())]
+        like = p.inputs[p.wanted[0]]
+        changed = [("inputs", 0, p.wanted[k], self._label(k), x, p.inputs[p.wanted[k]]) for k, x in enumerate(p.x)]
+        changed += [("cotangents", 1, k, f"cotangent {k}", w, like) for k, w in enumerate(self.w)]
+        of_inputs = [("directions", 2, "direction of", self.u), ("second_directions", 3, "second direction of", self.v)]
+        changed += [
+            (kind, lowest, k, f"{name} {p.names[i]}", u, p.inputs[i])
+            for kind, lowest, name, group in of_inputs
+            for k, (i, u) in enumerate(zip(p.wanted, group, strict=False))
+            if lowest in self.orders
+        ]
+        changed += [
+            ("cotangent_directions", 3, k, f"direction of cotangent {k}", h, like) for k, h in enumerate(self.h)
+        ]
+        for kind, lowest, at, label, array, of in changed:
+            for name, value in self._layouts(array, of):
+                plain, other = self._arguments(), self._arguments()
+                getattr(plain, kind)[at] = p.framework.from_host(_same(name, array), of)
+                getattr(other, kind)[at] = value
+                for row in self._agree(f"{label}, {name}", plain, other, lowest, usual[lowest:]):
+                    own = row.failed and kind == "inputs" and not math.isinf(row.error)
+                    yield replace(row, note=row.note + self._of_framework(other.inputs, Calls.beside)) if own else row
+
+    def _layouts(self, array: np.ndarray, like: Any) -> Collection[tuple[str, Any]]:
+        return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
+
+    def _agree(
+        self, what: str, plain: Arguments, other: Arguments, lowest: int, usual: Sequence[Sequence[float]]
+    ) -> Iterator[Check]:
+        """Compare results for a contiguous array with those for the same numbers in another layout.
+
+        `usual` are magnitudes of results at the point, because those for equal rows may be zero up to rounding.
+        """
+        try:
+            right = self._results(plain, lowest)
+        except Exception:  # the function refuses these numbers in any layout
+            return
+        allowed, unsure = ROUNDING, False
+        try:
+            results = self._results(other, lowest)
+        except Exception as error:  # any error for this layout
+            worst, note = math.inf, f"raises only in this layout: {message_of(error)}"
+        else:
+            errors = [
+                (relative(a, b, size), PARTS[lowest + part])
+                for part, rows in enumerate(zip(results, right, usual, strict=True))
+                for a, b, size in zip(*rows, strict=True)
+            ]
+            worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
+            allowed, unsure = self._allowed(worst, lowest)
+            note = "" if worst <= allowed else f"{where} differ from those of the contiguous layout by {worst:.0e}"
+            note += f"; {BETTER}" * unsure
+        yield self.check("layout", "", what, worst, allowed, note, unsure)
+
+
+def _only(k: int | None, values: Sequence[Any]) -> list[Any]:
+    """Return one of some values, and None for the others; None for all if there is no such number."""
+    return [value if i == k else None for i, value in enumerate(values)]
+
+
+def _same(layout: str, array: np.ndarray) -> np.ndarray:
+    """Return the numbers in a layout of an array."""
+    return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array

@@ -1,0 +1,210 @@
+"""The checks of derivatives by central differences, along a direction and by element, and at a second point."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from slopecheck.causes import Compared, of_gradient
+from slopecheck.curves import BETTER, Rounded, Verdict, along, examine, noise_of, slope_of, worst_part
+from slopecheck.identities import EPSILON, PARTS, Identities, in_float32
+from slopecheck.problem import Arrays, magnitude
+from slopecheck.record import Check
+from slopecheck.tolerances import MARGIN, SENSITIVE, UNSURE
+
+ELEMENTS = 200  # elements of each input that are compared individually
+GROUPS = 40  # groups of the other elements, each compared as a whole
+WORK = 2_000_000  # inputs with more elements than this over `ELEMENTS` have as many fewer compared alone
+GUESSED = 12  # elements from which the cause of a mistake is guessed
+ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # of directions beside the end of a domain, or where a function is steep
+APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point, the first that is in the domain
+COARSE_VALUES = 2.0**-33  # of their size; values with a larger rounding error are not of float64
+LEAST = 2.0**-38  # of the sum of |terms|: an element that changes less is not judged
+IN_FLOAT32 = "it computes in float32, or loses as many digits: {} in float64, or skip differences with a reason"
+
+
+class Differences(Identities):
+    """The checks of one function by differences; `differences` yields those of an order."""
+
+    alone_of_each, groups_of_each = ELEMENTS, GROUPS
+
+    def single(self, size: int) -> int:
+        """Return how many elements of an input are compared alone."""
+        return min(size, self.alone_of_each, max(4, WORK // size))
+
+    def differences(self, order: int) -> Iterator[Check]:
+        """Compare gradients with central differences, along a direction and by element."""
+        p = self.p
+        for k, number in enumerate(self.lost if order == 1 else ()):
+            if number:
+                note = f"{number} of {self.y[k].size} elements change by their rounding; {BETTER}"
+                yield self.check("differences", 1, f"output {k}", math.inf, 0.0, note, unsure=True)
+        gradients, scale = self.rounded_gradient(order), self.scale(order)
+        if not math.isfinite(self.phi(order, p.x)[0]):
+            note = f"the {PARTS[order - 1]} are not finite"
+            yield self.check("differences", order, "all inputs", math.inf, 0.0, note)
+            return
+        failed = False
+        for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
+            if not x.size:
+                continue
+            start, phi = time.perf_counter(), self._along(order, k)
+            v, sizes = p.direction(x, g.values), np.maximum(abs(x), max(magnitude(x), 1e-3 * float(abs(x).max())))
+            noise = self._noise(phi, x, v, scale)
+            verdict = examine(phi, g, x, v, scale, noise, self.sensitive)
+            elements = self._elements(order, k, phi, g, sizes, noise, LEAST * scale)
+            # Steps of the size of large elements may take small ones out of the domain, or across a pole.
+            narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
+            for zoom in ZOOMS if verdict.problem else ():
+                own = examine(
+                    phi, g, x, zoom * narrow, scale, self._noise(phi, x, zoom * narrow, scale), self.sensitive
+                )
+                verdict = min(verdict, own, key=lambda f: (bool(f.problem), f.inconclusive))
+                if not verdict.problem or not (zoom < 1 or _steep(verdict)):
+                    break
+            if not elements.passed:
+                noise = self._noise(phi, x, narrow, scale)
+                by_value = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise, LEAST * scale)
+                # Passed, hidden, failed, undecided.
+                elements = min(
+                    elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
+                )
+            if elements.failed:
+                guess = self._guess(phi, g, x, np.where(x == 0, sizes, abs(x)), noise)
+                elements = replace(elements, note="; ".join(filter(None, [elements.note, guess])))
+            note = f"{elements.note}; {verdict.note}" if elements.failed and verdict.problem else verdict.note
+            if noise > COARSE_VALUES * scale > 0 and not (verdict.problem or self.accuracy) and _coarse(phi, x, narrow):
+                note = f"values are rounded to {noise / scale:.0e} of their size, as by float32; float64 would decide"
+                verdict = replace(verdict, inconclusive=True)
+            unsure = verdict.inconclusive and not elements.failed
+            check = self.check("differences", order, self._label(k), verdict.best, verdict.tolerance, note, unsure)
+            yield replace(check, order=verdict.order, seconds=time.perf_counter() - start, curve=verdict.curve)
+            yield elements
+            failed |= check.failed or elements.failed
+        yield from self._in_float32(order)
+        if not failed:
+            yield from self._at_a_second_point(order)
+
+    def scale(self, order: int) -> float:
+        """Return the sum of |terms| of the scalar function of an order, and of those that it derives from."""
+        return sum(self.phi(lower, self.p.x)[1] for lower in range(1, order + 1))
+
+    def _guess(
+        self, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, sizes: np.ndarray, noise: float
+    ) -> str:
+        """Guess at the cause of a wrong gradient from its first elements."""
+        units = [np.eye(1, x.size, n).reshape(x.shape) * sizes for n in range(min(x.size, GUESSED))]
+        slopes = np.array([slope_of(phi, x, unit, noise) for unit in units]).T / sizes.flat[: len(units)]
+        given = g.values.flat[: len(units)]
+        square = x.ndim == 2 and x.shape[0] == x.shape[1] > 1
+        transposed = g.values.T.flat[: len(units)] if square else None
+        compared = Compared(given, slopes[0], MARGIN * float(g.rounding.max()), slopes[1])
+        return of_gradient(compared, transposed) if np.isfinite(slopes).all() and np.isfinite(given).all() else ""
+
+    @property
+    def sensitive(self) -> float:
+        """The largest error that rounding may hide at every step of a curve."""
+        return max(SENSITIVE, 100 * self.accuracy)
+
+    def _noise(self, phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray, scale: float) -> float:
+        return max(noise_of(phi, x, v, scale), self.accuracy * scale)
+
+    def _in_float32(self, order: int) -> Iterator[Check]:
+        """Say so if results are numbers of float32, or do not change with inputs that float32 cannot tell apart."""
+        p, rng = self.p, np.random.default_rng(1)
+
+        def results(relative: float) -> Arrays:
+            x = [a * (1 + relative * rng.uniform(0.5, 1.0, a.shape)) for a in p.x]
+            of_inputs = zip(p.results(order, self._arguments(x)), map(magnitude, p.x), strict=False)
+            scale = LEAST * self.phi(1, p.x)[1]
+            large = [np.where(abs(a) * size > scale, a, 0.0) for a, size in of_inputs]
+            return [*(p.outputs(x) if order == 1 else ()), *large]
+
+        for here, close, far, moved in zip(*map(results, (0.0, 2.0**-27, 2.0**-21, 2.0**-10)), strict=True):
+            if not here.shape == close.shape == far.shape == moved.shape:
+                continue
+            long = (moved != here) & (in_float32(moved) | (moved != moved.astype(np.float32)))
+            visible = np.isfinite(far) & (abs(far - here) * 2.0**-6 > MARGIN * EPSILON * abs(here))
+            for marks in (in_float32(moved)[long], (close == here)[visible]):
+                if marks.size and np.mean(marks) > 0.5:
+                    note = IN_FLOAT32.format("compute the derivative" if order > 1 else "compute")
+                    yield self.check("differences", order, "all inputs", math.inf, 0.0, note, unsure=True)
+                    return
+
+    def _at_a_second_point(self, order: int) -> Iterator[Check]:
+        """Compare derivatives at another point with differences, and adjoints: what is kept by shape is wrong there."""
+        there = self._there(order)
+        if there is None:
+            return
+        gradients, scale = there.rounded_gradient(order), there.scale(order)
+        for k, (x, g) in enumerate(zip(there.p.x, gradients, strict=True)):
+            if x.size:
+                phi, v = there._along(order, k), there.p.direction(x, g.values)
+                v = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
+                part = along(phi, g, x, v, self._noise(phi, x, v, scale))
+                wrong = part.ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
+                note = (
+                    "it is wrong there, and right at the first point: is something kept from an earlier call?" * wrong
+                )
+                label, error = f"{self._label(k)}, at a second point", part.ratio if wrong else min(part.ratio, 1.0)
+                yield self.check("differences", order, label, error, 1.0, note)
+
+    def _there(self, order: int) -> "Differences | None":
+        """Return the checks at a second point; None if there is none where derivatives up to an order are finite."""
+        there, rng = copy.copy(self), np.random.default_rng(2)
+        there.p = copy.copy(self.p)
+        for share in APART:
+            there.p.x = [
+                x + share * rng.uniform(0.5, 1.0, x.shape) * np.where(x == 0, magnitude(x), x) for x in self.p.x
+            ]
+            there.y = there.p.outputs(there.p.x)
+            if all(np.isfinite(a).all() for a in (*there.y, *there.gradient(order))):
+                return there
+        return None
+
+    def adjoint(self, order: int) -> Iterator[Check]:
+        """Check the adjoint identities, also at a second point."""
+        yield from super().adjoint(order)
+        if there := self._there(order):
+            rows = Identities.adjoint(there, order)
+            yield from (replace(row, field=f"{row.field}, at a second point") for row in rows)
+
+    def _elements(
+        self,
+        order: int,
+        k: int,
+        phi: Callable[[np.ndarray], float],
+        g: Rounded,
+        sizes: np.ndarray,
+        noise: float,
+        least: float,
+    ) -> Check:
+        """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
+        x = self.p.x[k]
+        chosen = self.p.rng.permutation(x.size)
+        single = self.single(x.size)
+        alone, halves = chosen[:single, None], np.array_split(chosen[single:], self.groups_of_each)
+        groups = [*alone, *(group for group in halves if group.size)]
+        ratio, note, unsure = worst_part(
+            phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number", least
+        )
+        label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
+        return self.check("elements", order, label, ratio, 1.0, note, unsure)
+
+
+def _steep(verdict: Verdict) -> bool:
+    """Return whether steps leave the domain, or are too long for what is steep."""
+    return verdict.inconclusive or not all(math.isfinite(error) for _, error in verdict.curve)
+
+
+def _coarse(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
+    """Return whether values have steps, as those of float32 have.
+
+    A steep function flattens as it is seen from nearby, and rounding in float64 shows between any two numbers.
+    """
+    steps = (2.0**-26, 2.0**-29, 2.0**-44)
+    wide, close, least = (max(abs(np.diff([phi(x + n * h * v) for n in range(9)], 4))) for h in steps)
+    return bool(close > wide / 256 > least)

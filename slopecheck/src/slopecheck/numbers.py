@@ -1,0 +1,211 @@
+"""The checks of special numbers: where a NaN spreads, and what float32 makes of results."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from slopecheck.curves import BETTER
+from slopecheck.identities import Identities, size_of
+from slopecheck.outcome import message_of
+from slopecheck.problem import DERIVATIVES, Arrays, dot, magnitude
+from slopecheck.record import Check
+from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING
+
+# Elements of each input that are set to NaN, and random points that show which outputs depend on them. There are many
+# such points, because a relu unit is inactive at half of them.
+SPOILT, ELSEWHERE = 6, 40
+SPLITS = 3  # random halves of the elements whose effects are added up
+FLOAT32 = EPS["float32"]
+LARGEST, SMALLEST = float(np.finfo("float32").max), float(np.finfo("float32").tiny)
+SCALED = "rescaled inputs would decide"
+COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # steps that show the rounding of a function in float32
+
+
+class Numbers(Identities):
+    """The checks of one function with NaN and in float32."""
+
+    def nan(self) -> Iterator[Check]:
+        """Check that a NaN in an input element reaches only outputs that depend on this element somewhere."""
+        p = self.p
+        for k, x in enumerate(p.x):
+            if not x.size:
+                continue
+            try:
+                chosen = p.rng.permutation(x.size)[:SPOILT]
+                spreads = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
+                flat, spread = next(((flat, masks) for flat, masks in spreads if masks), (0, []))
+                if spread:  # a change may be below the last bit of the output
+                    w = [np.where(mask, w, 0.0) if w.size else w for w, mask in zip(self.w, spread, strict=True)]
+                    spread = [] if abs(p.gradients(p.x, w)[k].flat[flat]) > 0 else spread
+                unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
+            except Exception as error:  # a function may refuse NaN and distant points
+                yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
+                continue
+            number, note = sum(int(np.count_nonzero(mask)) for mask in spread), ""
+            if number:
+                note = f"{number} elements of outputs became NaN but do not depend on the element"
+            if unsure:
+                note += ": 0 * NaN where a factor that the function computes is zero, as behind a mask of attention; "
+                note += "whether the input may hold NaN there decides"
+            yield self.check("nan", 0, self._label(k), float(number), 0.0, note, unsure)
+
+    def _separate(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
+        """Return whether the chosen outputs are sums of functions of one element of the inputs each.
+
+        If so, a zero that multiplies an element is a constant, not a result of other elements. The element `flat` of
+        input `k` is not changed.
+        """
+        p = self.p
+        for _ in range(SPLITS):
+            moves = [(p.direction(x), p.rng.random(x.shape) < 0.5) for x in p.x]
+            moves[k][0].flat[flat] = 0.0
+            one, other = [v * half for v, half in moves], [v * ~half for v, half in moves]
+            corners = [
+                p.outputs([x + a * v + b * u for x, v, u in zip(p.x, one, other, strict=True)])
+                for a, b in ((0, 0), (1, 0), (0, 1), (1, 1))
+            ]
+            for wanted, *ys in zip(chosen, *corners, strict=True):
+                mixed = abs(ys[3] - ys[1] - ys[2] + ys[0])
+                if wanted and not (mixed <= ROUNDING * sum(abs(y) for y in ys)).all():
+                    return False
+        return True
+
+    def _points(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """Yield the point and random ones, with their outputs."""
+        yield self.p.x, self.y
+        for n in range(ELSEWHERE):
+            if n == len(self.elsewhere):
+                point = [self.p.direction(a) for a in self.p.x]
+                self.elsewhere.append((point, self.p.outputs(point)))
+            yield self.elsewhere[n]
+
+    def _spread(self, k: int, flat: int) -> list[np.ndarray]:
+        """Mark elements of outputs that become NaN with an input element and vary, but never depend on it.
+
+        The result is a mask for each output, or none if there is no such element.
+        """
+
+        def with_element(point: Arrays, value: float) -> Arrays:
+            changed = [a.copy() for a in point]
+            changed[k].flat[flat] = value
+            return self.p.outputs(changed)
+
+        size = float(abs(self.p.x[k]).max())
+        suspects = [
+            np.isnan(bad) & ~np.isnan(y) for bad, y in zip(with_element(self.p.x, math.nan), self.y, strict=True)
+        ]
+        varied = [np.zeros(y.shape, bool) for y in self.y]
+        for n, (point, values) in enumerate(self._points()):
+            for factor in (-3.0, 0.5, 3.0) if n == 0 else ((-1.0) ** n * 3,):
+                if not any(s.any() for s in suspects):
+                    return []
+                other = with_element(point, factor * size + 0.25)
+                if any(a.shape != y.shape for a, y in zip((*other, *values), (*self.y, *self.y), strict=True)):
+                    return []
+                suspects = [s & (a == b) for s, a, b in zip(suspects, other, values, strict=True)]
+            for v, a, y in zip(varied, values, self.y, strict=True):  # by more than rounding
+                v |= abs(a - y) > ROUNDING * (abs(a) + abs(y))
+        masks = [s & v for s, v in zip(suspects, varied, strict=True)]
+        return masks if any(mask.any() for mask in masks) else []
+
+    def float32(self) -> Iterator[Check]:
+        """Check that results in float32 agree with float64 up to the effect of rounding the inputs."""
+        p = self.p
+        for k, x in enumerate(p.x):
+            sizes = abs(x[x != 0])
+            if sizes.size and not (sizes.max() <= LARGEST and sizes.min() >= SMALLEST):
+                note = f"numbers from {sizes.min():.0e} to {sizes.max():.0e} are beyond float32; {SCALED}"
+                yield self.check("not offered", "float32", self._label(k), 1.0, 0.0, note)
+                return
+        small = [x.astype(np.float32) for x in p.x]
+        exact = [x.astype(np.float64) for x in small]
+
+        def bounded(weights: Arrays) -> Arrays:
+            return [np.copysign(np.clip(abs(w), 2.0**-60, 2.0**60), w) for w in weights]
+
+        rest = [[a.astype(np.float32) for a in arrays] for arrays in (bounded(self.w), self.u, self.v, bounded(self.h))]
+        same = [[a.astype(np.float64) for a in arrays] for arrays in rest]
+
+        def right(x: Arrays, *rest: Arrays) -> list[Arrays]:
+            return self._results(p.arguments(x, *rest))
+
+        exact_results = right(exact, *same)
+        try:
+            results = right(small, *rest)
+        except Exception as error:  # a function with float64 parameters may refuse float32
+            yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
+            return
+        moved = [right(*(p.nudged(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
+        last = self._last_bits(exact_results, exact, *same)
+        noise: list[list[float]] | None = None
+        for order, parts in enumerate(zip(results, exact_results, strict=True)):
+            for i, (got, expected) in enumerate(zip(*parts, strict=True)):
+                if not expected.size:
+                    continue
+                scale = float(abs(expected).max())
+                response = float(np.max([abs(m[order][i] - expected) for m in moved])) + FLOAT32 * scale
+                response += self.accuracy * scale
+                gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
+                allowed, note, unsure = RESPONSE * (response + last[order][i]), "", False
+                if not gap <= allowed:
+                    noise = noise or self._noise_in_float32(rest)
+                    beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
+                    note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
+                    if beyond:
+                        note = f"numbers up to {scale:.1e} are beyond float32, or its inputs leave the domain; {SCALED}"
+                        yield self.check("not offered", "float32", self._part(order, i), 1.0, 0.0, note)
+                        continue
+                    if gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
+                        note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
+                yield self.check("float32", order, self._part(order, i), gap, allowed, note, unsure)
+
+    def _part(self, order: int, i: int) -> str:
+        """Name a result of an order."""
+        return f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
+
+    def _last_bits(
+        self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
+    ) -> list[list[float]]:
+        """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""
+        outputs = [a for a in results[0] if a.size]
+        sums = dot([a for a in w if a.size], outputs)[1]
+        bits = [[0.0] * len(results[0]), [FLOAT32 * sums / magnitude(a) for a in x]]
+        sums += dot(u, results[1])[1]
+        bits.append([FLOAT32 * sums / magnitude(a) for a in x] + [FLOAT32 * size_of(y) for y in outputs])
+        if len(self.orders) == 3:
+            of_cotangents = results[2][len(x) :]
+            others = [a for a in h if a.size]
+            sums += dot(v, results[1])[1] + dot(others, outputs)[1]
+            sums += dot(v, results[2][: len(x)])[1] + dot(others, of_cotangents)[1]
+            of_inputs = [FLOAT32 * sums / magnitude(a) for a in x]
+            of_outputs = [FLOAT32 * (size_of(y) + size_of(s)) for y, s in zip(outputs, of_cotangents, strict=True)]
+            bits.append(of_inputs + of_outputs + of_inputs)  # directions have the size of the inputs
+        return bits
+
+    def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[list[float]]:
+        """Return the standard deviation of the rounding in float32 of each result.
+
+        It is estimated from fourth differences, along a direction, of the errors of float32: what is wrong with the
+        function itself changes smoothly.
+        """
+        p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in rest]
+        tables = []
+        for step in COARSE:
+            rows = []
+            for number in range(9):
+                small = [(x + number * step * v).astype(np.float32) for x, v in zip(p.x, self.u, strict=True)]
+                right = self._results(p.arguments([x.astype(np.float64) for x in small], *same))
+                rows.append(
+                    [
+                        [a - b for a, b in zip(*parts, strict=True)]
+                        for parts in zip(self._results(p.arguments(small, *rest)), right, strict=True)
+                    ]
+                )
+            tables.append(rows)
+
+        def deviation(order: int, i: int) -> float:
+            fourths = [np.diff([row[order][i] for row in rows], 4, axis=0) for rows in tables]
+            return max(float(np.sqrt(np.mean(np.square(fourth), axis=0) / 70).max(initial=0.0)) for fourth in fourths)
+
+        return [[deviation(order, i) for i in range(len(part))] for order, part in enumerate(tables[0][0])]

@@ -1,0 +1,264 @@
+"""Calculators that someone else might write, with and without a mistake; nothing was tuned to them.
+
+Each wrong one has the kind of check that must find it, each right one the kinds that do not apply to it. They need ASE.
+"""
+
+import numpy as np
+from ase import Atoms, units
+from ase.build import bulk
+from ase.calculators.calculator import Calculator, all_changes
+from ase.neighborlist import neighbor_list
+
+CRYSTAL = bulk("Cu", cubic=True)
+CRYSTAL.numbers[:2] = 47
+CRYSTAL.set_cell(1.05 * CRYSTAL.cell.array, scale_atoms=True)
+CLUSTER = Atoms("CuAg2Cu2", CRYSTAL.repeat((2, 1, 1)).positions[:5])
+VOIGT = np.array([[0, 0], [1, 1], [2, 2], [1, 2], [0, 2], [0, 1]])
+
+
+class Pairs(Calculator):
+    """Sums exp(-r) (1 - (r / R)^2)^4 eV over pairs, times a charge of each atom."""
+
+    implemented_properties = ("energy", "free_energy", "forces", "stress")
+    reach = 4.5
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        self.results = self.changed(self.atoms, self.compute(self.atoms))
+        self.results["free_energy"] = self.results["energy"]
+
+    def changed(self, atoms, results):
+        return results
+
+    def pair(self, r):
+        """Return energies and slopes."""
+        rest, decay = 1 - (r / self.reach) ** 2, np.exp(-r)
+        return decay * rest**4, -decay * rest**4 - decay * 8 * r / self.reach**2 * rest**3
+
+    def charges(self, atoms):
+        return np.where(atoms.numbers == 47, 1.5, 1.0)
+
+    def neighbours(self, atoms):
+        return neighbor_list("ijdD", atoms, self.reach)
+
+    def compute(self, atoms):
+        i, j, r, away = self.neighbours(atoms)
+        q, (energies, slopes) = self.charges(atoms), self.pair(r)
+        return self.of_pairs(atoms, i, away, q[i] * q[j] * energies, (q[i] * q[j] * slopes / r)[:, None] * away)
+
+    def of_pairs(self, atoms, i, away, energies, pulls):
+        forces = np.zeros((len(atoms), 3))
+        np.add.at(forces, i, pulls)
+        results = {"energy": energies.sum() / 2, "forces": forces}
+        if atoms.cell.rank == 3:
+            results["stress"] = (pulls.T @ away)[VOIGT[:, 0], VOIGT[:, 1]] / (2 * atoms.cell.volume)
+        return results
+
+
+class Changed(Pairs):
+    """A calculator whose results a function of the atoms and of them changes."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def changed(self, atoms, results):
+        return results | self.change(atoms, results)
+
+
+class HardCutoff(Pairs):
+    def pair(self, r):
+        return np.exp(-r), -np.exp(-r)
+
+
+class ShiftedOnly(Pairs):
+    def pair(self, r):
+        return np.exp(-r) - np.exp(-self.reach), -np.exp(-r)
+
+
+class NearestImage(Pairs):
+    reach = 3.9
+
+    def neighbours(self, atoms):
+        i, j, r, away = super().neighbours(atoms)
+        order = np.lexsort((r, j, i))
+        _, first = np.unique(np.stack([i[order], j[order]]), axis=1, return_index=True)
+        return tuple(a[order[first]] for a in (i, j, r, away))
+
+
+class OldNeighbours(Pairs):
+    """Neighbours are searched where the number of atoms changes."""
+
+    def neighbours(self, atoms):
+        if len(getattr(self, "last", ())) != len(atoms):
+            self.last, self.found = atoms.positions.copy(), neighbor_list("ijD", atoms, self.reach)
+        i, j, away = self.found
+        moves = atoms.positions - self.last
+        away = away + moves[j] - moves[i]
+        r = np.linalg.norm(away, axis=1)
+        near = r < self.reach
+        return i[near], j[near], r[near], away[near]
+
+
+class SortedByElement(Pairs):
+    def compute(self, atoms):
+        return super().compute(atoms[np.argsort(atoms.numbers, kind="stable")])
+
+
+class Angles(Pairs):
+    """Adds angles of all triples within reach; `power` says which function of the cosine."""
+
+    def __init__(self, acos):
+        super().__init__()
+        self.acos = acos
+
+    def compute(self, atoms):
+        results = super().compute(atoms)
+        i, j, r, away = self.neighbours(atoms)
+        weight, slope = (1 - (r / self.reach) ** 2) ** 4, -8 * r / self.reach**2 * (1 - (r / self.reach) ** 2) ** 3
+        unit = away / r[:, None]
+        first, second = np.nonzero((i[:, None] == i) & (np.arange(len(i))[:, None] < np.arange(len(i))))
+        c = np.clip((unit[first] * unit[second]).sum(1), -1, 1)
+        if self.acos:
+            with np.errstate(divide="ignore"):
+                bend, turn = 0.01 * np.arccos(c), -0.01 / np.sqrt(1 - c * c)
+        else:
+            bend, turn = 0.01 * (c + 1 / 3) ** 2, 0.02 * (c + 1 / 3)
+        results["energy"] += (bend * weight[first] * weight[second]).sum()
+        pulls = np.zeros_like(away)  # derivatives in the vectors
+        for a, b in ((first, second), (second, first)):
+            of_angle = (turn * weight[a] * weight[b] / r[a])[:, None] * (unit[b] - c[:, None] * unit[a])
+            np.add.at(pulls, a, of_angle + (bend * slope[a] * weight[b])[:, None] * unit[a])
+        np.add.at(results["forces"], i, pulls)
+        np.add.at(results["forces"], j, -pulls)
+        if "stress" in results:
+            results["stress"] = results["stress"] + (pulls.T @ away)[VOIGT[:, 0], VOIGT[:, 1]] / atoms.cell.volume
+        return results
+
+
+class Embedded(Pairs):
+    """Subtracts the root of the density at each atom; `both`: forces have the densities of both atoms of a pair."""
+
+    def __init__(self, both=True):
+        super().__init__()
+        self.both = both
+
+    def compute(self, atoms):
+        i, j, r, away = self.neighbours(atoms)
+        energies, slopes = self.pair(r)
+        density = np.full(len(atoms), 1e-3) + np.bincount(i, energies, len(atoms))
+        of_atom = 0.5 / np.sqrt(density)
+        slope = slopes * (of_atom[i] + of_atom[j] if self.both else 2 * of_atom[i])
+        results = self.of_pairs(atoms, i, away, 0 * r, -(slope / r)[:, None] * away)
+        return results | {"energy": -np.sqrt(density).sum()}
+
+
+class Differences(Pairs):
+    """Forces from differences with a large step."""
+
+    def changed(self, atoms, results):
+        forces = np.zeros((len(atoms), 3))
+        for place in np.ndindex(forces.shape):
+            for sign in (1, -1):
+                other = atoms.copy()
+                other.positions[place] += sign * 0.01
+                forces[place] -= sign * self.compute(other)["energy"] / 0.02
+        return {"energy": results["energy"], "forces": forces}
+
+
+class Single(Pairs):
+    def compute(self, atoms):
+        other = atoms.copy()
+        other.positions = atoms.positions.astype(np.float32)
+        return {name: np.float32(value) for name, value in super().compute(other).items()}
+
+
+class Forward(Pairs):
+    """Forces act on the first atom of each pair alone, as from a list that is half of what it is taken for."""
+
+    def neighbours(self, atoms):
+        i, j, r, away = super().neighbours(atoms)
+        return (np.concatenate([a[i <= j], a[i < j]]) for a in (i, j, r, away)) if (i < j).any() else (i, j, r, away)
+
+
+class Coulomb(Pairs):
+    """Charges without a cutoff, without a cell."""
+
+    reach = 1e4
+
+    def pair(self, r):
+        return 0.1 / r, -0.1 / r**2
+
+    def neighbours(self, atoms):
+        i, j = np.nonzero(~np.eye(len(atoms), dtype=bool))
+        away = atoms.positions[j] - atoms.positions[i]
+        return i, j, np.linalg.norm(away, axis=1), away
+
+
+class Constant(Pairs):
+    def compute(self, atoms):
+        return {"energy": 0.5 * len(atoms), "forces": np.zeros((len(atoms), 3)), "stress": np.zeros(6)}
+
+
+class NoStress(Pairs):
+    implemented_properties = ("energy", "free_energy", "forces")
+
+    def changed(self, atoms, results):
+        return {name: results[name] for name in ("energy", "forces")}
+
+
+def changed(change):
+    return lambda: Changed(change)
+
+
+def wall(atoms, results):
+    x = atoms.positions[:, 2]
+    return {
+        "energy": results["energy"] + 0.01 * np.sin(x).sum(),
+        "forces": results["forces"] - 0.01 * np.cos(x)[:, None] * [0, 0, 1],
+    }
+
+
+WRONG = {
+    "hard cutoff": (HardCutoff, "cutoff"),
+    "shifted energy": (ShiftedOnly, "cutoff"),
+    "nearest image": (NearestImage, "repetition"),
+    "old neighbours": (OldNeighbours, "history"),
+    "sorted by element": (SortedByElement, "renumbering"),
+    "angle by arc cosine": (lambda: Angles(True), "line"),
+    "one density twice": (lambda: Embedded(False), "forces"),
+    "coarse differences": (Differences, "forces"),
+    "float32 inside": (Single, "forces"),
+    "half a list": (Forward, "forces"),
+    "pressure": (changed(lambda a, r: {"stress": -r["stress"]} if "stress" in r else {}), "stress"),
+    "shear by engineers": (
+        changed(lambda a, r: {"stress": r["stress"] * [1, 1, 1, 2, 2, 2]} if "stress" in r else {}),
+        "stress",
+    ),
+    "atomic units": (changed(lambda a, r: {"forces": r["forces"] * units.Bohr / units.Hartree}), "forces"),
+    "energy per atom": (changed(lambda a, r: {"energy": r["energy"] / len(a)}), "company"),
+    "wall": (changed(wall), "translation"),
+    "mean force removed": (
+        changed(lambda a, r: {"forces": r["forces"] * np.where(a.numbers == 47, 1.0, 1 + 1e-4)[:, None]}),
+        "forces",
+    ),
+}
+RIGHT = {
+    "pairs": (Pairs, ()),
+    "angles": (lambda: Angles(False), ()),
+    "embedded": (Embedded, ()),
+    "constant": (Constant, ()),
+    "no stress": (NoStress, ()),
+    "large energies": (changed(lambda a, r: {"energy": r["energy"] - 4e4 * len(a)}), ()),
+    "charges": (Coulomb, ("far atoms", "company", "cutoff")),
+    "one-body energies": (changed(lambda a, r: {"energy": r["energy"] - 3.2 * np.sum(a.numbers == 47)}), ()),
+    "tiny": (changed(lambda a, r: {name: 1e-9 * value for name, value in r.items()}), ()),
+}
+
+
+def verdict(factory, skip=(), structures=(CRYSTAL, CLUSTER)):
+    """Return the result of the checks of a calculator; charges have no crystal."""
+    from slopecheck import check_calculator
+
+    some = [a for a in structures if factory is not Coulomb or not a.pbc.any()]
+    return check_calculator(factory, some, skip=dict.fromkeys(skip, "does not apply"), raises=False)

@@ -1,0 +1,27 @@
+"""Wrong calculators of strangers are found by the check that they name, and right ones pass (slow: all checks)."""
+
+import pytest
+
+pytest.importorskip("ase")
+
+from field import calculators
+
+from slopecheck.kinds import OF_CALCULATORS
+
+
+@pytest.mark.parametrize("name", calculators.WRONG)
+def test_a_wrong_calculator(name):
+    """The kind of check that a calculator names finds the mistake, with `cutoff`, which says where to look."""
+    factory, kind = calculators.WRONG[name]
+    result = calculators.verdict(factory, set(OF_CALCULATORS) - {kind, "cutoff"})
+    assert result.verdict == ("inconclusive" if name == "float32 inside" else "failed"), str(result)
+    assert kind in {c.kind for c in (result.failures or result.inconclusive)}, str(result)
+    assert ": " in result.headline, result.headline
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", calculators.RIGHT)
+def test_a_right_calculator(name):
+    factory, skip = calculators.RIGHT[name]
+    result = calculators.verdict(factory, skip)
+    assert result.passed, str(result)

@@ -1,0 +1,84 @@
+"""Consoles of Windows print every result, and what its systems lack, such as signals and forks, is not needed."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cubes import X, cube, gradient, one_wrong_element
+
+from slopecheck import check_derivatives, isolated, outcome, running, terminal
+from slopecheck.kinds import OF_CALCULATORS, OF_FUNCTIONS
+from slopecheck.result import NEXT
+
+PROGRAM = """
+import numpy as np
+from slopecheck import DerivativeError, check_derivatives
+
+def φ(x):
+    return np.exp(x)
+
+def wrong(x, g):
+    raise ValueError("∇φ → λ ≠ 0")
+
+x = np.ones(3)
+print(check_derivatives(φ, (x,), vjp=lambda x, g: (g[0] * np.exp(x[0]),)))
+for vjp in (wrong, lambda x, g: (1.1 * g[0] * np.exp(x[0]),)):
+    try:
+        check_derivatives(φ, (x,), vjp=vjp)
+    except DerivativeError as error:
+        print(error)
+        print(error.result)
+"""
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_a_console_prints_every_result(encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr.decode(encoding)
+    text = done.stdout.decode(encoding)
+    assert ("φ" if encoding == "utf-8" else r"\u03c6") in text
+    assert text.count("checks of its derivatives failed") == 4
+
+
+def without(module, *names):
+    """Return a module without what Windows lacks."""
+    return SimpleNamespace(**{n: value for n, value in vars(module).items() if n not in names})
+
+
+def test_what_windows_lacks(monkeypatch):
+    """No alarm, no signals to kill or hang up, no groups of processes and no fork: results are the same."""
+    signals = ("SIGALRM", "SIGKILL", "SIGHUP", "SIGPIPE", "setitimer", "ITIMER_REAL", "alarm", "pthread_kill")
+    for module in (outcome, isolated, terminal):
+        monkeypatch.setattr(module, "signal", without(signal, *signals))
+    for module in (isolated, running):
+        monkeypatch.setattr(module, "os", without(os, "fork", "killpg", "setpgrp"))
+    for vjp, passed in ((gradient, True), (one_wrong_element, False)):
+        for timeout in (None, 60):  # the latter starts a new process
+            assert check_derivatives(cube, (X,), vjp=vjp, timeout=timeout, raises=False).passed == passed
+    with pytest.raises(ValueError, match=r"^timeout: this system has no fork, and the function or inputs cannot be"):
+        check_derivatives(lambda x: x, (X,), vjp=lambda x, g: g, timeout=60)
+    with terminal._ended_like_ctrl_c() as came:
+        assert came == []
+
+
+def test_each_kind_of_check_has_a_next_step():
+    assert {"call", "elements", *OF_FUNCTIONS, *OF_CALCULATORS} == set(NEXT)
+
+
+def test_a_kind_means_the_same_of_both():
+    """Of functions and of calculators: what is kept, repeated, modified, and symmetric."""
+    assert set(OF_FUNCTIONS) & set(OF_CALCULATORS) == {"unchanged", "repeat", "kept", "history", "symmetry"}
+
+
+def test_each_kind_may_be_left_out():
+    every = dict.fromkeys(set(OF_FUNCTIONS) - {"unchanged"}, "another test")
+    result = check_derivatives(cube, (X,), vjp=gradient, skip=every)
+    assert {c.kind for c in result.checks} == {"unchanged"}
+    assert np.isfinite(X).all()
