@@ -28,7 +28,7 @@ from trigraph.table import DEFINITIONS
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
 
-# Compiler options for every kernel on a device, also used by budgets.py.
+# Compiler options for every kernel on a device, also used by spills.py.
 OPTIONS = ("--std=c++17", "--ftz=false")
 
 MOST_THREADS = 8

@@ -49,7 +49,7 @@ def qualify(
 ) -> None:
     """Verify the kernels on the CUDA device and measure their speed, in ten minutes.
 
-    Stages: environment and peak rates, compilation and register budgets, `trigraph verify`, checks that need a device,
+    Stages: environment and peak rates, compilation and spills, `trigraph verify`, checks that need a device,
     compute-sanitizer, and times next to cuSPARSE, torch and PyTorch Geometric, of operators and of potentials. Each
     stage has its own processes and share of the time, so that one that crashes or hangs does not affect the others.
 

@@ -193,7 +193,7 @@ def test_speeds_of_the_device_are_those_of_its_record():
 
 
 def test_the_gpu_page_names_what_kernels_are_compiled_for():
-    from trigraph.gpu.budgets import ARCHITECTURES
+    from trigraph.gpu.spills import ARCHITECTURES
 
     page = (ROOT / "docs" / "gpu.md").read_text()
     assert all(f"{int(name[3:]) / 10}" in page for name in ARCHITECTURES)

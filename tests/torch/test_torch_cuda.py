@@ -14,13 +14,11 @@ from torch_stand_in import Stream, tensors
 import trigraph.torch
 from trigraph.arrays import cupy_module
 from trigraph.backends.choice import supports_third
-from trigraph.table import OPERATORS
 from trigraph.torch import arrays, nn
 from trigraph.torch.layers import edges
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials import structures
 from trigraph.torch.potentials.structures import find_neighbors
-from trigraph.verification.differentiated import own_functions
 from trigraph.verification.subjects import named_fields
 
 NAMES = [
@@ -129,20 +127,6 @@ def test_graphs_are_built_in_memory_of_torch(device):
     assert graph.offsets.memory.stream.ptr == graph.prepare().src_offsets.memory.stream.ptr == 7
 
 
-@pytest.mark.parametrize("name", ["agg_weighted_n2n", "mha_gat_n2n"])
-def test_out_of_some_fields(device, monkeypatch, name):
-    """Fields in `out` are written there, the others allocated by torch."""
-    op, values = drawn(f"{name}_fwd")
-    expected, values = expected_of(op, values), tensors(values)
-    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
-    first = op.op.fields[0].name
-    out = torch.empty(expected[first].shape)
-    fields = getattr(trigraph.torch, name)(**values, out={first: out})._asdict()
-    assert fields[first] is out
-    for field, array in expected.items():
-        assert array is None or fields[field].numpy().tobytes() == array.tobytes()
-
-
 def test_torch_without_cuda_beside_cupy(device, monkeypatch):
     """With a torch without CUDA, graphs of CuPy arrays work and get no tensors."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
@@ -216,17 +200,6 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
     for edges_or_graph in (edge_index, graph):
         with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
             layer(x, edges_or_graph)
-
-
-@pytest.mark.parametrize("name", ["gno_aggregate", "agg_edge_to_edge", "basis_embedding_triplets"])
-@pytest.mark.parametrize("order", ["fwd", "bwd", "bwd2"])
-def test_verify_passes_graphs_on_the_device(device, name, order):
-    """Graphs of the cases lie on the host; `trigraph verify --framework torch --device cuda:0` moves them."""
-    op = OPERATORS[f"{name}_{order}"]
-    values = draw(op, np.float32)
-    got = own_functions("torch", "cuda:0").call(op, values, None)
-    expected = named_fields(op, FUNCTIONS[op.name](**values, backend="gpu-host"))
-    assert all(np.array_equal(got[n], expected[n]) for n in got if expected[n] is not None)
 
 
 def test_memory_of_an_empty_array_may_be_asked_for_first(device):

@@ -1,0 +1,78 @@
+"""Compilation of kernels with NVRTC for every architecture, and the instances that may spill registers.
+
+This requires no GPU and no driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
+"""
+
+import io
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from trigraph.gpu.sources import expand_includes
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+KERNELS = Path(__file__).resolve().parent / "kernels"
+# The launcher's options, and one that CuPy adds.
+OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
+
+_FEW = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
+_OLD = "by NVRTC 13.0 alone: 13.5 needs none"
+SPILLS = {
+    "dimenet_out_edges<float, int, 0, 7>": _FEW,
+    "dimenet_out_edges<float, int, 1, 7>": _FEW,
+    "dimenet_out_edges<float, long long, 0, 7>": _FEW,
+    "dimenet_out_edges<float, long long, 1, 7>": _FEW,
+    "dimenet_in_edges<float, long long, false, 7>": _FEW,
+    "dimenet_in_edges<float, int, false, 8>": "in the instance for any number of degrees, on the oldest architectures",
+    "dimenet_in_edges<float, long long, false, 8>": "as with int indices",
+    "dimenet_in_edges<float, int, false, 7>": _OLD,
+    "dimenet_in_edges<double, long long, true, 8>": _OLD,
+    "dimenet_radial_edges<float, true>": _OLD,
+}
+"""Instances that may spill, and why."""
+
+MOST_SPILLED = 150  # bytes that one of them may store and load
+
+# Kernels that have a stack: sine and cosine reduce large angles by an array in local memory.
+STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq")
+
+
+class Usage(NamedTuple):
+    """Local memory of a kernel, in bytes."""
+
+    stack: int
+    spills: int  # stored and loaded
+
+
+def may_use_local_memory(instance: str) -> bool:
+    """Return whether an instance may spill, or has a stack."""
+    return instance in SPILLS or instance.split("<")[0] in STACK
+
+
+def find_unexpected(usages: dict[str, Usage]) -> list[str]:
+    """Return a line for each instance that spills, or has a stack, though it should not."""
+    return [
+        f"{name} has {usage}"
+        for name, usage in usages.items()
+        if usage.spills > (MOST_SPILLED if name in SPILLS else 0) or (usage.stack and not may_use_local_memory(name))
+    ]
+
+
+def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -> dict[str, Usage]:
+    """Compile a ``.cu`` file for an architecture (``"sm_90"``) and return the usage of each instance.
+
+    Instances are name expressions, such as ``gno_hidden<float>``. If NVRTC rejects the source, cuda.core raises an
+    exception with its log.
+    """
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(name=source.name, arch=architecture, ptxas_options="-v", **OPTIONS)
+    log = io.StringIO()
+    program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
+    code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
+    memory = re.compile(
+        r"Function properties for (\S+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    )
+    usage = {name: Usage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())}
+    return {name: usage[bytes(symbol).decode()] for name, symbol in code.symbol_mapping.items()}
