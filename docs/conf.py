@@ -110,9 +110,7 @@ def refer(app, docname, source):
 CONTENTS = {
     "Getting started": ("getting-started",),
     "Tutorials": ("tutorials/index",),
-    "How-to guides": (
-        *("verify-your-own", "torch", "jax", "gpu", "distributed", "lammps", "fortran", "clients", "pylibcugraphops"),
-    ),
+    "How-to guides": (*("verify-your-own", "torch", "jax", "gpu", "distributed", "lammps", "fortran", "clients"),),
     "Reference and background": (
         *("operators", "api", "maths", "accuracy", "benchmarks", "benchmarking", "design", "constants", "tests"),
         *("contributing", "releasing", "security", "changelog"),

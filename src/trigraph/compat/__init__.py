@@ -8,8 +8,7 @@ import importlib
 import sys
 
 __all__ = ["install"]
-MODULES = ("", ".dimenet", ".operators", ".pytorch", ".pytorch.operators")
-DROP_INS = ("cugraph_ops_binding", *(f"pylibcugraphops{name}" for name in MODULES))
+DROP_INS = ("cugraph_ops_binding", *(f"pylibcugraphops{name}" for name in ("", ".pytorch", ".pytorch.operators")))
 
 
 def install() -> None:

@@ -3,13 +3,30 @@
 Both raise TypeError or ValueError for arguments that do not fit.
 """
 
+import enum
+
 import torch
 
-from trigraph.compat.pylibcugraphops.dimenet import MMAOp, edge_graph
+from trigraph.arrays import as_array
+from trigraph.graphs import EdgeGraph
 from trigraph.torch import agg_edge_to_edge
 from trigraph.torch import radial_basis as basis
 
 __all__ = ["MMAOp", "ib_agg_edge", "radial_basis"]
+
+
+class MMAOp(enum.Enum):
+    """Precision of the original's matrix products; trigraph's have that of the tensors, whatever is asked for."""
+
+    HighPrecision = 0
+    LowPrecision = 1
+
+
+def _check_shape(caller: str, name: str, tensor: torch.Tensor, axis: int, size: int, expected: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{caller}: {name} is a {type(tensor).__name__}; expected a torch.Tensor")
+    if tensor.ndim != 2 or tensor.shape[axis] != size:
+        raise ValueError(f"{caller}: {name} has shape {tuple(tensor.shape)}; expected {expected}")
 
 
 def radial_basis(dist: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -17,10 +34,7 @@ def radial_basis(dist: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.T
 
     `dist`, of shape (num_edges, 1), has distances over the cutoff.
     """
-    if not isinstance(dist, torch.Tensor):
-        raise TypeError(f"radial_basis: dist is a {type(dist).__name__}; expected a torch.Tensor")
-    if dist.ndim != 2 or dist.shape[1] != 1:
-        raise ValueError(f"radial_basis: dist has shape {tuple(dist.shape)}; expected (num_edges, 1)")
+    _check_shape("radial_basis", "dist", dist, 1, 1, "(num_edges, 1)")
     rbf, sbf_rad = basis(dist[:, 0], frequencies)
     return rbf, sbf_rad
 
@@ -38,8 +52,17 @@ def ib_agg_edge(
 ) -> torch.Tensor:
     """Triplet sum of DimeNet++, as `trigraph.torch.agg_edge_to_edge`, of edges sorted by the first row of `edge_index`.
 
-    The original must not be given a `pos_diff` that requires grad: its forces lack the angular part. Here it may.
+    The three tensors after `edge_index` must be those of its edges. The original must not be given a `pos_diff` that
+    requires grad: its forces lack the angular part. Here it may.
     """
+    _check_shape("ib_agg_edge", "edge_index", edge_index, 0, 2, "(2, num_edges)")
     given = {"src_offsets": src_offsets, "dst_offsets": dst_offsets, "dst_edge_index": dst_edge_index}
-    graph = edge_graph("ib_agg_edge", {"coo_idx": edge_index, "mma_operation": mma_operation, **given})
+    for name, tensor in given.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 1:
+            raise TypeError(f"ib_agg_edge: {name} is a {type(tensor).__name__}; expected a torch.Tensor of rank 1")
+    graph = EdgeGraph(edge_index[0], edge_index[1], max(len(src_offsets) - 1, 0))
+    for name, tensor in given.items():
+        array, built = as_array(tensor), getattr(graph, name)
+        if array.shape != built.shape or not (array == built).all():
+            raise ValueError(f"ib_agg_edge: {name} is not that of the edges in edge_index")
     return agg_edge_to_edge(pos_diff, sbf_rad, x_kj, lin_sbf, graph)

@@ -48,22 +48,17 @@ def segment_csr(
         Splits between the runs, which never decrease. Rows before the first and after the last are left out.
     reduction : {"mean", "sum"}
     use_scatter : bool, optional
-        Accepted for the original's sake: torch_scatter is not called.
+        Ignored: torch_scatter is not called.
 
     Returns
     -------
     tensor, shape (num_out, channels) or (batch, num_out, channels)
-        Of the dtype and on the device of `src`; 0 where a run has no rows. Differentiable to any order.
+        0 where a run has no rows. Differentiable to any order. Floats of 16 bits on the CPU are added in float32.
 
     Raises
     ------
     TypeError, ValueError
         If an argument has the wrong kind, dtype, shape or device, or a split lies outside the rows or below the last.
-
-    Notes
-    -----
-    The original without torch_scatter returns float32 whatever `src` is, takes the first entry's splits for the whole
-    batch, and cuts splits outside the rows short. CPU tensors of 16 bits are added in float32 here, and rounded once.
 
     Examples
     --------
@@ -92,13 +87,12 @@ def segment_csr(
             f"segment_csr: src has {src.shape[-1]} channels on {src.device}, indptr {indptr.shape[-1]} splits on "
             f"{indptr.device}; expected at least one of each, on one device"
         )
-    *_, num_rows, channels = src.shape
-    graph = _graph(indptr, batch[0] if batch else 1, num_rows)
+    graph = _graph(indptr, batch[0] if batch else 1, src.shape[-2])
     rows = src.flatten(0, -2)
     if src.is_cpu and src.dtype.itemsize == 2:  # the CPU's operators take float32 and float64
         rows = rows.float()
     sums: torch.Tensor = FUNCTIONS["agg_weighted_n2n"](rows, None, graph, reduction, "count").output_embedding
-    return sums.to(src.dtype).reshape(*batch, indptr.shape[-1] - 1, channels)
+    return sums.to(src.dtype).reshape(*batch, indptr.shape[-1] - 1, src.shape[-1])
 
 
 def install() -> None:
