@@ -47,9 +47,6 @@ def widths_of(block):
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
 
-# ---- lists of edges, triplets and quadruplets ------------------------------------------------------------------------
-
-
 def _triplets(inputs, outputs, at):
     """Return pairs of an input edge that ends where an output edge ends (at=1) or begins (at=0), atoms all distinct."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
@@ -120,15 +117,30 @@ def tensors(lists):
     return {n: tensors(v) for n, v in lists.items()} if isinstance(lists, dict) else torch.from_numpy(lists.copy())
 
 
-# ---- blocks with their basis layers ----------------------------------------------------------------------------------
-
-
 def _scale(model):
     """Give the scale factors values other than 0 (fairchem's mark of one that is not fitted) and 1."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith(".scale_factor"):
             parameter.data.copy_(0.75 + torch.rand((), generator=generator))
+
+
+def rows_of(structure):
+    """Return for each input of a block an atom that each of its rows belongs to, and its width."""
+    lists = structure.lists()
+    h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
+    aeaint, aint = lists["a2ee2a"]["edge_index"][1], lists["a2a"]["edge_index"][1]
+    radial = dict.fromkeys(("", "_sph", "_a2e", "_e2e"), main) | {"_qint": qint, "_aint": aint}
+    radial |= dict.fromkeys(("_aeaint", "_e2a"), aeaint)
+    circular = {"qint": qint[lists["quad"]["triplet_in"]["out"]], "a2e": main[lists["a2e"]["out"]]}
+    circular |= {"e2a": aeaint[lists["e2a"]["out"]], "e2e": main[lists["e2e"]["out"]]}
+    return {
+        "h": (h, WIDTHS["emb_size_atom"]),
+        "m": (main, WIDTHS["emb_size_edge"]),
+        **{f"rad{name}": (atoms, RADIAL) for name, atoms in radial.items()},
+        **{f"cir_{name}": (atoms, SPHERICAL) for name, atoms in circular.items()},
+        "sph": (main[lists["quad"]["out"]], SPHERICAL**2),
+    }
 
 
 class FairchemBlock(torch.nn.Module):
@@ -150,27 +162,7 @@ class FairchemBlock(torch.nn.Module):
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
         _scale(self)
 
-    def rows(self, structure):
-        """Return for each input an atom that each of its rows belongs to, and its width."""
-        lists = structure.lists()
-        main, qint, aeaint = lists["main"][1], lists["qint"][1], lists["a2ee2a"]["edge_index"][1]
-        return {
-            "h": (np.arange(structure.num_atoms), WIDTHS["emb_size_atom"]),
-            "m": (main, WIDTHS["emb_size_edge"]),
-            "rad": (main, RADIAL),
-            "rad_qint": (qint, RADIAL),
-            "cir_qint": (qint[lists["quad"]["triplet_in"]["out"]], SPHERICAL),
-            "rad_sph": (main, RADIAL),
-            "sph": (main[lists["quad"]["out"]], SPHERICAL**2),
-            "rad_aeaint": (aeaint, RADIAL),
-            "rad_a2e": (main, RADIAL),
-            "cir_a2e": (main[lists["a2e"]["out"]], SPHERICAL),
-            "rad_e2a": (aeaint, RADIAL),
-            "cir_e2a": (aeaint[lists["e2a"]["out"]], SPHERICAL),
-            "rad_aint": (lists["a2a"]["edge_index"][1], RADIAL),
-            "rad_e2e": (main, RADIAL),
-            "cir_e2e": (main[lists["e2e"]["out"]], SPHERICAL),
-        }
+    rows = staticmethod(rows_of)
 
     def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetOC.forward calls it."""
@@ -239,17 +231,10 @@ class MatterGenBlock(torch.nn.Module):
             self.block = make(**widths_of(make), activation="swish", scale_file="none.json")
         _scale(self)
 
-    def rows(self, structure):
-        """Return for each input an atom that each of its rows belongs to, and its width."""
-        lists = structure.lists()
-        main = lists["main"][1]
-        return {
-            "h": (np.arange(structure.num_atoms), WIDTHS["emb_size_atom"]),
-            "m": (main, WIDTHS["emb_size_edge"]),
-            "rad": (main, RADIAL),
-            "rad_e2e": (main, RADIAL),
-            "cir_e2e": (main[lists["e2e"]["out"]], SPHERICAL),
-        }
+    @staticmethod
+    def rows(structure):
+        """Return what the block takes of `rows_of`."""
+        return {n: row for n, row in rows_of(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")}
 
     def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetT.forward calls it."""

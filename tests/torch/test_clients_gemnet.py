@@ -64,20 +64,13 @@ def tolerance(model, structure=MOLECULE):
     return 2 * (layers * terms) ** 0.5
 
 
-def differences(got, expected):
-    """Norm of the difference of each pair over the norm of the expected, in eps; infinite where shapes differ."""
-    assert got.keys() == expected.keys()
-    errors = {}
-    for name, value in expected.items():
-        same = got[name].shape == value.shape and got[name].dtype == value.dtype
-        error, norm = (float((got[name] - value).norm()), float(value.norm())) if same else (float("inf"), 1.0)
-        errors[name] = error / (norm or 1.0) / torch.finfo(value.dtype).eps
-    return errors
-
-
 def assert_close(got, expected, eps):
-    for name, difference in differences(got, expected).items():
-        assert difference <= eps, f"{name} differs by {difference:.3g} eps; expected at most {eps:.3g}"
+    """Compare the norm of each difference, over the norm of the expected, with so many eps."""
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (got[name].shape, got[name].dtype) == (value.shape, value.dtype), name
+        error, norm = float((got[name] - value).norm()), float(value.norm())
+        assert error <= eps * (norm or 1.0) * torch.finfo(value.dtype).eps, f"{name} differs by {error:.3g}"
 
 
 def use_lists(model):
@@ -86,41 +79,29 @@ def use_lists(model):
             layer.padded = False
 
 
-# ---- results ---------------------------------------------------------------------------------------------------------
+def second_derivatives(model, x, lists):
+    """Gradients of a function of gradients, as in training with forces."""
+    h, m = model(x, lists)
+    first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
+    wanted = leaves(model, x)
+    return dict(zip(wanted, torch.autograd.grad(sum(g.square().sum() for g in first), wanted.values()), strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
 def test_same_results(name, padded, dtype):
+    """Outputs, gradients and, in float64, second derivatives are the same after `convert`."""
     model = block(name, dtype)
     x, lists = given(model, dtype=dtype)
-    expected = results(model, x, lists)
-    assert all(value.norm() > 0 for value in expected.values())
+    # Of second derivatives, twice as many layers and squares of gradients.
+    works = [(results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
+    expected = [work(model, x, lists) for work, _ in works]
+    assert all(value.norm() > 0 for value in expected[0].values())
     assert len(convert(model).replaced) == NUMBER_REPLACED[name]
     if not padded:
         use_lists(model)
-    assert_close(results(model, x, lists), expected, tolerance(model))
-
-
-@pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
-def test_same_second_derivatives(name, padded):
-    """The gradient of a function of gradients, as in training with forces, is the same after `convert`."""
-    model = block(name)
-    x, lists = given(model)
-
-    def second():
-        h, m = model(x, lists)
-        first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
-        wanted = leaves(model, x)
-        return dict(
-            zip(wanted, torch.autograd.grad(sum(g.square().sum() for g in first), wanted.values()), strict=True)
-        )
-
-    expected = second()
-    convert(model)
-    if not padded:
-        use_lists(model)
-    assert_close(second(), expected, 2 * tolerance(model))  # twice as many layers, and squares of gradients
+    for (work, factor), right in zip(works, expected, strict=True):
+        assert_close(work(model, x, lists), right, factor * tolerance(model))
 
 
 @pytest.mark.filterwarnings("ignore:Zero graph edges")
@@ -147,9 +128,6 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     if not padded:
         use_lists(model)
     assert_close(results(model, x, lists, seeds), expected, tolerance(model, beside))
-
-
-# ---- what convert promises -------------------------------------------------------------------------------------------
 
 
 def left(model, path, reason):
@@ -221,12 +199,8 @@ def test_layers_of_unknown_state_are_left(path):
 
     left(changed(lambda m: m.bilinear.linear.register_forward_hook(print)), path, "hooks look into its bilinear.linear")
     left(changed(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())), path, "its bilinear._activation is a")
-    left(
-        changed(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))), path, "expected the Dense of fairch"
-    )
-    left(
-        changed(lambda m: m.bilinear.half()), path, "dtype torch.float16; expected all of torch.float32 or of torch.fl"
-    )
+    left(changed(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))), path, "expected the Dense of fair")
+    left(changed(lambda m: m.bilinear.half()), path, "dtype torch.float16; expected all of torch.float32 or of torch")
     if path == "block.atom_interaction":
         model = changed(lambda m: m.up_projection.register_forward_hook(lambda module, args, out: None))
         assert convert(model).left == []
@@ -262,8 +236,6 @@ def test_the_layer_of_another_forward_is_left():
     model = torch.nn.Sequential(older("gemnet_gp"))
     left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
 
-
-# ---- bad input of the layers that have no other tests ----------------------------------------------------------------
 
 BAD = [
     ({"rad_basis": torch.ones(3).double()}, "ValueError: PairInteraction: rad_basis has shape (3,); expected"),

@@ -28,17 +28,14 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
         weight.copy_((weight - mean) / (terms * (var + 1e-6)).sqrt())
 
 
-def _rank(owner: str, name: str, value: Any, *expected: str) -> None:
-    """Raise unless a value is a tensor whose rank is that of an expected shape, given in symbols."""
+def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
+    """Raise unless a value is a tensor of this shape, which is given in symbols and numbers; None may be any number."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
-    if value.dim() not in [len(shape.split(", ")) for shape in expected]:
-        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({') or ('.join(expected)})")
-
-
-def _shape(owner: str, name: str, value: torch.Tensor, symbols: str, shape: tuple[int, ...]) -> None:
-    if value.shape != shape:
-        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) = {shape}")
+    pairs = [*zip(shape, value.shape, strict=False)]
+    if value.dim() != len(shape) or not all(n in (None, m) for n, m in pairs):
+        numbers = f" = {tuple(m if n is None else n for n, m in pairs)}" if value.dim() == len(shape) else ""
+        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){numbers}")
 
 
 def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
@@ -72,16 +69,16 @@ class _Slots:
         if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
             came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
             raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
-        _shape(owner, name, inner, members[0], (members[1],))
+        _check(owner, name, inner, members[0], members[1])
         self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
         check_range(
             owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
         )
         self.slot = self.outer * self.width + self.inner
-        if bool((self.slot[1:] > self.slot[:-1]).all()):
+        if bool((self.slot.diff() > 0).all()):
             return  # ascending slots, the usual order of triplets, are distinct
         order = torch.argsort(self.slot, stable=True)
-        again = self.slot[order[1:]] == self.slot[order[:-1]]
+        again = self.slot[order].diff() == 0
         if bool(again.any()):
             at = int(order[1:][again].min())
             raise ValueError(
@@ -197,21 +194,17 @@ class BasisEmbedding(torch.nn.Module):
             arguments are given that do not belong together; or if memory for padding is refused.
         """
         owner = "BasisEmbedding"
-        _rank(owner, "rad_basis", rad_basis, "num_edges, num_radial")
-        _shape(owner, "rad_basis", rad_basis, "num_edges, num_radial", (len(rad_basis), self.num_radial))
+        _check(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
         edges = ("num_edges", len(rad_basis))
         if sph_basis is None:
             if idx_sph_inner is not None:
                 raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
         else:
-            _rank(owner, "sph_basis", sph_basis, "num_triplets, num_spherical")
+            _check(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", None, self.num_spherical)
             if sph_basis.dtype != rad_basis.dtype and not torch.is_autocast_enabled(rad_basis.device.type):
                 raise TypeError(
                     f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, that of rad_basis"
                 )
-            if self.num_spherical is not None:
-                expected = (len(sph_basis), self.num_spherical)
-                _shape(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", expected)
             if idx_sph_inner is None:
                 return self._by_triplet(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
         by_atom = by_edge = None
@@ -346,10 +339,10 @@ def _bilinear(
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:
         raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
     rad_W1, sph = basis
-    _rank(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", "num_atoms, interm, Kmax2*num_spherical")
-    _rank(owner, "sph", sph, "num_edges, num_spherical, Kmax", "num_triplets, num_spherical")
-    _rank(owner, "m", m, "num_triplets, emb_size_in")
-    _shape(owner, "m", m, "num_triplets, emb_size_in", (len(m), emb_in))
+    _check(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", None, interm, None)
+    if not isinstance(sph, torch.Tensor) or sph.dim() != 3:
+        _check(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
+    _check(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
     members, size = ("num_triplets", len(m)), 0
     if of_atoms[0] is not None:  # torch cannot compile `count`
         size = num_atoms if type(num_atoms) is int else count(owner, "agg2_out_size", num_atoms)
@@ -359,15 +352,14 @@ def _bilinear(
     if sph.dim() == 3:
         slots = _find_slots(owner, "idx_agg", triplets, of_edges[1], members, edges)
         num_spherical = sph.shape[1]
-        _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
+        _check(owner, "sph", sph, "num_edges, num_spherical, Kmax", edges[1], num_spherical, slots.width)
         sph = slots.members(sph.transpose(1, 2))
         if atoms is not None:
             slots = _find_slots(owner, "idx_agg2", atoms, of_atoms[1], edges, ("agg2_out_size", size))
-            shape = (size, interm, slots.width * num_spherical)
-            _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
+            width = slots.width * num_spherical
+            _check(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", size, interm, width)
             rad_W1 = slots.members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
-    expected = (edges[1], interm, sph.shape[1])
-    _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
+    _check(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", edges[1], interm, sph.shape[1])
     return FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
 
 
@@ -432,7 +424,9 @@ class PairInteraction(torch.nn.Module):
         (num_edges, emb_size_rbf). `target_neighbor_idx`, only for a padded basis, numbers the edges of each target.
         """
         source, target = edge_index
-        _rank("PairInteraction", "rad_basis", rad_basis, "num_atoms, interm, Kmax2", "num_edges, interm")
+        if not isinstance(rad_basis, torch.Tensor) or rad_basis.dim() != 3:
+            symbols = "num_atoms, interm, Kmax2) or (num_edges, interm"
+            _check("PairInteraction", "rad_basis", rad_basis, symbols, None, None)
         rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
         x_ba = self.down_projection(h)[source]
         weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]

@@ -4,6 +4,8 @@ The first rows of the features are those of the destinations. All raise TypeErro
 not fit.
 """
 
+from typing import Any
+
 import torch
 
 from trigraph.compat.pylibcugraphops.pytorch import CSC, HeteroCSC
@@ -28,7 +30,7 @@ def mha_gat_n2n(
     attn_weights: torch.Tensor,
     graph: CSC,
     num_heads: int = 1,
-    activation: str = "LeakyReLU",
+    activation: Any = "LeakyReLU",
     negative_slope: float = 0.2,
     concat_heads: bool = True,
     edge_feat: torch.Tensor | None = None,
@@ -41,7 +43,7 @@ def mha_gat_n2n(
     return attention(feat, dst, attn_weights, graph.csc, *settings, edge_feat).output_embedding
 
 
-def agg_concat_n2n(feat: torch.Tensor, graph: CSC, aggr: str = "sum") -> torch.Tensor:
+def agg_concat_n2n(feat: torch.Tensor, graph: CSC, aggr: Any = "sum") -> torch.Tensor:
     """Aggregate sources as `trigraph.torch.agg_weighted_n2n`, and put the destination's own features behind."""
     dst = _destinations("agg_concat_n2n", feat, graph)
     return torch.cat([agg_weighted_n2n(feat, None, graph.csc, op=aggr).output_embedding, dst], 1)
@@ -64,11 +66,10 @@ def agg_hg_basis_n2n_post(
     dst = _destinations(caller, feat, graph, HeteroCSC)
     if weights_comb is None:
         weights_comb = torch.eye(graph.num_edge_types, dtype=feat.dtype, device=feat.device)
-    shape = getattr(weights_comb, "shape", ())
-    if len(shape) != 2 or shape[0] != graph.num_edge_types or weights_comb.device != feat.device:
+    if weights_comb.ndim != 2 or len(weights_comb) != graph.num_edge_types or weights_comb.device != feat.device:
         raise ValueError(
-            f"{caller}: weights_comb has shape {tuple(shape)}; expected ({graph.num_edge_types}, num_bases), on the "
-            f"device {feat.device} of feat"
+            f"{caller}: weights_comb has shape {tuple(weights_comb.shape)} on {weights_comb.device}; expected "
+            f"({graph.num_edge_types}, num_bases) on {feat.device}, where feat is"
         )
     weights = weights_comb[graph.edge_types.to(feat.device)]
     if norm_by_out_degree:
