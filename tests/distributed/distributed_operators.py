@@ -166,7 +166,7 @@ def digests(dtype, how, comm, alone):
 def in_one_chunk():
     """With default owners and one chunk, all bits are those of one process."""
     with chunks(ONE_CHUNK):
-        assert all(digests("float32", "blocks", COMM, alone=100))
+        assert all(digests("float32", "blocks", COMM, alone=2))
 
 
 def in_chunks():

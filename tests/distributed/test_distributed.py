@@ -24,7 +24,7 @@ CHECKS = [
     "operators.on_a_device",  # first, since torch, once loaded, cannot view the stand-in's arrays
 ]
 OF_TORCH = [
-    *(f"torch.{name}" for name in ("dimenet", "example", "derivatives", "totals")),
+    *(f"torch.{name}" for name in ("dimenet", "derivatives", "totals")),
     "threads.of_torch",
 ]
 CHECKS += OF_TORCH if find_spec("torch") else []
@@ -72,6 +72,14 @@ def test_a_rank_that_ends_early_ends_all(case, status):
     run = ranks(2, "distributed_ends.py", case, timeout=30)
     assert run.returncode == status
     assert "rank 1:\nTraceback" in run.stderr
+
+
+@slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_example(number):
+    done = ranks(number, "distributed_checks.py", "torch.example")
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @slow
