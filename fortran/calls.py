@@ -1,8 +1,8 @@
-"""Write the modules `trigraph_FAMILY_calls`: the fast path with graphs as objects and with optional arguments.
+"""Write the modules `trigraph_FAMILY_calls`: the C interface with graphs as objects and with optional arguments.
 
 A procedure has the name of its operator and the arguments of Python's: graphs, arrays whose shapes are those of the
 operator table in reverse, and attributes. What may be absent is optional. It finds sizes in the arrays, checks shapes
-and numbers, and passes the caller's memory on to the procedure of the fast path.
+and numbers, and passes the caller's memory on to the function of C.
 """
 
 import ast
@@ -22,15 +22,41 @@ HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with 
 !!
 !! Arrays have the shapes of Python's in reverse. A derivative that is absent is not computed; an absent cotangent is
 !! zero. status is 0; -k where argument k has a wrong shape, choice or number, or is a graph that was not made; or
-!! positive where memory was refused. Outputs are then unchanged. Values in arrays are not checked.
+!! positive, a status of trigraph.h, as where memory was refused. Outputs are then unchanged.
 module trigraph_{family}_calls
     use trigraph_kinds, only: sp, dp, i32, i64
     use trigraph_graphs, only: has_length{types}
-    use trigraph_{family}_fast
-    !$ use omp_lib, only: omp_get_max_threads
+    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double
     implicit none
     private
 """
+
+
+def instances(op: Operator) -> list[tuple[str, str | None]]:
+    """Return the kinds of real numbers and of indices that an operator has functions for."""
+    return [(real, index) for real in REALS for index in (INDICES if op.graph else (None,))]
+
+
+def c_name(op: Operator, real: str, index: str | None) -> str:
+    """Return the name of a function of C."""
+    return f"trigraph_{op.name}_{real}" + (f"_{index}" if index else "")
+
+
+def _c_interface(op: Operator, real: str, index: str | None) -> str:
+    """Return the interface of a function of C."""
+    order, whole = order_of(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
+    name = c_name(op, real, index)
+    text = wrapped(f"function {name}", order.names, "        ").rstrip("\n")
+    text += f" &\n            & result(status) bind(C, name='{name}')\n"
+    lines = ["import :: c_int, c_int32_t, c_int64_t, c_float, c_double"]
+    lines += [f"integer(c_int), value :: {n}" for n in (*order.threads, *order.dims, *order.wants)]
+    lines += [f"real(c_double), value :: {n}" for n in order.numbers]
+    lines += [f"{whole}, intent(in) :: {n}(*)" for n in order.graph]
+    for names, intent in ((order.inputs, "in"), (order.outputs, "inout")):
+        kinds = {n: whole if n in order.integers else REALS[real][1] for n in names}
+        lines += [f"{kind}, intent({intent}) :: {n}(*)" for n, kind in kinds.items()]
+    body = "".join(f"            {line}\n" for line in [*lines, "integer(c_int) :: status"])
+    return f"{text}{body}        end function {name}\n"
 
 
 class Dummy(NamedTuple):
@@ -87,7 +113,7 @@ class _Procedure:
     """The source of one procedure."""
 
     def __init__(self, op: Operator, real: str, index: str | None) -> None:
-        self.op, self.index, self.real = op, index, REALS[real][0]
+        self.op, self.index, self.real, self.instance = op, index, REALS[real][0], (real, index)
         self.dummies = dummies(op, real, index)
         self.ending = f"_{self.real}" + (f"_{index}" if index else "")
         self.order = order_of(op, SHIM_SETS["fast"])
@@ -117,7 +143,7 @@ class _Procedure:
 
     def scalars(self) -> Iterator[str]:
         """Find flags, attributes and sizes."""
-        yield from ("num_threads_ = 1", "!$ num_threads_ = omp_get_max_threads()")
+        yield "num_threads_ = 0"  # the library chooses
         for a in (a for a in self.op.attributes if a.name in self.local):
             default = a.choices.index(a.default) if a.choices else a.default
             yield f"{a.name}_ = {default}" + "_dp" * a.real
@@ -177,7 +203,7 @@ class _Procedure:
             )
             wrong = f"{absent}any(shape({d.name}) /= [{', '.join(map(self.value, d.shape))}])"
             yield from self.refuse(d.name, wrong, f"present({d.name})" if d.optional else "")
-        yield from self.refuse("num_threads", "num_threads_ < 1")
+        yield from self.refuse("num_threads", "num_threads < 1", "present(num_threads)")
 
     def absent(self) -> Iterator[str]:
         """Point to an array of zeros for what is absent, and to memory of its own for what is written in any case."""
@@ -220,15 +246,15 @@ class _Procedure:
         return [part for part in parts if part[1] in self.op.graph.optional]
 
     def passed(self) -> list[str]:
-        """Return what the procedure of the fast path is called with."""
+        """Return what the function of C is called with."""
         order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.optional_parts()}
         requests = {f.when: f.name for f in self.op.fields}
         words = {n: f"merge(1, 0, present(out_{requests[n]}))" for n in self.op.definition.requests if n in requests}
-        words |= {w: f"present({w.replace('want_', 'out_', 1).lower()})" for w in order.wants}
+        words |= {w: f"merge(1, 0, present({w.replace('want_', 'out_', 1).lower()}))" for w in order.wants}
         words |= {n: "%".join(self.found_in(n)[0]) for n in order.graph}
         words |= {n: f"to_{n}" for n in pointers}
         lower = [n if n in words else n.lower() for n in order.names]
-        return [words.get(n, self.value(n)) for n in lower] + ["status"]
+        return [words.get(n, self.value(n)) for n in lower]
 
     def locals(self) -> Iterator[str]:
         """Declare what is local."""
@@ -257,7 +283,7 @@ class _Procedure:
         lines = [*(d.declaration for d in self.dummies), *self.locals(), "", *scalars, *self.checks(), *self.absent()]
         body = "".join(_folded(f"        {line}".rstrip()) + "\n" for line in lines)
         head = wrapped(f"subroutine {name}", [d.name for d in self.dummies])
-        call = wrapped(f"call {self.op.name}_fast{self.ending}", self.passed(), "        ")
+        call = wrapped(f"status = {c_name(self.op, *self.instance)}", self.passed(), "        ")
         return f"\n    !> {summary(self.op)}\n{head}{body}{call}    end subroutine {name}\n"
 
 
@@ -275,8 +301,9 @@ def module(family: str) -> str:
     types = {f", {TYPES[op.graph.type_name]}_{index}": None for op in ops if op.graph for index in INDICES}
     text, body = HEAD.format(family=family, types="".join(types)), ""
     for op in ops:
-        procedures = [_Procedure(op, real, i) for real in REALS for i in (INDICES if op.graph else (None,))]
+        procedures = [_Procedure(op, *instance) for instance in instances(op)]
         text += f"    public :: {op.name}\n    interface {op.name}\n"
         text += "".join(f"        module procedure {op.name}{p.ending}\n" for p in procedures) + "    end interface\n"
+        text += f"    interface\n{''.join(_c_interface(op, *p.instance) for p in procedures)}    end interface\n"
         body += "".join(p.source() for p in procedures)
     return f"{text}\ncontains\n{body}end module trigraph_{family}_calls\n"

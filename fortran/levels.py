@@ -25,6 +25,12 @@ ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
 LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
+# The C interface: beside the extension modules, which lie elsewhere than this file in an editable install.
+_REFERENCE = importlib.util.find_spec("trigraph.fortran._reference")
+LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
+    "libtrigraph" + (".dylib" if sys.platform == "darwin" else ".so")
+)
+
 # Called when another build is chosen or the number of threads changes: `trigraph.jax` tells its handler.
 FOLLOWERS: list[Callable[[], object]] = []
 

@@ -224,9 +224,9 @@ def source(name: str) -> str:
 
 
 def cases() -> str:
-    """Cases of a C switch that call a fast path's shim with so many addresses; ``xla.c`` includes them."""
+    """Cases of a C switch that call a shim with so many addresses, which ``xla.c`` and ``interface.c`` include."""
     shims, counts = SHIM_SETS["fast"], set()
-    for op in load_table().OPERATORS.values():
+    for op in shims.operators(load_table()).values():
         order = order_of(op, shims)
         arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
         counts.add(len(order.passed()) + 1 + arrays)

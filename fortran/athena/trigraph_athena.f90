@@ -4,7 +4,7 @@
 !! [neighbour, edge]; all three are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block column-major.
 !! Where athena takes an array_type, here is its component `val`; the result is the last argument. All procedures are
 !! pure, since athena's derivatives have to be, and what is wrong ends in an `error stop` that names procedure and
-!! argument. They run on OpenMP's number of threads. All calls go through trigraph_athena_calls.c.
+!! argument. The library chooses the number of threads. All calls go through trigraph_athena_calls.c.
 !!
 !! Derivatives may be given arrays with more columns than their operand has, since diffstruc, which differentiates for
 !! athena, makes them all as wide as the wider of operand and upstream_grad. Further columns of upstream_grad are not

@@ -1,13 +1,10 @@
 /* What trigraph_athena.f90 calls: the fast path as one C function that returns nothing.
  *
  * A pure procedure of Fortran with several results is a subroutine, and it may not ask OpenMP for anything. So this
- * function puts the status into an argument and chooses the number of threads. A result that is NULL, which is an
+ * function puts the status into an argument and lets the library choose the number of threads. A result that is NULL, which is an
  * optional argument that the caller left out, is not wanted. */
-#include "../include/trigraph.h"
+#include "trigraph.h"
 #include <stddef.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 /* The arrays of a graph as trigraph.h names them; they come one after the other in one array. Without derivatives the
  * last five are not there, and nobody reads them. */
@@ -30,14 +27,6 @@ static struct csc unpack(const int32_t *graph, int num_v, int nnz, int num_e, in
     return a;
 }
 
-static int num_threads(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 /* An address for a result that is not wanted; nothing is written there. */
 static float *given(float *result) {
     static float nothing;
@@ -50,7 +39,7 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
     int *status, const int32_t *graph, const float *upstream, const float *features, const float *kernels,
     const float *coords, const float *params, float *output, float *grad_features, float *grad_kernels,
     float *grad_coords, float *grad_params) {
-    const int n = num_threads(), sorted = operation == AGGREGATE_BWD || operation == MESSAGE_BWD;
+    const int n = 0, sorted = operation == AGGREGATE_BWD || operation == MESSAGE_BWD;
     const struct csc a = graph ? unpack(graph, num_v, nnz, num_e, sorted) : (struct csc){0};
 
     switch ((enum operation)operation) {

@@ -1,4 +1,4 @@
-"""The command line: ``trigraph verify``, ``info``, ``operators``, ``lammps``, ``fortran``, ``bench`` and ``qualify``.
+"""The command line: ``trigraph verify``, ``info``, ``operators``, ``lammps``, ``config``, ``fortran``, ``bench``...
 
 Each command imports its dependencies when it runs, so that ``--help`` and completion are quick.
 """
@@ -33,7 +33,7 @@ JUDGE, QUAD = "judge", "real128"
 AUDIENCES = {
     "Check": ("verify",),
     "Look up": ("info", "operators"),
-    "Use from LAMMPS, Fortran, C and C++": ("lammps", "fortran"),
+    "Use from LAMMPS, Fortran, C and C++": ("lammps", "config", "fortran"),
     "Develop trigraph": ("bench", "qualify"),
 }
 # Modules of commands that are imported on demand.
@@ -64,10 +64,7 @@ class _Commands(Commands):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trigraph")
 def main() -> None:
-    """Check, list and export the message-passing operators of trigraph.
-
-    Begin with `trigraph verify --operator gat`; `COMMAND --help` explains each.
-    """
+    """Check, list and export operators of trigraph: begin with `trigraph verify --operator gat`; `-h` explains each."""
 
 
 # ---- verify ----------------------------------------------------------------------------------------------------------
@@ -452,7 +449,27 @@ def info() -> None:
     console.print(extras)
 
 
-# ---- fortran ---------------------------------------------------------------------------------------------------------
+# ---- config, fortran -------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Print what a compiler needs for the library in C and Fortran.")
+@click.option("--include", is_flag=True, help="The option that finds trigraph.h and the modules of Fortran.")
+@click.option("--libs", is_flag=True, help="The options that link the library.")
+@click.option("--pkgconfigdir", is_flag=True, help="The folder of trigraph.pc, for PKG_CONFIG_PATH.")
+def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
+    """Print what a compiler needs for programs in C, C++ and Fortran.
+
+    `cc program.c $(trigraph config --include --libs)` builds a program, which finds the library where it is installed.
+    """
+    from trigraph.fortran.levels import LIBRARY
+
+    if not (include or libs or pkgconfigdir):
+        raise click.UsageError("expected --include, --libs or --pkgconfigdir")
+    folder = LIBRARY.parent
+    headers = folder.parent / "include"
+    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # all files of an editable install lie together
+    words += [f"-L{folder} -Wl,-rpath,{folder} -ltrigraph_fortran -ltrigraph"] * libs
+    click.echo(" ".join(words + [str(folder.parent / "pkgconfig" if headers.is_dir() else folder)] * pkgconfigdir))
 
 
 @main.command(short_help="Write the Fortran sources, a C header and build files.")
@@ -464,25 +481,21 @@ def info() -> None:
     show_default=True,
     help="Width of the SIMD registers: 64 for -march=x86-64-v4, 32 for -march=x86-64-v3, 16 for any processor.",
 )
-@click.option("--family", type=click.Choice(FAMILIES), multiple=True, help="Only what this family needs; repeatable.")
-def fortran(folder: Path, vector_bytes: str, family: tuple[str, ...]) -> None:
-    """Write the Fortran sources to FOLDER, for programs without Python.
+def fortran(folder: Path, vector_bytes: str) -> None:
+    """Write the sources of the library to FOLDER, which is new or empty, to build it without Python.
 
-    FOLDER is new or empty, or one that this command wrote to: it writes over its own files, unless they were changed
-    since, and over no others, and removes what it does not write again: name all families that a program needs in one
-    call. FOLDER receives the reference and the fast path of all families, or of those named, what
-    makes and checks graphs, named constants, a C header, a README.md with the arguments of every operator and the
-    commands that compile a family, and build files for CMake and fpm.
+    FOLDER receives the reference and the fast path of all families, what makes and checks graphs, named constants, a C
+    header, a README.md, and build files for CMake and fpm.
     """
     from trigraph.fortran.export import write
 
     try:
-        written = write(folder, int(vector_bytes), family or FAMILIES)
+        write(folder, int(vector_bytes))
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'trigraph[fortran]' installs it") from error
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
-    say(f"{len(written)} sources, include/trigraph.h, CMakeLists.txt, fpm.toml and README.md in {folder}")
+    say(f"Sources, include/trigraph.h, CMakeLists.txt, fpm.toml and README.md are in {folder}")
 
 
 # ---- lammps ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """athena's graph neural operator: a Fortran program that has athena's arguments, and athena's packed weights."""
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +22,10 @@ CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") fo
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The program's path, built as the sources' README says, but unoptimised and with gfortran's run-time checks."""
+    """The program's path, built with gfortran's run-time checks."""
     folder = tmp_path_factory.mktemp("athena")
-    done = CliRunner().invoke(cli.main, ["fortran", str(folder), "--family", "gno"])
-    assert done.exit_code == 0, done.output
-    readme = (folder / "README.md").read_text().replace(" \\\n   ", "")
-    (command,) = re.findall("# gno: trigraph_athena\n(.*)\n", readme)
-    (folder / "program.f90").symlink_to(PROGRAM)
-    programs.run(*command.replace("-O3", "-O0 -fcheck=all -w").split(), cwd=folder)
+    flags = CliRunner().invoke(cli.main, ["config", "--include", "--libs"]).output.split()
+    programs.run("gfortran", "-O0", "-fcheck=all", "-w", f"-J{folder}", PROGRAM, *flags, "-o", folder / "program")
     return folder / "program"
 
 

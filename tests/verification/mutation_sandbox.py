@@ -175,7 +175,7 @@ class Sandbox:
         self._level = get_cpu_level()
         for level in available():
             if level != self._level:  # its bits would differ from those of a changed one
-                (self._site / "trigraph" / self._library("fortran", f"_fast_{level}")).unlink()
+                (self._site / "trigraph" / self._fast(level)).unlink()
         for name in _sources():
             installed = self._site / "trigraph" / name.removeprefix("src/trigraph/")
             if installed.is_file() and installed.read_bytes() != (ROOT / name).read_bytes():
@@ -218,10 +218,14 @@ class Sandbox:
     def _library(backend: str, name: str) -> str:
         return f"{backend}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
+    @staticmethod
+    def _fast(level: str) -> str:
+        return f"fortran/libtrigraph_{level}.so"
+
     def _libraries(self, backend: str, family: str) -> list[str]:
         """Return the built files that a backend's results come from."""
         if backend == "fortran":
-            return [self._library("fortran", f"_fast_{self._level}")]
+            return [self._fast(self._level)]
         if backend == "fortran-reference":
             return [self._library("fortran", name) for name in ("_reference", "_judge")]
         return [self._library("gpu", f"_host_{family}")] if backend == "gpu-host" else []

@@ -1,0 +1,272 @@
+/* The C interface of the fast path, trigraph.h: chooses the build for the processor, and how many threads a call uses.
+
+   There is a library of the fast path for each level of the instruction set, next to this one; it is opened at the first call. The
+   functions themselves are written by interface.py. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <float.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
+#include "trigraph.h"
+#include "interface.inc"  /* the names of functions; they themselves follow at the end */
+
+typedef void shim(void);
+int trigraph_cpu_level(void);
+void trigraph_use_threads(int num_threads, int64_t least_work);
+void trigraph_trust(int trust);
+
+#define NAME(function) #function,
+static const char *const function_names[] = {FUNCTIONS(NAME)};
+enum { little_work = 1 << 20, most_addresses = 128 };
+enum { number_of_functions = sizeof function_names / sizeof *function_names };
+
+struct level {
+    const char *name;
+    void *library;
+    int64_t (*refused_bytes)(void);
+    shim *functions[number_of_functions];
+};
+#ifdef ONE_LEVEL  /* linked with the fast path, as `trigraph fortran` writes it */
+#define DECLARE(function) shim function##_;
+#define ADDRESS(function) function##_,
+FUNCTIONS(DECLARE)
+static struct level levels[] = {{"base", NULL, trigraph_refused_bytes, {FUNCTIONS(ADDRESS)}}};
+#else
+static struct level levels[] = {{.name = "base"}, {.name = "v2"}, {.name = "v3"}, {.name = "v4"}};
+#endif
+enum { number_of_levels = sizeof levels / sizeof *levels };
+static _Atomic(const struct level *) current = NULL;
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local int trusted = 0;  /* whether arrays of graphs need no check: trigraph.torch's graph objects have made it */
+
+/* As in threads.py: threads of a call, 0 as long as nothing has asked for them, and the work below which it uses one. OpenMP's threads
+   do not survive a fork, so a forked process uses one. */
+static atomic_int threads = 0;
+static _Atomic int64_t least_work = little_work;
+static pid_t process = 0;
+
+static void before_fork(void)
+{
+    const struct level *level = current;
+    int (*pause_resources)(int);
+
+    if (level == NULL)
+        return;
+    *(void **)&pause_resources = dlsym(RTLD_DEFAULT, "omp_pause_resource_all");  /* as the linker binds the fast path */
+    if (pause_resources == NULL && level->library != NULL)
+        *(void **)&pause_resources = dlsym(level->library, "omp_pause_resource_all");
+    if (pause_resources != NULL)
+        pause_resources(2);  /* omp_pause_hard: a child would wait for threads that only its parent has */
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    process = getpid();
+    pthread_atfork(before_fork, NULL, NULL);
+}
+
+/* Open a level's library, if that runs here, and find its functions; whether that succeeded. */
+static int opened(struct level *level)
+{
+#ifndef ONE_LEVEL
+    int highest = trigraph_cpu_level(), number = (int)(level - levels);
+    char path[PATH_MAX], name[128];
+    const char *slash;
+    Dl_info own;
+
+    if (number == 0 ? highest >= 2 : number >= highest)
+        return 0;
+    if (level->library != NULL)
+        return 1;
+    if (dladdr((void *)&trigraph_use_threads, &own) == 0 || (slash = strrchr(own.dli_fname, '/')) == NULL)
+        return 0;
+    snprintf(path, sizeof path, "%.*s/libtrigraph_%s%s", (int)(slash - own.dli_fname), own.dli_fname, level->name, strrchr(slash, '.'));
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return 0;
+    *(void **)&level->refused_bytes = dlsym(library, "trigraph_refused_bytes");
+    for (int i = 0; i < number_of_functions; i++) {
+        snprintf(name, sizeof name, "%s_", function_names[i]);
+        *(void **)&level->functions[i] = dlsym(library, name);
+        if (level->functions[i] == NULL)
+            return 0;
+    }
+    level->library = library;
+#endif
+    return level->refused_bytes != NULL;
+}
+
+int trigraph_set_cpu_level(const char *name)
+{
+    int status = TRIGRAPH_NO_LEVEL;
+
+    pthread_mutex_lock(&opening);
+    for (int i = number_of_levels - 1; i >= 0 && status != 0; i--)
+        if ((name == NULL || strcmp(name, levels[i].name) == 0) && opened(&levels[i])) {
+            current = &levels[i];
+            status = 0;
+        }
+    pthread_mutex_unlock(&opening);
+    return status;
+}
+
+static const struct level *chosen(void)
+{
+    const char *name = getenv("TRIGRAPH_CPU_LEVEL");
+
+    if (current == NULL)
+        trigraph_set_cpu_level(name != NULL && *name != '\0' ? name : NULL);
+    return current;
+}
+
+const char *trigraph_get_cpu_level(void)
+{
+    const struct level *level = chosen();
+
+    return level == NULL ? NULL : level->name;
+}
+
+static int processors(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+#endif
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static int most_threads(void)
+{
+    long all = 4 * sysconf(_SC_NPROCESSORS_ONLN);
+
+    return all > 16 ? (int)all : 16;
+}
+
+void trigraph_use_threads(int num_threads, int64_t least)
+{
+    threads = num_threads;
+    least_work = least;
+}
+
+int trigraph_set_num_threads(int num_threads)
+{
+    if (num_threads < 1 || num_threads > most_threads())
+        return TRIGRAPH_WRONG_NUMBER;
+    if (num_threads > 1 && getpid() != process)
+        return TRIGRAPH_REFUSED;
+    trigraph_use_threads(num_threads, 0);
+    return 0;
+}
+
+int trigraph_get_num_threads(void)
+{
+    const char *given = getenv("OMP_NUM_THREADS");
+    int number = threads;
+
+    if (getpid() != process)
+        return 1;
+    if (number == 0) {
+        long first = given == NULL ? 0 : strtol(given, NULL, 10);
+        threads = number = first >= 1 && first <= most_threads() ? (int)first : processors();
+    }
+    return number;
+}
+
+void trigraph_trust(int trust)
+{
+    trusted = trust;
+}
+
+#ifndef ONE_LEVEL
+int64_t trigraph_refused_bytes(void)
+{
+    const struct level *level = current;
+
+    return level == NULL ? 0 : level->refused_bytes();
+}
+#endif
+
+const char *trigraph_status_text(int status)
+{
+    static const char *const texts[] = {
+        "success",
+        "the system refused memory or threads",
+        "a size, a choice, a number or the number of threads is out of range",
+        "a location of an extremum is no in-edge of its destination",
+        "an array of the graph has an index that is out of range, or offsets that fall",
+        "no build of the fast path that this processor can run, or TRIGRAPH_CPU_LEVEL names none",
+    };
+
+    return status < 0 || (size_t)status >= sizeof texts / sizeof *texts ? "unknown status" : texts[status];
+}
+
+static int team(double work)
+{
+    return work < (double)least_work ? 1 : trigraph_get_num_threads();
+}
+
+/* Whether each location is an in-edge of its destination, or -1 where there is none; whether offsets rise from 0 to the last; whether
+   indices lie within a range. */
+#define CHECKS(index)                                                                                               \
+    static int locations_##index(const index##_t *offsets, int num_dst_nodes, int dim, const index##_t *location)   \
+    {                                                                                                               \
+        for (int64_t i = 0; i < num_dst_nodes; i++)                                                                 \
+            for (int64_t k = i * dim; k < (i + 1) * (int64_t)dim; k++)                                              \
+                if (!(offsets[i] == offsets[i + 1] ? location[k] == -1                                              \
+                                                   : offsets[i] <= location[k] && location[k] < offsets[i + 1]))    \
+                    return 0;                                                                                       \
+        return 1;                                                                                                   \
+    }                                                                                                               \
+    static int rises_##index(const index##_t *offsets, int number, int last)                                        \
+    {                                                                                                               \
+        int wrong = offsets[0] != 0 || offsets[number] != last;                                                     \
+        for (int i = 0; i < number; i++)                                                                            \
+            wrong |= offsets[i] > offsets[i + 1];                                                                   \
+        return !wrong;                                                                                              \
+    }                                                                                                               \
+    static int within_##index(const index##_t *a, int number, int least, int stop)                                  \
+    {                                                                                                               \
+        int wrong = 0;                                                                                              \
+        for (int i = 0; i < number; i++)                                                                            \
+            wrong |= (a[i] < least) | (a[i] >= stop);                                                               \
+        return !wrong;                                                                                              \
+    }
+CHECKS(int32)
+CHECKS(int64)
+
+static void invoke(shim *function, void **p, int number)
+{
+    switch (number) {  /* *status stays -1 where there is no such case */
+#include "xla_cases.inc"
+    }
+}
+
+/* Call a function of the level in use with the addresses of its arguments, arrays among them. */
+static int run(int function, void **given, int number, int arrays)
+{
+    const struct level *level = chosen();
+    int64_t length = 1;  /* of any array: the procedures know sizes */
+    void *p[most_addresses];
+    int status = -1;
+
+    if (level == NULL)
+        return TRIGRAPH_NO_LEVEL;
+    memcpy(p, given, (size_t)number * sizeof *p);
+    p[number] = &status;
+    for (int i = 1; i <= arrays; i++)
+        p[number + i] = &length;
+    invoke(level->functions[function], p, number + 1 + arrays);
+    return status > 0 ? TRIGRAPH_REFUSED : status;
+}
+
+#include "interface.inc"

@@ -1,0 +1,317 @@
+"""Write what the C interface of the fast path consists of, from the operator table: header, functions, Fortran modules.
+
+Meson calls ``interface.py write GRAPHS.f90 FOLDER``, where GRAPHS is the expanded source of the module trigraph_graphs,
+and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of sources. Kinds and shapes of
+arguments of trigraph_graphs are read from the declarations of its procedures.
+"""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # the package does not exist yet, nor what its __init__ imports
+    import shims  # type: ignore[import-not-found]
+
+    shims.load_table()
+    sys.modules["trigraph.fortran"] = ModuleType("trigraph.fortran")
+    sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
+
+from trigraph.fortran import calls
+from trigraph.fortran.calls import EXPORTED, c_name, instances
+from trigraph.fortran.shims import INDICES, SHIM_SETS, Order, order_of, wrapped
+from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
+from trigraph.table.public import summary
+
+FAST = SHIM_SETS["fast"]
+# Procedures of trigraph_graphs with arrays, which C has too.
+FLAT = (
+    *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
+    *("check_csc", "check_edge_graph", "check_segments"),
+)
+C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
+INDEX = {"i32": "int32", "i64": "int64"}
+# What the elements of a graph's array are below, if not below its length.
+BELOW = {
+    "indices": "num_src_nodes",
+    "edge_ids": "num_edges",
+    "destinations": "num_dst_nodes",
+    "input_of_triplet": "num_inputs",
+    "reverse_start": "num_edges + 1",
+    "reverse_stop": "num_edges + 1",
+}
+HEADER = """/* The fast path of trigraph for C; docs/fortran.md is its guide.
+
+   Arguments come in one order: num_threads (0: the library chooses), sizes, flags and choices, float64 numbers, arrays
+   of the graph, cotangents and inputs, what is wanted (1 or 0), and results. Rows of arrays lie one after another in
+   memory. An input that may be absent has a flag has_...: with 0, its array and its cotangents gg_... and ggg_... are
+   not read and may be NULL. So may be results whose want_... is 0, which are not written. Indices are 0-based. */
+#ifndef TRIGRAPH_H
+#define TRIGRAPH_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Status of an operator's call: 0, or why it has written nothing. */
+enum {
+    TRIGRAPH_REFUSED = 1,        /* the system refused memory or threads */
+    TRIGRAPH_WRONG_NUMBER = 2,   /* a size, a choice, a number or the number of threads is out of range */
+    TRIGRAPH_WRONG_LOCATION = 3, /* a location of an extremum is no in-edge of its destination */
+    TRIGRAPH_WRONG_GRAPH = 4,    /* an array of the graph has an index that is out of range, or offsets that fall */
+    TRIGRAPH_NO_LEVEL = 5,       /* no build of the fast path that this processor can run, or of that name */
+};
+const char *trigraph_status_text(int status);
+/* Bytes of the request that the system refused last, once; 0 where that is not known. */
+int64_t trigraph_refused_bytes(void);
+
+/* Threads of calls with num_threads = 0: until a number is set, OMP_NUM_THREADS or the processors of the process, and
+   one for small calls. A forked process uses one. Returns TRIGRAPH_WRONG_NUMBER if a number is out of range. */
+int trigraph_set_num_threads(int num_threads);
+int trigraph_get_num_threads(void);
+
+/* The level of the instruction set, "v2", "v3", "v4" or "base": by default TRIGRAPH_CPU_LEVEL, else the highest that is
+   built and that the processor can run, which NULL chooses again. v3 and v4 give equal bits. NULL is returned where
+   there is none. */
+int trigraph_set_cpu_level(const char *level);
+const char *trigraph_get_cpu_level(void);
+
+"""
+
+
+def c_expression(expression: str, number: str = "double") -> str:
+    """Return an expression of the table in C; ``x**flag`` is a choice between 1 and x. Names are cast to `number`."""
+    operators = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Eq: "==", ast.Gt: ">", ast.And: "&&", ast.Or: "||"}
+
+    def text(node: ast.expr) -> str:
+        if isinstance(node, ast.BinOp):
+            left, right = text(node.left), text(node.right)
+            return f"({right} ? {left} : 1)" if isinstance(node.op, ast.Pow) else f"({left} {sign(node.op)} {right})"
+        if isinstance(node, ast.Compare):
+            return f"({text(node.left)} {sign(node.ops[0])} {text(node.comparators[0])})"
+        if isinstance(node, ast.BoolOp):
+            return "(" + f" {sign(node.op)} ".join(map(text, node.values)) + ")"
+        return ast.unparse(node) if isinstance(node, ast.Constant) else f"({number}){ast.unparse(node)}"
+
+    def sign(node: Any) -> str:
+        return operators[type(node)]
+
+    return text(ast.parse(expression, mode="eval").body)
+
+
+def written(op: Operator, wanted: str = "want_{}") -> str:
+    """Return the numbers that a call writes as an expression in C; `wanted` says whether a field is asked for."""
+    terms = []
+    for f in op.fields:
+        conditions = [wanted.format(f.name)] if op.selective else []
+        conditions += [f"has_{f.name.removeprefix('gg_')}"] if f.optional else []
+        conditions += [c_expression(f.when)] if f.when else []
+        size = " * ".join(map(c_expression, f.dims))
+        terms.append(f"({' && '.join(conditions)} ? {size} : 0)" if conditions else size)
+    return " + ".join(terms)
+
+
+def _prototype(name: str, arguments: list[str]) -> str:
+    return wrapped(f"int {name}", arguments, "").replace("&\n    & ", "\n    ").rstrip("\n")
+
+
+def _c_head(op: Operator, real: str, index: str | None) -> str:
+    order, whole = order_of(op, FAST), C_TYPES[index or "i64"]
+    named = [f"int {n}" for n in (*order.threads, *order.dims)] + [f"double {n}" for n in order.numbers]
+    named += [f"const {whole} *{a}" for a in order.graph]
+    named += [f"const {whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.inputs]
+    named += [f"int {w}" for w in order.wants]
+    named += [f"{whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.outputs]
+    return _prototype(c_name(op, real, index), named)
+
+
+def _numbers(op: Operator, order: Order) -> Iterator[str]:
+    """Yield conditions in C under which a size, a choice or a number is out of range."""
+    choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
+    for n in order.dims:
+        symbol = op.definition.symbol(n) if n in op.definition.symbols else None
+        most = choices[n] - 1 if n in choices else symbol.maximum if symbol else None
+        yield f"{n} < {symbol.minimum if symbol else 0}" + ("" if most is None else f" || {n} > {most}")
+    yield from (f"!({n} >= 0 && {n} <= DBL_MAX)" for n in order.numbers)
+
+
+def owner(op: Operator, array: str) -> str:
+    """Return the name of the graph object that has an array."""
+    return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
+
+
+def _required(op: Operator, array: str) -> list[str]:
+    """Return conditions in C under which an array of a graph that may be absent is needed, none if it always is."""
+    requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
+    return requires if array == "reverse_edge" else []
+
+
+def _addresses(op: Operator, order: Order) -> Iterator[str]:
+    """Yield what is passed for each argument: an address that is not NULL, of no array where there is none."""
+    yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
+    conditions: dict[str, list[str]] = {n: _required(op, n) for n in order.graph}
+    for n in order.graph:
+        conditions[n] += [f"has_{owner(op, n)}"] * (f"has_{owner(op, n)}" in order.dims)
+    for n in order.inputs:
+        conditions[n] = [f"has_{o}" for o in {n, re.sub("^g+_", "", n)} if f"has_{o}" in order.dims]
+    for f in op.fields:
+        wanted = [f"want_{f.name}"] if op.selective else [c_expression(f.when)] if f.when else []
+        conditions[f"out_{f.name}"] = wanted
+
+    def address(name: str) -> str:
+        return f"{conditions[name][0]} ? (void *){name} : &none" if conditions[name] else f"(void *){name}"
+
+    yield from map(address, (*order.graph, *order.inputs))
+    yield from (f"&{n}" for n in order.wants)
+    yield from map(address, order.outputs)
+
+
+def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
+    """Yield conditions in C under which arrays of a graph may be read."""
+    kind = op.graph
+    if kind is None:
+        return
+    lengths = [*kind.forward, *kind.fast, *kind.reverse]
+    for place, (n, length) in enumerate(lengths):
+        if n not in order.graph:
+            continue
+        condition = [f"!has_{owner(op, n)}"] if owner(op, n) in kind.optional else [f"!({c})" for c in _required(op, n)]
+        if length.endswith("+1"):
+            check = f"rises_{index}({n}, {length.removesuffix('+1')}, {lengths[place + 1][1]})"
+        else:
+            check = f"within_{index}({n}, {length}, {-(n == 'reverse_edge')}, {BELOW.get(n, length)})"
+        yield " || ".join([*condition, check])
+
+
+def _function(op: Operator, real: str, index: str | None, number: int) -> str:
+    """Return one C function, the one with this number."""
+    order, whole = order_of(op, FAST), INDEX[index or "i64"]
+    addresses = ",\n        ".join(_addresses(op, order))
+    lines = [f"if (num_threads < 0 || {' || '.join(_numbers(op, order))})", "    return TRIGRAPH_WRONG_NUMBER;"]
+    if conditions := list(_graph(op, order, whole)):
+        lines += [f"if (!trusted && !(({') && ('.join(conditions)})))", "    return TRIGRAPH_WRONG_GRAPH;"]
+    for n in (a.name for a in op.index_arguments if a.name in order.inputs):
+        lines += [f"if (has_{n} && !locations_{whole}(offsets, num_dst_nodes, dim, {n}))"]
+        lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
+    lines += ["if (num_threads == 0)", f"    num_threads = team({c_expression(op.operations)} + {written(op)});"]
+    lines += ["int64_t none = -1;  /* an index, or no number */"] * ("none" in addresses) + [
+        f"void *p[] = {{{addresses}}};"
+    ]
+    arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
+    lines.append(f"return run({number}, p, {len(order.names)}, {arrays});")
+    return f"{_c_head(op, real, index)}\n{{\n" + "".join(f"    {line}\n" for line in lines) + "}\n\n"
+
+
+def _functions() -> str:
+    """Return first the procedures that are called, then, where that is included again, the C functions."""
+    each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
+    names = [c_name(*one).removeprefix("trigraph_") for one in each]
+    text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
+    return text + "".join(_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
+
+
+def _named_choices() -> list[tuple[str, int]]:
+    """Return names for the values of choices, and these: ``mha_gat_n2n_activation_relu``, 1."""
+    attributes = [(d.name, a) for d in DEFINITIONS for a in d.attributes]
+    return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
+
+
+def _choices() -> str:
+    """Return the source of a module that names the values of choices."""
+    text = "!> Values of the choices that operators take, numbered as in the operator table.\nmodule trigraph_choices\n"
+    text += "    implicit none\n    public\n"
+    text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _named_choices())
+    return text + "end module trigraph_choices\n"
+
+
+def _header(graphs: str) -> str:
+    """Return the C header; `graphs` is the source of trigraph_graphs."""
+    text = HEADER
+    for op in EXPORTED.values():
+        order, named = order_of(op, FAST), {a.name: a for a in op.arguments}
+        lines = [summary(op)] + [f"{n}: {SYMBOLS[n].doc}" for n in order.dims if n in SYMBOLS]
+        for n in order.inputs + order.outputs:
+            array = named.get(n) or next(f for f in op.fields if f"out_{f.name}" == n)
+            lines.append(f"{n} ({', '.join(array.dims)}): {array.doc}")
+        text += "/* " + "\n   ".join(lines) + " */\n"
+        text += "".join(f"{_c_head(op, *instance)};\n" for instance in instances(op)) + "\n"
+    named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _named_choices())
+    text += f"/* Values of the choices that operators take. */\nenum {{\n{named_choices}}};\n\n"
+    text += "/* What makes or checks the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
+    for name, number, meaning in re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", graphs):
+        text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
+    return text + f"}};\n{_c_graphs(graphs)[1]}\n#ifdef __cplusplus\n}}\n#endif\n#endif\n"
+
+
+class Declared(NamedTuple):
+    """An argument of a procedure as its source declares it."""
+
+    is_array: bool
+    written: bool
+
+
+def declarations(source: str, procedure: str) -> dict[str, Declared]:
+    """Return the arguments of a procedure of trigraph_graphs by name, in order."""
+    text = re.sub(r"&\s*\n\s*&", "", source)
+    match = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
+    assert match is not None, procedure
+    declared = {}
+    for intent, names in re.findall(r"^ *\S.*, intent\((\w+)\).* :: (.*)", match[2], re.MULTILINE):
+        for name in re.split(r",(?![^()]*\))", names):
+            declared[name.partition("(")[0].strip()] = Declared("(" in name, intent != "in")
+    return {name: declared[name] for name in re.split(r",\s*", match[1].strip())}
+
+
+def _c_graphs(source: str) -> tuple[str, str]:
+    """Return C functions that make and check graphs, in Fortran, and their prototypes."""
+    functions = prototypes = ""
+    for procedure in FLAT:
+        for index in INDICES:
+            declared = declarations(source, f"{procedure}_{index}")
+            del declared["status"]
+            name = f"trigraph_{procedure}_{index}"
+            functions += wrapped(f"function {name}", list(declared), "").rstrip("\n")
+            functions += f" &\n    & result(status) bind(C, name='{name}')\n"
+            functions += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t\n"
+            functions += f"    use trigraph_graphs, only: {procedure}_{index}\n    implicit none\n"
+            for a, d in declared.items():
+                array = f"{INDICES[index]}, intent({'inout' if d.written else 'in'}) :: {a}(*)"
+                functions += f"    {array if d.is_array else f'integer(c_int), value :: {a}'}\n"
+            functions += "    integer(c_int) :: status\n\n"
+            functions += wrapped(f"call {procedure}_{index}", [*declared, "status"]) + f"end function {name}\n\n"
+            const = {a: "" if d.written else "const " for a, d in declared.items()}
+            typed = {a: f"{const[a]}{C_TYPES[index]} *{a}" if d.is_array else f"int {a}" for a, d in declared.items()}
+            prototypes += _prototype(name, [*typed.values()]) + ";\n"
+    return functions, prototypes
+
+
+def contents(graphs: str) -> dict[str, str]:
+    """Return all files by name; `graphs` is the source of trigraph_graphs."""
+    files = {"trigraph.h": _header(graphs), "interface.inc": _functions(), "graphs_c.f90": _c_graphs(graphs)[0]}
+    files |= {"choices.f90": _choices(), **{f"{f}_calls.f90": calls.module(f) for f in FAMILIES}}
+    return {name: re.sub(" +\n", "\n", text) for name, text in files.items()}
+
+
+def main() -> None:
+    """Command line used by meson."""
+    what, *arguments = sys.argv[1:]
+    if what == "write":
+        for name, text in contents(Path(arguments[0]).read_text("utf-8")).items():
+            Path(arguments[1], name).write_text(text, "utf-8")
+        return
+    folder, *command = arguments
+    with tempfile.TemporaryDirectory() as place:  # compilers leave a file as it was if it would be the same
+        absolute = [str(Path(a).resolve()) if a.endswith(".f90") else a for a in command]
+        subprocess.run([*absolute, "-fsyntax-only"], check=True, cwd=place)
+        for path in Path(place).iterdir():
+            shutil.copy(path, folder)
+
+
+if __name__ == "__main__":
+    main()
