@@ -12,6 +12,7 @@ when it is compiled, but the kernels' tiles, of which the order of sums follows,
 import contextlib
 import ctypes
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
+TORCH_ENVIRONMENT = "TRIGRAPH_TORCH_CPP"
 LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
@@ -146,6 +148,23 @@ def set_cpu_level(level: str) -> None:
     _chosen = _load(level, "set_cpu_level: level")
     for follow in FOLLOWERS:
         follow()
+
+
+def torch_operators() -> tuple[str, str]:
+    """Return in which language `trigraph.torch` computes on the CPU, and why if it is Python.
+
+    Torch's stable interface, which the operators in C++ call, is promised from 2.9 on.
+    """
+    version = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else ""
+    if os.environ.get(TORCH_ENVIRONMENT) == "0":
+        reason = f"{TORCH_ENVIRONMENT} is 0"
+    elif not LIBRARY.with_name("libtrigraph_torch.so").exists():
+        reason = "they were not built"
+    elif tuple(map(int, (version or "0.0").split(".")[:2])) < (2, 9):
+        reason = f"torch is {version or 'not installed'}; they need 2.9"
+    else:
+        return "C++", ""
+    return "Python", reason
 
 
 @contextmanager

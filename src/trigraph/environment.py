@@ -129,13 +129,16 @@ def platform_warnings() -> list[str]:
 
 def backend_states() -> list[dict[str, Any]]:
     """Return for every backend and the judge whether it can run here, and its configuration or the reason."""
+    from trigraph.fortran.levels import torch_operators
     from trigraph.fortran.threads import get_num_threads
 
     cuda = device()
     level, problem = fast_path()
+    language, why = torch_operators()
     openmp = "with OpenMP" if (build_info() or {}).get("openmp") else "without OpenMP"
     details = {
-        "fortran": f"fast path for {level}, {get_num_threads()} threads, {openmp}",
+        "fortran": f"fast path for {level}, {get_num_threads()} threads, {openmp}; torch's operators in {language}"
+        + f" ({why})" * bool(why),
         "fortran-reference": "direct formula",
         "pyref": "NumPy",
         "gpu": f"{cuda['name']}, compute capability {cuda['compute_capability']}",

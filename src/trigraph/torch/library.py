@@ -20,6 +20,7 @@ from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
+from trigraph.torch.native import NativeOperator, native
 from trigraph.torch.signatures import apply_to_entries, nested, without_defaults
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
@@ -54,6 +55,8 @@ class TorchOperator:
         stops = (*itertools.accumulate(lengths, initial=self.num_arrays),)
         self.graph_places, self.num_tensors = tuple(itertools.pairwise(stops)), stops[-1]
         self.fields = frozenset(f.name for f in op.fields)
+        self.native: NativeOperator | None = None
+        self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
         self.names = (*self.array_names, *(name for name, _ in self.graphs), *(a.name for a in op.attributes))
         # Checks of a call on the CPU depend on shapes, dtypes, contiguity and alignment of its arrays, on attributes,
@@ -71,7 +74,7 @@ class TorchOperator:
         recorded = forwards or requires_grad(arrays)
         args = self.flattened(arrays, keywords, recorded or self.op.order > 0)
         if not recorded:
-            return self.overload(*args)
+            return self.unrecorded(args)
         try:
             return self.function.apply(forwards, *args)
         except RuntimeError as error:
@@ -93,7 +96,7 @@ class TorchOperator:
         # Compiled programs do not update the current level of `forward_ad`.
         forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
-            return self.overload(*args)
+            return self.unrecorded(args)
         try:
             return self.function.apply(forwards, *args)
         except NotImplementedError:
@@ -114,7 +117,7 @@ class TorchOperator:
         class Recorded(torch.autograd.Function):
             @staticmethod
             def forward(forwards: bool, *args: Any) -> Any:
-                return self.overload(*args)
+                return self.unrecorded(args)
 
             @staticmethod
             def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -136,6 +139,15 @@ class TorchOperator:
         without_defaults(Recorded)
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
+
+    def unrecorded(self, args: Sequence[Any]) -> Any:
+        """Call the operator with flat arguments, in C++ if there is one for them."""
+        native = self.native
+        if native is not None and not args[self.backend_place] and args[self.first].device.type == "cpu":
+            results = native(args)
+            if results is not None:
+                return results
+        return self.overload(*args)
 
     @lazy
     def overload(self) -> Any:
@@ -358,6 +370,7 @@ def _register(op: TorchOperator) -> TorchOperator:
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
     for each in (name, f"trigraph::call_{op.op.name}"):
         torch.library.register_vmap(each, _vmap(op, op.call_flat), lib=LIBRARY)
+    op.native = native(op.op, op.num_tensors + op.num_numbers, op.fake, _vmap(op, op.call_flat))
     return op
 
 

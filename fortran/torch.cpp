@@ -1,0 +1,333 @@
+// Operators trigraph_cpu::X_fwd, X_bwd, ... of torch's dispatcher on the CPU, over the C interface of the fast path.
+//
+// trigraph.torch loads this library, and so can a C++ program. It calls functions of torch's stable C interface, which exist since torch
+// 2.9 and are declared here as far as they are called: neither torch nor its headers are needed where this is built. They are looked up
+// in the libtorch_cpu of the process; without one, or with an older one, nothing is registered. The operators themselves are written by
+// torch_operators.py. What their checks refuse raises RuntimeError, upon which trigraph.torch asks its operators in Python; but errors of
+// elements and of memory have the type and text that they have there, since compiled programs call no others.
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include "trigraph.h"
+
+extern "C" void trigraph_trust(int trust);
+
+namespace {
+
+using i64 = int64_t;
+using Value = uint64_t;  // torch's StableIValue: a number, a handle, or the address of an optional value, which the callee deletes
+using Handle = void *;
+using Kernel = void (*)(Value *, uint64_t, uint64_t);
+enum { cpu = 0, int32 = 3, int64 = 4, float32 = 6, float64 = 7, success = 0 };
+
+#define TORCH_FUNCTIONS(X)                                                                   \
+    X(library_init_fragment, const char *, const char *, uint32_t, Handle *)                 \
+    X(library_init_impl, const char *, const char *, const char *, uint32_t, Handle *)       \
+    X(library_def, Handle, const char *)                                                     \
+    X(library_impl, Handle, const char *, Kernel)                                            \
+    X(call_dispatcher, const char *, const char *, Value *)                                  \
+    X(delete_tensor_object, Handle)                                                          \
+    X(empty_strided, i64, const i64 *, const i64 *, int32_t, int32_t, int32_t, Handle *)     \
+    X(get_data_ptr, Handle, void **)                                                         \
+    X(get_device_type, Handle, int32_t *)                                                    \
+    X(get_dim, Handle, i64 *)                                                                \
+    X(get_dtype, Handle, int32_t *)                                                          \
+    X(get_sizes, Handle, i64 **)                                                             \
+    X(get_storage_offset, Handle, i64 *)                                                     \
+    X(get_storage_size, Handle, i64 *)                                                       \
+    X(get_strides, Handle, i64 **)
+#define DECLARE(name, ...) int32_t (*torch_##name)(__VA_ARGS__);
+TORCH_FUNCTIONS(DECLARE)
+
+struct Memory : std::bad_alloc {  // which pybind11 makes a MemoryError
+    std::string text;
+    explicit Memory(std::string words) : text(std::move(words)) {}
+    const char *what() const noexcept override { return text.c_str(); }
+};
+
+template <class... Words> [[noreturn]] void refuse(const Words &...words)
+{
+    std::string text;
+    auto add = [&](const auto &word) {
+        if constexpr (std::is_arithmetic_v<std::decay_t<decltype(word)>>)
+            text += std::to_string(word);
+        else
+            text += word;
+    };
+    (add(words), ...);
+    throw std::runtime_error(text);
+}
+
+void done(int32_t code, const char *op)
+{
+    if (code != success)
+        refuse(op, ": torch refused a tensor");
+}
+
+// One tensor of a call: contiguous, owned, absent if there is no handle.
+struct Tensor {
+    const char *op, *name;
+    Handle handle = nullptr;
+    void *data = nullptr;
+    const i64 *sizes = nullptr;
+    i64 rank = 0;
+    int32_t dtype = -1;
+    bool column = false;  // whether it has a trailing axis of one
+    std::unique_ptr<char[]> zeros;
+
+    Tensor(const char *owner, const char *its_name, Handle given) : op(owner), name(its_name), handle(given) {}
+    Tensor(const Tensor &) = delete;
+    ~Tensor()
+    {
+        if (handle != nullptr)
+            torch_delete_tensor_object(handle);
+    }
+    bool there() const { return handle != nullptr; }
+    void open();
+    void look();
+    // Let an absent cotangent be zeros.
+    void fill(double numbers)
+    {
+        auto bytes = static_cast<size_t>(8 * numbers);
+        zeros.reset(new char[bytes]());
+        data = zeros.get();
+    }
+};
+
+void Tensor::look()
+{
+    i64 *n;
+
+    done(torch_get_dim(handle, &rank), op);
+    done(torch_get_sizes(handle, &n), op);
+    done(torch_get_data_ptr(handle, &data), op);
+    sizes = n;
+}
+
+void Tensor::open()
+{
+    int32_t device;
+    i64 *strides, offset, bytes, last = 0, next = 1;
+    bool contiguous = true, empty = false;
+
+    done(torch_get_device_type(handle, &device), op);
+    done(torch_get_dtype(handle, &dtype), op);
+    if (device != cpu || (dtype != float32 && dtype != float64 && dtype != int32 && dtype != int64))
+        refuse(op, ": ", name, " has another device or dtype; expected the CPU and float32 or float64");
+    look();
+    done(torch_get_strides(handle, &strides), op);
+    done(torch_get_storage_offset(handle, &offset), op);
+    done(torch_get_storage_size(handle, &bytes), op);
+    for (i64 k = rank; k-- > 0; next *= sizes[k]) {
+        contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);
+        empty = empty || sizes[k] == 0;
+        last += (sizes[k] - 1) * strides[k];
+    }
+    const i64 size = dtype == float32 || dtype == int32 ? 4 : 8;
+    if (!empty && bytes < (offset + last + 1) * size)
+        refuse(op, ": ", name, " has a storage of ", bytes, " bytes, which is too small");
+    if (!contiguous && !empty) {
+        Value stack[2] = {reinterpret_cast<Value>(handle), 0};  // of memory format contiguous; torch takes the handle
+        handle = nullptr;
+        done(torch_call_dispatcher("aten::contiguous", "", stack), op);
+        handle = reinterpret_cast<Handle>(stack[0]);
+        look();
+    }
+    if (reinterpret_cast<uintptr_t>(data) % size != 0 || (data == nullptr && !empty))
+        refuse(op, ": ", name, " is not aligned, or has no memory");
+}
+
+Handle tensor_of(Value value) { return reinterpret_cast<Handle>(value); }
+
+Handle optional_tensor_of(Value value)
+{
+    if (value == 0)
+        return nullptr;
+    std::unique_ptr<Value> held(reinterpret_cast<Value *>(value));
+    return tensor_of(*held);
+}
+
+i64 integer_of(Value value) { return static_cast<i64>(value); }
+
+double number_of(Value value)
+{
+    double number;
+    std::memcpy(&number, &value, sizeof number);
+    return number;
+}
+
+void check_rank(Tensor &a, i64 rank)
+{
+    if (a.rank != rank)
+        refuse(a.op, ": ", a.name, " has rank ", a.rank, "; expected ", rank);
+}
+
+// A column may have a trailing axis of one.
+void check_column(Tensor &a, i64 rank)
+{
+    a.column = a.rank == rank + 1 && a.sizes[rank] == 1;
+    check_rank(a, rank + a.column);
+}
+
+void check_size(const Tensor &a, int axis, i64 expected)
+{
+    if (a.sizes[axis] != expected)
+        refuse(a.op, ": ", a.name, " has size ", a.sizes[axis], " in axis ", axis, "; expected ", expected);
+}
+
+void check_dtype(const Tensor &a, int32_t expected)
+{
+    if (a.dtype != expected)
+        refuse(a.op, ": ", a.name, " has another dtype than the first input, or the first array of the graph");
+}
+
+void check_range(const char *op, const char *name, i64 value, i64 least, i64 most)
+{
+    if (value < least || value > most)
+        refuse(op, ": ", name, " is ", value, "; expected ", least, " .. ", most);
+}
+
+void check_number(const char *op, const char *name, double value, int32_t real)
+{
+    if (!(value >= 0 && value <= (real == float32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max())))
+        refuse(op, ": ", name, " is ", value, "; expected a finite number >= 0");
+}
+
+// The symbol in whose values the size of an axis is linear.
+i64 solve(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
+{
+    const i64 slope = at_one - at_zero, rest = a.sizes[axis] - at_zero;
+
+    if (slope == 0 || rest % slope != 0 || rest / slope < least || rest / slope > most)
+        refuse(a.op, ": ", a.name, " has size ", a.sizes[axis], " in axis ", axis, "; expected a whole ", symbol);
+    return rest / slope;
+}
+
+// A number as NumPy writes it.
+template <class Real> std::string written(Real x)
+{
+    char text[40];
+    int digits = 1;
+
+    while (std::snprintf(text, sizeof text, "%.*g", digits, x), Real(std::strtod(text, nullptr)) != x && digits < 17)
+        digits++;
+    if (std::fabs(x) >= 1 && std::fabs(x) < Real(1e16))
+        std::snprintf(text, sizeof text, "%.*g", std::max(digits, 1 + int(std::log10(std::fabs(x)))), x);
+    const std::string number = text;
+    return number.find_first_of(".en") == std::string::npos ? number + ".0" : number;
+}
+
+// Raise ValueError unless numbers are positive; NaN passes. The text is that of trigraph.checks.
+template <class Real> void check_positive(const Tensor &a, i64 number)
+{
+    const auto *x = static_cast<const Real *>(a.data);
+    for (i64 k = 0; k < number; k++)
+        if (x[k] <= 0)
+            throw std::invalid_argument(
+                std::string(a.op) + ": " + a.name + "[" + std::to_string(k) + "] is " + written(x[k]) + "; expected a number > 0");
+}
+
+// Say which location is no in-edge of its destination, as trigraph.checks does.
+template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const Tensor &offsets)
+{
+    const auto *p = static_cast<const Index *>(offsets.data), *location = static_cast<const Index *>(a.data);
+    for (i64 i = 0; i < a.sizes[0]; i++)
+        for (i64 j = 0; j < a.sizes[1]; j++) {
+            const i64 start = p[i], stop = p[i + 1], at = location[i * a.sizes[1] + j];
+            if (start == stop ? at != -1 : at < start || at >= stop)
+                throw std::invalid_argument(
+                    std::string(a.op) + ": " + a.name + "[" + std::to_string(i) + ", " + std::to_string(j) + "] is " + std::to_string(at)
+                    + "; expected " + (start == stop ? "-1, without in-edges" : "an in-edge of destination " + std::to_string(i) + ", "
+                    + std::to_string(start) + " .. " + std::to_string(stop - 1)));
+        }
+    refuse(a.op, ": ", a.name, " changed while it was read");
+}
+
+// Within it, the C interface does not check arrays of graphs, since graph objects have been checked.
+struct Trust {
+    Trust() { trigraph_trust(1); }
+    ~Trust() { trigraph_trust(0); }
+};
+
+// A result: a tensor of a shape, or one without elements; torch's until it is given up.
+struct Result {
+    Handle handle = nullptr;
+    void *data = nullptr;
+    i64 numbers = 1;
+
+    Result(const char *op, bool wanted, int32_t dtype, std::initializer_list<i64> shape, bool column)
+    {
+        i64 sizes[8] = {0}, strides[8], next = 1, rank = 1;
+
+        if (wanted) {
+            rank = static_cast<i64>(shape.size()) + column;
+            std::copy(shape.begin(), shape.end(), sizes);
+            if (column)
+                sizes[rank - 1] = 1;
+        }
+        for (i64 k = rank; k-- > 0; next *= sizes[k] > 0 ? sizes[k] : 1) {
+            strides[k] = next;
+            numbers *= sizes[k];
+        }
+        if (torch_empty_strided(rank, sizes, strides, dtype, cpu, 0, &handle) != success)
+            throw Memory(std::string(op) + ": out of memory");
+        done(torch_get_data_ptr(handle, &data), op);
+    }
+    Result(const Result &) = delete;
+    ~Result()
+    {
+        if (handle != nullptr)
+            torch_delete_tensor_object(handle);
+    }
+    Value give_up()
+    {
+        auto value = reinterpret_cast<Value>(handle);
+        handle = nullptr;
+        return value;
+    }
+};
+
+void check_status(const char *op, int status)
+{
+    if (status == TRIGRAPH_REFUSED) {
+        const i64 refused = trigraph_refused_bytes();
+        const auto what = refused > 0 ? std::to_string(refused) + " bytes of work space" : std::string("work space, or threads");
+        throw Memory(std::string(op) + ": the system refused " + what);
+    }
+    if (status != 0)
+        refuse(op, ": ", trigraph_status_text(status));
+}
+
+#include "torch_operators.inc"
+
+__attribute__((constructor)) void load()
+{
+    void *library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+    Handle fragment, kernels;
+
+#define LOOK_UP(name, ...)                                                                        \
+    *reinterpret_cast<void **>(&torch_##name) = dlsym(library == nullptr ? RTLD_DEFAULT : library, "aoti_torch_" #name); \
+    if (torch_##name == nullptr)                                                                  \
+        return;
+    TORCH_FUNCTIONS(LOOK_UP)
+    if (torch_library_init_fragment("trigraph_cpu", __FILE__, __LINE__, &fragment) != success
+        || torch_library_init_impl("trigraph_cpu", "CPU", __FILE__, __LINE__, &kernels) != success)
+        return;
+    for (const auto &op : operators) {
+        torch_library_def(fragment, op.schema);
+        torch_library_impl(kernels, op.name, op.kernel);
+    }
+}
+
+}  // namespace

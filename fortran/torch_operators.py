@@ -1,0 +1,283 @@
+"""Write the operators of ``torch.cpp`` from the operator table: ``torch_operators.py OUT``.
+
+Arguments of an operator are those of `trigraph.torch`'s operator of the same name, with numbers in the place of
+strings: choices by their positions, wanted fields as bits. There is no backend.
+"""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+if __name__ == "__main__":  # the package does not exist yet, nor what its __init__ imports
+    import shims  # type: ignore[import-not-found]
+
+    shims.load_table()
+    sys.modules["trigraph.fortran"] = ModuleType("trigraph.fortran")
+    sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
+
+from trigraph.fortran.calls import EXPORTED, c_name
+from trigraph.fortran.interface import c_expression, owner
+from trigraph.fortran.shims import SHIM_SETS, order_of
+from trigraph.table import GRAPH_PARTS, Argument, Array, Operator
+
+FAST = SHIM_SETS["fast"]
+REALS = {"f32": ("float", "float32"), "f64": ("double", "float64")}
+WHOLES = {"i32": ("int32_t", "int32"), "i64": ("int64_t", "int64")}
+MOST = 2**31 - 1
+OPERATORS = {n: op for n, op in EXPORTED.items() if op.restriction is None}
+
+
+def number(expression: str) -> str:
+    """Return an expression of sizes in C++."""
+    return c_expression(expression, "i64")
+
+
+def size_of(array: Array) -> str:
+    """Return how many numbers an array has, as an expression."""
+    return " * ".join(map(number, array.dims))
+
+
+def parameters(op: Operator) -> list[tuple[str, str]]:
+    """Return types and names of arguments in the order of the schema."""
+    named = [(f"Tensor{'?' * a.nullable}", a.name) for a in op.arguments]
+    graphs = [(g, GRAPH_PARTS[op.graph.type_name]) for g in op.graph.arguments] if op.graph else []
+    for g, parts in graphs:
+        for array in (*parts.arrays, *parts.reverse):
+            absent = g.optional or array in parts.optional or array in parts.reverse
+            named.append((f"Tensor{'?' * absent}", f"{g.name}_{array}"))
+    named += [("SymInt", f"{g.name}_{n}") for g, parts in graphs for n in parts.numbers]
+    named += [("float" if a.real else "int", a.name) for a in op.attributes]
+    return named + [("int", "wanted")] * op.selective
+
+
+def schema(op: Operator) -> str:
+    """Return the schema of an operator."""
+    results = ", ".join("Tensor" for _ in op.fields)
+    typed = ", ".join(f"{kind} {name}" for kind, name in parameters(op))
+    return f"{op.name}({typed}) -> " + (f"({results})" if len(op.fields) > 1 else results)
+
+
+class Kernel:
+    """The kernel of an operator: its lines are written one group after another."""
+
+    def __init__(self, op: Operator) -> None:
+        self.op, self.order = op, order_of(op, FAST)
+        self.lines: list[str] = []
+        self.known: set[str] = set()
+        self.first = op.definition.inputs[0].name
+        self.by_name = {a.name: a for a in op.arguments}
+
+    def add(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(f"    {line}")
+
+    def arguments(self) -> None:
+        """Take the arguments from the stack, whose tensors are then owned."""
+        self.add(f'static const char *const its_name = "{self.op.name}";')
+        tensors = ", ".join(f"&a_{name}" for kind, name in parameters(self.op) if kind.startswith("Tensor"))
+        for i, (kind, name) in enumerate(parameters(self.op)):
+            if kind.startswith("Tensor"):
+                take = "optional_tensor_of" if kind.endswith("?") else "tensor_of"
+                self.add(f'Tensor a_{name}(its_name, "{name}", {take}(s[{i}]));')
+            elif kind == "float":
+                self.add(f"[[maybe_unused]] const double {name} = number_of(s[{i}]);")
+            else:
+                self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
+                self.known.add(name)
+        self.add(f"for (Tensor *a : {{{tensors}}})")  # once each is owned
+        self.add("    if (a->there())")
+        self.add("        a->open();")
+
+    def array_of_graph(self, name: str) -> str:
+        """Return the variable of a graph's array."""
+        path = self.op.graph.paths.get(name, (f"graph.{name}",))[0]  # type: ignore[union-attr]
+        return f"a_{path.replace('.', '_')}"
+
+    def sizes_of_graph(self) -> None:
+        """Find the sizes that graphs fix, in the first of several that is there."""
+        if self.op.graph is None:
+            return
+        parts = GRAPH_PARTS[self.op.graph.type_name]
+        lengths = {n: (array, less) for n, array, less in parts.lengths}
+
+        def size(path: str) -> str:
+            graph, name = path.split(".")
+            if name not in lengths:
+                return f"{graph}_{name}"
+            array, less = lengths[name]
+            return f"a_{graph}_{array}.sizes[0] - {less}"
+
+        for g in self.op.graph.arguments:
+            for a in (*parts.arrays, *parts.reverse):
+                self.add(f"if (a_{g.name}_{a}.there()) check_rank(a_{g.name}_{a}, 1);")
+        for name in self.op.graph.sizes:
+            *some, last = self.op.graph.paths.get(name, (f"graph.{name}",))
+            text = size(last)
+            for path in reversed(some):
+                text = f"a_{path.split('.')[0]}_{parts.arrays[0]}.there() ? {size(path)} : {text}"
+            self.add(f"const i64 {name} = {text};")
+            self.known.add(name)
+
+    def presence(self) -> None:
+        """Find what is there, and check attributes."""
+        op, spec = self.op, self.op.definition
+        for name in dict.fromkeys((*spec.optional, *FAST.presence(op))):
+            whole = op.graph is not None and name in op.graph.optional
+            array = f"{name}_{GRAPH_PARTS[op.graph.type_name].arrays[0]}" if whole else name  # type: ignore[union-attr]
+            self.add(f"const i64 has_{name} = a_{array}.there();")
+            self.known.add(f"has_{name}")
+        self.add(f"const int32_t real = a_{self.first}.dtype;")
+        self.add(f"if (real != float32 && real != float64) check_dtype(a_{self.first}, float64);")
+        for a in op.attributes:
+            if a.real:
+                self.add(f'check_number(its_name, "{a.name}", {a.name}, real);')
+            elif a.choices:
+                self.add(f'check_range(its_name, "{a.name}", {a.name}, 0, {len(a.choices) - 1});')
+            else:
+                limits = spec.symbol(a.name)
+                self.add(f'check_range(its_name, "{a.name}", {a.name}, {limits.minimum}, {limits.maximum or MOST});')
+            for choice, _ in a.requires:
+                place = a.choices.index(choice)
+                self.add(
+                    f'if ({a.name} == {place} && !a_graph_reverse_edge.there()) refuse(its_name, ": no reverse edges");'
+                )
+        for name in spec.optional:
+            for cotangent in (c for c in (f"gg_{name}", f"ggg_{name}") if c in self.by_name):
+                self.add(f'if (a_{cotangent}.there() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
+
+    def shapes(self) -> None:
+        """Check ranks, sizes and dtypes of arrays, which bind the sizes that are not known yet."""
+        for a, dims in self.op.axes:
+            checks, bound = [f"check_{'column' if a.column else 'rank'}(a_{a.name}, {len(dims)});"], []
+            checks.append(f"check_dtype(a_{a.name}, {'whole' if a.index else 'real'});")
+            for axis, (dim, names) in enumerate(dims):
+                unknown = sorted(names - self.known)
+                if not unknown:
+                    checks.append(f"check_size(a_{a.name}, {axis}, {number(dim)});")
+                    continue
+                (symbol,) = unknown
+                at = [number(re.sub(rf"\b{symbol}\b", v, dim)) for v in "01"]
+                limits = self.op.definition.symbol(symbol)
+                bound.append(
+                    f"const i64 {symbol} = solve(a_{a.name}, {axis}, {at[0]}, {at[1]}, {limits.minimum}, "
+                    f'{limits.maximum or MOST}, "{symbol}");'
+                )
+                self.known.add(symbol)
+            if a.nullable:
+                assert not bound, (self.op.name, a.name)
+                self.add(f"if (a_{a.name}.there()) {{ {' '.join(checks)} }}")
+            else:  # ranks before sizes that are solved for, and these before others
+                for line in (*checks[:2], *bound, *checks[2:]):
+                    self.add(line)
+        self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
+
+    def arrays_of_graph(self) -> None:
+        """Check lengths and dtypes of the arrays of graphs, and that those are there that derivatives need."""
+        if self.op.graph is None:
+            return
+        parts, kind = GRAPH_PARTS[self.op.graph.type_name], self.op.graph
+        lengths = dict((*kind.forward, *kind.fast, *kind.reverse))
+        for name in self.order.graph:
+            array = self.array_of_graph(name)
+            self.add(f"if ({array}.there()) {{")
+            self.add(f"    check_dtype({array}, whole); check_size({array}, 0, {number(lengths[name])});")
+            self.add("}")
+            if name not in parts.optional and owner(self.op, name) not in kind.optional:
+                self.add(f'if (!{array}.there()) refuse(its_name, ": the graph lacks {name}");')
+
+    def fills(self) -> None:
+        """Let absent cotangents be zeros where their input is there."""
+        for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
+            base = re.sub("^g+_", "", a.name)
+            if base != a.name:
+                there = f" && has_{base}" if base in self.op.definition.optional else ""
+                self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({size_of(a)}));")
+
+    def results(self) -> None:
+        """Make the results that are wanted and exist; the others have no elements."""
+        for k, f in enumerate(self.op.fields):
+            conditions = [f"(wanted >> {k} & 1)"] if self.op.selective else []
+            conditions += [f"has_{f.name.removeprefix('gg_')}"] if f.optional else []
+            conditions += [number(f.when)] if f.when else []
+            self.add(f"const bool want_{f.name} = {' && '.join(conditions) or 'true'};")
+            column = self.column(f) if f.column else "false"
+            dtype = f"want_{f.name} ? whole : real" if f.index else "real"
+            shape = ", ".join(map(number, f.dims))
+            self.add(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
+
+    def column(self, f: Array) -> str:
+        """Return whether a derivative is a column: as its argument, or as the input if that is absent."""
+        base = f"a_{f.name.removeprefix('gg_')}.column"
+        a: Argument | None = self.by_name.get(f.name)
+        if a is None:
+            return "false"
+        return f"(a_{f.name}.there() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
+
+    def call(self) -> None:
+        """Call the C interface, or write zeros, and -1 for indices, where there is nothing to sum over."""
+        op, order = self.op, self.order
+        wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
+        self.add(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")
+        self.add("    const Trust trust;")
+        self.add("    int status = -1;")
+        for real, (c_real, real_name) in REALS.items():
+            for index in WHOLES if op.graph else (None,):
+                c_whole, whole_name = WHOLES[index or "i64"]
+                arguments = ["0", *(f"int({n})" for n in order.dims), *order.numbers]
+                arguments += [f"(const {c_whole} *){self.array_of_graph(n)}.data" for n in order.graph]
+                kinds = {n: c_whole if n in order.integers else c_real for n in order.inputs}
+                arguments += [f"(const {kind} *)a_{n}.data" for n, kind in kinds.items()]
+                arguments += [f"want_{f.name}" for f in op.fields] if op.selective else []
+                arguments += [f"({c_whole if f.index else c_real} *)out_{f.name}.data" for f in op.fields]
+                condition = f"real == {real_name}" + (f" && whole == {whole_name}" if index else "")
+                name = c_name(op, real, index)
+                self.add(f"    if ({condition})")
+                self.add(f"        status = {name}({', '.join(arguments)});")
+        for a in op.index_arguments:
+            if a.name in order.inputs:
+                for c_whole, whole_name in WHOLES.values():
+                    self.add(f"    if (status == TRIGRAPH_WRONG_LOCATION && whole == {whole_name})")
+                    self.add(f"        refuse_location<{c_whole}>(a_{a.name}, a_graph_offsets);")
+        self.add("    check_status(its_name, status);")
+        self.add("} else {")
+        for f in op.fields:
+            size = "whole == int32 ? 4 : 8" if f.index else "real == float32 ? 4 : 8"
+            self.add(f"    if (want_{f.name})")
+            bytes_of = f"size_t(out_{f.name}.numbers) * ({size})"
+            self.add(f"        std::memset(out_{f.name}.data, {-1 if f.index else 0}, {bytes_of});")
+        self.add("}")
+
+    def text(self) -> str:
+        """Return the kernel."""
+        self.arguments()
+        self.sizes_of_graph()
+        if self.op.graph is not None:
+            first = self.op.graph.arguments[0].name
+            array = GRAPH_PARTS[self.op.graph.type_name].arrays[0]
+            self.add(f"const int32_t whole = a_{first}_{array}.dtype;")
+            self.add(f"if (whole != int32 && whole != int64) check_dtype(a_{first}_{array}, int64);")
+        self.presence()
+        self.shapes()
+        self.arrays_of_graph()
+        for a in self.op.positive_arguments:
+            for c_real, name in REALS.values():
+                self.add(f"if (real == {name}) check_positive<{c_real}>(a_{a.name}, a_{a.name}.sizes[0]);")
+        self.fills()
+        self.results()
+        self.call()
+        for k, f in enumerate(self.op.fields):
+            self.add(f"s[{k}] = out_{f.name}.give_up();")
+        return f"void {self.op.name}(Value *s, uint64_t, uint64_t)\n{{\n" + "\n".join(self.lines) + "\n}\n\n"
+
+
+def main() -> None:
+    """Command line used by meson."""
+    text = "".join(Kernel(op).text() for op in OPERATORS.values())
+    text += "const struct {\n    const char *name, *schema;\n    Kernel kernel;\n} operators[] = {\n"
+    text += "".join(f'    {{"{n}", "{schema(op)}", {n}}},\n' for n, op in OPERATORS.items()) + "};\n"
+    Path(sys.argv[1]).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

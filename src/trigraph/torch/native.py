@@ -1,0 +1,98 @@
+"""Torch's operators in C++ (``fortran/torch.cpp``), which compute on the CPU without Python where torch has them.
+
+An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers in place
+of choices and a number whose bits are the requested fields. It is neither recorded nor differentiated by itself. A
+call that its checks refuse is computed by ``trigraph::X``, which says why.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trigraph.checks import choice_number
+from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level, torch_operators
+from trigraph.fortran.threads import get_num_threads, least_work
+from trigraph.table import Operator
+
+_REFUSED = (RuntimeError, ValueError, MemoryError)
+
+
+def _load() -> Any:
+    """Load the operators; return the namespace that has them, or None."""
+    if torch_operators()[0] != "C++":
+        return None
+    try:
+        fast_module()  # on torch's OpenMP library
+    except (ImportError, ValueError):  # no build of the fast path, which calls will say
+        return None
+    interface = ctypes.CDLL(str(LIBRARY))
+
+    def follow() -> None:
+        """Let calls use the build of the fast path and the number of threads that Python's calls use."""
+        interface.trigraph_set_cpu_level(get_cpu_level().encode())
+        interface.trigraph_use_threads(get_num_threads(), ctypes.c_int64(least_work()))
+
+    torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
+    follow()
+    FOLLOWERS.append(follow)
+    return torch.ops.trigraph_cpu
+
+
+_OPERATORS = _load()
+_FRAGMENT = torch.library.Library("trigraph_cpu", "FRAGMENT") if _OPERATORS else None
+
+
+class NativeOperator:
+    """An operator in C++; `fake` and `vmap` are the rules of ``trigraph::X`` for its flat arguments."""
+
+    def __init__(self, op: Operator, numbers: int, fake: Callable[..., Any], vmap: Callable[..., Any]) -> None:
+        self.op, self.overload = op, getattr(_OPERATORS, op.name).default
+        self.start = numbers  # of the attributes among the arguments
+        self.stop = numbers + len(op.attributes)
+        self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
+        # The bits for the names of requested fields, separated by commas; nothing else decides them.
+        self.masks: dict[str, int] = {}
+        torch.library.register_fake(f"trigraph_cpu::{op.name}", lambda *args: fake(*self.named(args)), lib=_FRAGMENT)
+
+        def rule(info: Any, in_dims: Any, *args: Any) -> Any:
+            return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.named(args))
+
+        torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
+
+    def numbered(self, args: Any) -> list[Any]:
+        """Return the arguments of the operator for those of ``trigraph::X``."""
+        given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
+        numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
+        if not self.op.selective:
+            return [*args[: self.start], *numbers]
+        wanted = args[-1]
+        mask = self.masks.get(wanted)
+        if mask is None:
+            mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
+        return [*args[: self.start], *numbers, mask]
+
+    def named(self, args: Any) -> list[Any]:
+        """Return the arguments of ``trigraph::X`` for those of the operator."""
+        given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
+        values = [a.choices[v] if a.choices else v for a, v in given]
+        wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.selective else []
+        return [*args[: self.start], *values, "", *wanted]
+
+    def __call__(self, args: Any) -> Any:
+        """Compute with the flat arguments of ``trigraph::X``; None if the operator refuses them."""
+        try:
+            return self.overload(*self.numbered(args))
+        except _REFUSED:
+            return None
+
+
+def native(op: Operator, *rules: Any) -> NativeOperator | None:
+    """Return the operator in C++, None where there is none.
+
+    Third derivatives of definitions that are linear for some choices are calls of lower orders for these.
+    """
+    if not hasattr(_OPERATORS, op.name) or (op.order == 3 and op.definition.linear_when):
+        return None
+    return NativeOperator(op, *rules)

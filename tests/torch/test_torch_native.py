@@ -1,0 +1,273 @@
+"""Torch's operators in C++ give the bits and errors of those in Python, which are the oracle, for every operator."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from programs import run
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import trigraph
+import trigraph.torch as tt
+from trigraph.fortran.levels import LIBRARY, available, torch_operators
+from trigraph.table import DEFINITIONS, ORDERS
+from trigraph.torch.library import OPERATORS_OF_TORCH
+from trigraph.verification.cases import build, variants
+
+LANGUAGE, WHY = torch_operators()
+pytestmark = pytest.mark.skipif(LANGUAGE != "C++", reason=WHY)
+QUICK = "agg_weighted_n2n"
+MOSTLY_SLOW = [pytest.param(d, marks=[] if d.name == QUICK else pytest.mark.slow) for d in DEFINITIONS]
+DTYPES = (("float32", np.int32), ("float64", np.int64), ("float32", np.int64), ("float64", np.int32))
+
+
+def cases(definition, dtypes=DTYPES):
+    """Yield cases with graphs of every kind: hubs, isolated nodes, no edges, no nodes."""
+    for variant in variants(definition, ()):
+        for dtype, index in dtypes:
+            yield build(definition, replace(variant, index=index), dtype, 0)
+
+
+def flat_arguments(op, arguments, wanted=None):
+    """Return the flat arguments of ``trigraph::X`` for arguments by name."""
+    arrays = [arguments.get(n) for n in op.array_names]
+    tensors = [None if a is None else torch.from_numpy(np.array(a)) for a in arrays]
+    given = {name: arguments.get(name) for name, _ in op.graphs}
+    given |= {a.name: arguments.get(a.name, a.default) for a in op.op.attributes} | {"backend": ""}
+    fields = [f.name for f in op.op.fields] if wanted is None else wanted
+    return op.flattened(tensors, given | {"wanted": ",".join(fields)}, True)
+
+
+def calls(definition, dtypes=DTYPES):
+    """Yield each operator of a definition with flat arguments: all results wanted, and each alone."""
+    for case in cases(definition, dtypes):
+        for name in (f"{definition.name}_{order}" for order in (*ORDERS, "bwd3")):
+            if (op := OPERATORS_OF_TORCH.get(name)) is None or op.native is None:
+                continue
+            arguments = case.arguments(op.op)
+            given = {n: v for n, v in arguments.items() if n != "wrt"}
+            fewer = {n: None if n.startswith(("gg_", "ggg_")) else v for n, v in given.items()}
+            yield op, flat_arguments(op, given), fields_of(op, given)
+            for field in op.op.fields if op.op.selective else ():
+                if field.name in fields_of(op, given):
+                    yield op, flat_arguments(op, fewer, [field.name]), [field.name]
+
+
+def fields_of(op, arguments):
+    """Return the fields that exist for some arguments."""
+    absent = {n for n in op.op.definition.optional if arguments.get(n) is None}
+    return [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
+
+
+def attempt(function):
+    """Return the results, or type and text of the error."""
+    try:
+        results = function()
+    except (ValueError, TypeError, RuntimeError, MemoryError, NotImplementedError) as error:
+        return type(error), str(error)
+    return results if isinstance(results, tuple | list) else (results,)
+
+
+def assert_equal(results, expected, what):
+    for one, other in zip(results, expected, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype), what
+        assert one.numpy().tobytes() == other.numpy().tobytes(), what
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
+def test_bits_are_those_of_python(definition):
+    seen = set()
+    for op, args, _ in calls(definition):
+        expected = attempt(lambda op=op, args=args: op.overload(*args))
+        results = attempt(lambda op=op, args=args: op.native.overload(*op.native.numbered(args)))
+        if isinstance(expected[0], type):
+            assert op.native(args) is None, (op.op.name, expected)
+            continue
+        assert not isinstance(results[0], type), (op.op.name, results)
+        assert_equal(results, expected, op.op.name)
+        seen.add(op.op.name)
+    assert {f"{definition.name}_{order}" for order in ORDERS} <= seen
+
+
+def changes(args, place):
+    """Yield changed arguments: another rank, size, dtype or layout of a tensor, or another number."""
+    value = args[place]
+    if isinstance(value, torch.Tensor):
+        yield value[None]
+        yield torch.cat([value, value[:1]]) if value.numel() else value.new_ones((1, *value.shape[1:]))
+        yield from (
+            value.to(dtype) for dtype in (torch.float16, torch.float32, torch.float64, torch.int32, torch.int64)
+        )
+        if value.dim() == 2:
+            yield value.mT.contiguous().mT
+        if value.dim() == 1:
+            yield value[:, None]
+        yield value.new_empty(0)
+        if value.is_floating_point():
+            yield value * torch.nan
+            yield -value
+        else:
+            yield value + 2**30
+    elif isinstance(value, float):
+        yield from (-1.0, np.nan, np.inf, 1e300)
+    elif isinstance(value, int):
+        yield from (-1, 0, 1, 99, 2**40)
+
+
+@pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
+def test_errors_are_those_of_python(definition):
+    """A changed argument is refused by both, or gives equal bits; elements of graphs are trusted by both."""
+    refused = computed = 0
+    for op, args, _ in calls(definition, DTYPES[1:2]):
+        for place in (*range(op.num_arrays), *range(op.num_tensors + op.num_numbers, op.backend_place)):
+            for changed in changes(args, place):
+                some = [*args[:place], changed, *args[place + 1 :]]
+                expected = attempt(lambda op=op, some=some: op.overload(*some))
+                results = op.native(some)
+                what = (op.op.name, place, getattr(changed, "shape", changed), expected[:2])
+                if isinstance(expected[0], type):
+                    assert results is None, what
+                    refused += 1
+                elif results is not None:
+                    assert_equal(results if isinstance(results, list | tuple) else (results,), expected, what)
+                    computed += 1
+                error = attempt(lambda op=op, some=some: op.unrecorded(some))
+                assert not isinstance(expected[0], type) or error == expected
+    assert refused > 20
+    assert computed > 5
+
+
+@pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
+def test_opcheck(definition):
+    seen = set()
+    for op, args, _ in calls(definition, DTYPES[:1]):
+        if op.op.name not in seen and not isinstance(attempt(lambda op=op, args=args: op.overload(*args))[0], type):
+            seen.add(op.op.name)
+            torch.library.opcheck(
+                op.native.overload, tuple(op.native.numbered(args)), test_utils=("test_schema", "test_faketensor")
+            )
+    assert len(seen) >= 3
+
+
+def derivatives(definition, case):
+    """Return results of the public function and of three orders of derivatives."""
+    arguments = case.arguments(OPERATORS_OF_TORCH[f"{definition.name}_fwd"].op)
+    tensors = {n: torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
+    inputs = [n for n in tensors if isinstance(tensors[n], torch.Tensor) and tensors[n].is_floating_point()]
+    for n in inputs:
+        tensors[n].requires_grad_()
+    results = getattr(tt, definition.name)(**tensors)
+    results = results if isinstance(results, tuple) else (results,)
+    found = [r for r in results if r is not None]
+    number = sum((r * r).sum() for r in found if r.requires_grad)
+    for _ in range(3):
+        if not isinstance(number, torch.Tensor) or not number.requires_grad:
+            break
+        grads = torch.autograd.grad(number, [tensors[n] for n in inputs], create_graph=True, allow_unused=True)
+        found += [g for g in grads if g is not None]
+        number = sum((g * g).sum() for g in grads if g is not None and g.requires_grad)
+    return [t.detach() for t in found]
+
+
+@pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
+def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
+    used = []
+    for case in cases(definition, DTYPES[:2]):
+        with monkeypatch.context() as patched:
+            for op in OPERATORS_OF_TORCH.values():
+                patched.setattr(op, "native", None)
+            expected = derivatives(definition, case)
+        used.append(len(expected))
+        assert_equal(derivatives(definition, case), expected, (definition.name, case))
+    assert max(used) > 2
+
+
+def test_compiled_programs_call_them():
+    graph = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return tt.agg_weighted_n2n(x, None, graph, op="max").output_embedding
+
+    x, op = torch.rand(3, 4), OPERATORS_OF_TORCH["agg_weighted_n2n_fwd"]
+    flat = flat_arguments(op, {"src_embedding": x.numpy(), "graph": graph, "op": "max"})
+    for program in (make_fx(Model())(x), make_fx(lambda x: op.composite(x, *flat[1:])[0])(x)):
+        assert "trigraph_cpu.agg_weighted_n2n_fwd" in program.code
+        assert torch.equal(program(x), Model()(x))
+    compiled = torch.compile(Model(), backend="aot_eager", fullgraph=True)
+    y = x.clone().requires_grad_()
+    compiled(y).sum().backward()
+    x.requires_grad_()
+    Model()(x).sum().backward()
+    assert torch.equal(x.grad, y.grad)
+    many = torch.rand(5, 3, 4)
+    assert torch.equal(torch.vmap(Model())(many), torch.stack([Model()(one) for one in many]))
+
+
+def test_levels_and_threads_follow():
+    interface = ctypes.CDLL(str(LIBRARY))
+    interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
+    level, number = trigraph.get_cpu_level(), trigraph.get_num_threads()
+    try:
+        for each in available():
+            trigraph.set_cpu_level(each)
+            assert interface.trigraph_get_cpu_level().decode() == each
+        trigraph.set_num_threads(number + 1)
+        assert interface.trigraph_get_num_threads() == number + 1
+    finally:
+        trigraph.set_cpu_level(level)
+        trigraph.set_num_threads(number)
+
+
+def test_the_environment_turns_them_off():
+    script = "from trigraph.torch.library import OPERATORS_OF_TORCH as o; print(o['gno_kernel_fwd'].native is None)"
+    for value in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "TRIGRAPH_TORCH_CPP": value},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(value == "0")
+    done = run(
+        sys.executable, "-m", "trigraph", "info", env={**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
+    )
+    assert "torch's operators in Python (TRIGRAPH_TORCH_CPP is 0)" in done.stdout
+
+
+SAME = """
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include "%s"
+template <class A, class B> constexpr bool same = sizeof(A) == sizeof(B)
+    && std::is_integral_v<A> == std::is_integral_v<B>
+    && std::is_pointer_v<A> == std::is_pointer_v<B> && std::is_void_v<A> == std::is_void_v<B>;
+template <class> struct each;
+template <class R, class... A> struct each<R (*)(A...)> {
+    template <class S, class... B> static constexpr bool equals(S (*)(B...))
+    {
+        if constexpr (sizeof...(A) == sizeof...(B)) return same<R, S> && (same<A, B> && ...);
+        return false;
+    }
+};
+#define CHECK(name, ...) static_assert(each<decltype(torch_##name)>::equals(&aoti_torch_##name), #name);
+TORCH_FUNCTIONS(CHECK)
+"""
+
+
+def test_declarations_are_those_of_torchs_header(tmp_path):
+    """The functions that torch.cpp declares by hand take what the header of the installed torch says."""
+    source = Path(trigraph.__file__).parent / "fortran" / "torch.cpp"
+    (tmp_path / "torch_operators.inc").write_text(
+        "const struct { const char *name, *schema; Kernel kernel; } operators[] = {{nullptr, nullptr, nullptr}};\n"
+    )
+    (tmp_path / "same.cpp").write_text(SAME % source)
+    package = Path(trigraph.__file__).parent
+    folders = [f"-I{p}" for p in (tmp_path, package / "include", Path(torch.__file__).parent / "include")]
+    run("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
