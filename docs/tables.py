@@ -1,6 +1,6 @@
 """Writes the generated parts of the pages, which are committed: ``python docs/tables.py``, or ``make pages``.
 
-What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in README or a page of docs/ is what the
+What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in a README or a page of docs/ is what the
 function of that name in `BLOCKS` returns for the words. With ``--slow``, so are the parts for which programs run
 (`SLOW`): tables of checks, and ``printed FOLDER``, what the commands above print in that folder of the repository, or
 in a new one.
@@ -225,12 +225,12 @@ def _mistakes(name: str) -> str:
     return _table(header, field.rows(getattr(field, name)))
 
 
-def _verdicts(name: str) -> str:
-    """Return how many functions of a module of `field` pass, by our checks and by those of torch and JAX."""
+def _verdicts(*names: str) -> str:
+    """Return the verdicts of ours, of torch and of JAX on the functions of modules of `field`, by running them."""
     sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
     import_module("jax").config.update("jax_enable_x64", True)
-    header = ("functions", "failed", "inconclusive", "passed", "others")
-    return _table(header, import_module("field.strangers").rows(import_module(f"field.{name}")))
+    header = ("functions", "judged by", "wrong: found", "inconclusive", "passed", "right: passed", "inconclusive", "failed")
+    return _table(header, import_module("field.strangers").rows([import_module(f"field.{name}") for name in names]))
 
 
 BLOCKS: dict[str, Callable[..., str]] = {
@@ -307,7 +307,7 @@ def filled(page: str, slow: bool = False) -> str:
 def main(*arguments: str) -> None:
     """Write the generated parts of all pages, and the picture of benchmarks."""
     records.picture(HERE / "benchmarks.svg")
-    for path in (HERE.parent / "README.md", *sorted(HERE.glob("*.md"))):
+    for path in (HERE.parent / "README.md", HERE.parent / "slopecheck" / "README.md", *sorted(HERE.glob("*.md"))):
         text = path.read_text()
         new = filled(text, "--slow" in arguments)
         if new != text:

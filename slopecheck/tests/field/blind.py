@@ -1,6 +1,7 @@
 """Functions as in `field.strangers` that were written before the last changes of the checks and judged once after them.
 
-None of the checks was changed because of them.
+None of the checks was changed because of them. First verdicts: all wrong ones failed; of the right ones "n langevin" was
+inconclusive, and "cosine cutoff", whose second derivative jumps 1e-9 beside the point, failed.
 """
 
 import numpy as np
@@ -44,7 +45,7 @@ def between(x):
 
 def one_of_many(g, x):
     slope = g * x.cos()
-    return torch.where(torch.arange(3000) == 1234, 0.9 * slope, slope)
+    return torch.where(torch.arange(600) == 234, 0.9 * slope, slope)
 
 
 third = own(lambda x: 6 * x, lambda g, x: g * (6 + 0.06 * (torch.arange(6) == 2)))
@@ -91,7 +92,7 @@ WRONG = {
     ),
     "running mean": (Average(), V),
     "last iteration alone": (fixed_point, V[:3]),
-    "one of 3000": (own(torch.sin, one_of_many), numbers(3000, seed=13)),
+    "one of 600": (own(torch.sin, one_of_many), numbers(600, seed=13)),
     "third derivative of a cube": (own(lambda x: x**3, lambda g, x: g * second(x)), V, {"order": 3}),
 }
 RIGHT = {

@@ -313,12 +313,22 @@ def verdict_of_others(row, framework):
     return "passed"
 
 
-def rows(module):
-    """Yield rows of a table: what was checked, our verdicts, and how many other tools pass."""
-    for framework, others in {"torch": "gradcheck", "numpy": "", "jax": "check_grads"}.items():
-        for what, table in zip(("wrong", "right"), tables(module, framework), strict=True):
-            ours = [verdict(row)[0] for row in table.values()]
-            passed = sum(verdict_of_others(row, framework) == "passed" for row in table.values()) if others else 0
-            theirs = f"{passed} of {len(table)} passed by {others}" if others else ""
-            counts = (str(ours.count(v)) for v in ("failed", "inconclusive", "passed"))
-            yield f"{len(table)} {what} ones of {framework}", *counts, theirs
+@lru_cache  # of modules, whose tables stay as they are; the verdicts of all are used in two pages
+def verdicts_of(module, framework, tool):
+    """Return verdicts on wrong and on right functions of a module, by `check_derivatives` or by another tool."""
+    judged = verdict_of_others if tool != "check_derivatives" else lambda row, _: verdict(row)[0]
+    return tuple([judged(row, framework) for row in table.values()] for table in tables(module, framework))
+
+
+def rows(modules):
+    """Yield rows of a table by framework and tool: how many wrong and right functions of modules have which verdict."""
+    tools = {"torch": ("check_derivatives", "gradcheck, gradgradcheck"), "numpy": ("check_derivatives",)}
+    for framework, names in {**tools, "jax": ("check_derivatives", "check_grads")}.items():
+        for tool in names:
+            wrong, right = ([v for m in modules for v in verdicts_of(m, framework, tool)[k]] for k in (0, 1))
+            yield (
+                f"{framework}: {len(wrong)} wrong, {len(right)} right",
+                f"`{tool.replace(', ', '`, `')}`",
+                *(str(wrong.count(v)) for v in ("failed", "inconclusive", "passed")),
+                *(str(right.count(v)) for v in ("passed", "inconclusive", "failed")),
+            )
