@@ -15,6 +15,7 @@ from cubes import X, cube, failed, gradient, one_wrong_element, second, third
 from rich.console import Console
 
 from slopecheck import check_derivatives, running
+from slopecheck.kinds import OF_FUNCTIONS
 from slopecheck.report import checks_of, read
 
 
@@ -199,6 +200,25 @@ def test_a_kink_is_told_from_a_mistake():
     (note,) = failed(result, "elements")
     assert re.match(r"element \[2\] is -?0; .*; the point lies on a kink: slopes are -?0 before it and ", note)
     assert not failed(check_derivatives(relu, (np.array([0.0]),), order=1, vjp=slope, raises=False), "form")
+
+
+@pytest.mark.parametrize(("factor", "power"), [(1, 2.0), (1, 2.5), (1e3, 2.0), (1e4, 1.95), (1e5, 1.95)])
+def test_no_third_derivative(factor, power):
+    """Where the error falls with a lower power of the step its limit decides, also if it is large at every step."""
+
+    def function(x):
+        return factor * np.sign(x[0]) * abs(x[0]) ** power + x[1] ** 2
+
+    def slope(x, g):
+        return (g[0] * np.array([factor * power * abs(x[0][0]) ** (power - 1), 2 * x[0][1]]),)
+
+    x, skip = (np.array([0.0, 1.0]),), dict.fromkeys(set(OF_FUNCTIONS) - {"differences"}, "another test")
+    assert check_derivatives(function, x, vjp=slope, skip=skip, raises=False).passed
+    for wrong in (1 - 3e-7, 1 + 3e-7, 1 + 1e-5):
+        result = check_derivatives(
+            function, x, vjp=lambda x, g, f=wrong: (f * slope(x, g)[0],), skip=skip, raises=False
+        )
+        assert {c.kind for c in result.failures} == {"differences", "elements"}, str(result)
 
 
 def test_table_picture_and_page(tmp_path):

@@ -104,9 +104,8 @@ def test_nan_reaches_what_depends_on_it(spec, setting):
         second = torch.autograd.grad(first, inputs, [torch.ones_like(g) for g in first], allow_unused=True)
         ones = {f"grad_{a.name}": np.ones(y.shape) for a, y in zip(spec.outputs, outs, strict=True)}
         ones |= {f"gg_{n}": np.ones_like(values[n]) for n in names}
-        expected = FUNCTIONS[f"{spec.name}_bwd2"](
-            **ones, **{n: v for n, v in changed.items() if n not in spec.requests}
-        )
+        of_inputs = {n: v for n, v in changed.items() if n not in spec.requests}
+        expected = FUNCTIONS[f"{spec.name}_bwd2"](**ones, **of_inputs)
         for name, gradient in zip(names, second, strict=True):
             np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(expected, name))
 

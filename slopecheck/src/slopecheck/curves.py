@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slopecheck.exact import difference, dot
-from slopecheck.slope import assess
+from slopecheck.slope import SLOPE, SLOPE_MARGIN, assess
 from slopecheck.tolerances import BEST, EPS, MARGIN, SENSITIVE
 
 Scalar = Callable[[np.ndarray], float]  # of one input, with the others fixed
@@ -104,7 +104,7 @@ def examine(
     by `slope.assess`, with the estimated rounding. If the whole curve fails, the
     largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
     larger steps cross a kink. Where the function has no third derivative, the error falls with a lower power of the
-    step, and must become as small. If none passes, the verdict is inconclusive where rounding, or the
+    step, and its limit (`_limit`) must be as small. If none passes, the verdict is inconclusive where rounding, or the
     curvature that the gradient shows, explains the error at the step that shows most. On a kink nothing passes.
     """
     if not np.isfinite(gradient.values).all():
@@ -120,7 +120,7 @@ def examine(
         if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
             size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
         rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
-        errors.append(abs(change - product) / size)
+        errors.append((change - product) / size)
         floors.append(MARGIN * (rounding / size + 2.0**-50))
         truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
         doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
@@ -128,8 +128,9 @@ def examine(
 
 
 def _judged(
-    errors: list[float], floors: list[float], doubts: list[float], sides: str, sensitive: float = SENSITIVE
+    signed: list[float], floors: list[float], doubts: list[float], sides: str, sensitive: float = SENSITIVE
 ) -> Verdict:
+    errors = [abs(error) for error in signed]
     points = tuple(zip(STEPS, errors, strict=True))
     truncation = errors[0] / STEPS[0] ** 2
     reachable = min(f + truncation * h * h for f, h in zip(floors, STEPS, strict=True))
@@ -140,19 +141,17 @@ def _judged(
         if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= sensitive:
             remark = f"steps above {STEPS[start]:.0e} cross a kink, or the curvature is large" if start > 1 else ""
             return Verdict(points, curve.best, tolerance, curve.order, "", remark)
-    for start, curve in enumerate([] if sides else curves):
-        after = range(start + int(np.argmin(errors[start:])), len(STEPS))
-        stays = all(errors[k] <= max(tolerance, floors[k]) for k in after)
-        if (curve.order or 0.0) >= SHALLOW and curve.best <= tolerance and stays and min(floors[start:]) <= sensitive:
-            remark = f"the error falls with the power {curve.order:.2f} of the step: the function is not smooth here"
-            return Verdict(points, curve.best, tolerance, curve.order, "", remark)
     doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
     beyond = np.count_nonzero(np.isfinite(errors)) < FEWEST
-    shallow = any((curve.order or 0.0) >= SHALLOW for curve in curves)
-    falls = shallow and errors[-1] <= sensitive and 4 * errors[-1] <= 2 * errors[-2] <= errors[-3]
+    limit, bound = _limit(signed, floors)
+    power = max((curve.order or 0.0 for curve in curves), default=0.0)
+    if power >= SHALLOW and limit <= tolerance and bound <= sensitive and not sides:
+        remark = f"the error falls with the power {power:.2f} of the step, towards {limit:.0e}"
+        return Verdict(points, limit, tolerance, power, "", remark)
+    falls = power >= SHALLOW and limit <= bound < math.inf
     if (error <= doubt or beyond or falls) and not sides:
         if falls and error > doubt:
-            problem = f"the error still falls at the smallest step, where it is {errors[-1]:.0e}; {BETTER}"
+            problem = f"the error falls at every step, and rounding hides whether it ends below {bound:.0e}; {BETTER}"
         elif beyond or not math.isfinite(doubt):
             problem = f"no step is short enough for the curvature of the function and within its domain; {BETTER}"
         else:
@@ -162,6 +161,23 @@ def _judged(
     if sides:
         problem += f"; {sides}"
     return Verdict(points, math.inf, tolerance, first.order, problem, "")
+
+
+def _limit(signed: list[float], floors: list[float]) -> tuple[float, float]:
+    """Return the size of the error's limit as the step falls, and what rounding makes of it; infinity if there is none.
+
+    An error a + b h^p at three steps, each a quarter of the one before, has the limit a by Aitken's extrapolation,
+    without p. Rounding of the three, at most r, changes a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Of all triples
+    with a power from `SHALLOW` to that of a smooth function, the one with the smallest such bound decides.
+    """
+    best = math.inf, math.inf
+    for k in range(len(signed) - 2):
+        first, second = signed[k] - signed[k + 1], signed[k + 1] - signed[k + 2]
+        q = first / second if second else math.inf
+        if 4.0**SHALLOW <= q <= 4.0 ** (SLOPE + SLOPE_MARGIN):
+            bound = q * (q + 1) / (q - 1) ** 2 * max(floors[k : k + 3])
+            best = min(best, (bound, abs(signed[k + 2] - second / (q - 1))))
+    return best[1], best[0]
 
 
 def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:

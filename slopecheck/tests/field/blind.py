@@ -1,7 +1,7 @@
 """Functions as in `field.strangers` that were written before the last changes of the checks and judged once after them.
 
-None of the checks was changed because of them. First verdicts: all wrong ones failed; of the right ones "n langevin" was
-inconclusive, and "cosine cutoff", whose second derivative jumps 1e-9 beside the point, failed.
+None of the checks was changed because of them. First verdicts: all wrong ones failed; of the right ones "n langevin"
+was inconclusive, and "cosine cutoff", whose second derivative jumps 1e-9 beside the point, failed.
 """
 
 import numpy as np
