@@ -1,18 +1,14 @@
-"""Programs of `trigraph.torch`: whole models, epochs on changing batches of molecules, and calls on small graphs."""
+"""Programs of `trigraph.torch`: whole models, and epochs on changing batches of molecules."""
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.benchmarks import gat
 from trigraph.benchmarks.programs import Call, Contender, Program, Unavailable
-from trigraph.benchmarks.workloads import make_case
 from trigraph.graphs import CSC
-from trigraph.graphs.edge_graph import EdgeGraph
 
 # Sizes of PyTorch Geometric's pretrained models; the slab has 96 atoms.
 WIDTHS = {
@@ -35,9 +31,6 @@ SEED = 3  # of molecules in which PyTorch Geometric's closed forms of the basis,
 COMPARED = 3  # losses of an epoch: later ones differ, since Adam divides small gradients by their own size
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
-ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
-# Nodes and edges of the small graphs; edges are pairs of atoms within the cutoff.
-GRAPHS = {"H2O": (3, 6), "random": (20, 40), "C6H6": (12, 132), "silicon": (64, 1792)}
 
 
 @cache
@@ -95,12 +88,10 @@ def _pyg_energy_forces(
 
 
 def atoms_of(structure: str, sizes: Mapping[str, int]) -> list[Any]:
-    """Return silicon, copper, a molecule, a slab of beryllium and magnesium, or so many molecules of the G2 set."""
+    """Return copper, a molecule, a slab of beryllium and magnesium, or so many molecules of the G2 set."""
     from ase.build import bulk, hcp0001, molecule
     from ase.collections import g2
 
-    if structure == "silicon":
-        return [bulk("Si", cubic=True) * (2, 2, 2)]
     if structure == "copper":
         crystal = bulk("Cu", cubic=True).repeat(sizes["cells"])
         crystal.rattle(0.05, seed=0)  # in equilibrium, its forces would be rounding errors
@@ -169,29 +160,6 @@ def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: st
     model, compute = _energy_forces(sizes, dtype, form, atoms_of(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
-
-
-def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Run steps of velocity Verlet with a crystal of copper; positions at their end."""
-    import torch
-    from ase import units
-    from ase.md.verlet import VelocityVerlet
-
-    from trigraph.ase import Calculator
-
-    model = copy.deepcopy(dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
-    (crystal,) = atoms_of("copper", sizes)
-    calculator = Calculator(model, skin=0.5 * (form == "skin"), compile=form == "compiled")
-    momenta = np.random.default_rng(0).normal(size=(len(crystal), 3)) * np.sqrt(crystal.get_masses()[:, None] * 0.025)
-
-    def call() -> dict[str, Any]:
-        atoms = crystal.copy()
-        atoms.set_momenta(momenta)
-        atoms.calc = calculator
-        VelocityVerlet(atoms, timestep=1.0 * units.fs).run(sizes["steps"])
-        return {"positions": torch.tensor(atoms.positions, dtype=getattr(torch, dtype))}
-
-    return call
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
@@ -368,33 +336,6 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return call
 
 
-def _small_graph(structure: str) -> CSC:
-    (atoms,) = atoms_of(structure, {})
-    graph = EdgeGraph.from_ase(atoms, CUTOFF).graph
-    return CSC.from_coo(graph.src, graph.dst, len(atoms), len(atoms))
-
-
-def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str) -> Call:
-    """Attention, forward only; through torch with what its backward needs kept, except for `inference`."""
-    from trigraph import mha_gat_n2n_fwd
-
-    case = make_case(ATTENTION, sizes, np.dtype(dtype))
-    if structure != "random":
-        case = replace(case, graphs={"graph": _small_graph(structure)})
-    arrays, fixed = {name: case[name] for name in gat.GRADIENTS}, {"graph": case.graph, "num_heads": sizes["num_heads"]}
-    if form == "front door":
-        return lambda: {"output_embedding": mha_gat_n2n_fwd(**arrays, **fixed).output_embedding}
-    import torch
-
-    from trigraph.torch import mha_gat_n2n
-
-    leaves: Any = {name: torch.tensor(a, requires_grad=form != "inference") for name, a in arrays.items()}
-    if form == "pyg":
-        forward = gat.pyg_forward(case, "cpu")
-        return lambda: {"output_embedding": forward(*leaves.values())}
-    return lambda: {"output_embedding": mha_gat_n2n(**leaves, **fixed).output_embedding}
-
-
 def _contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
     """Return contenders of forms and of what they are; that of PyTorch Geometric is the peer."""
     found = {}
@@ -408,23 +349,6 @@ OURS = "trigraph.torch.nn.DimeNetPlusPlus"
 EAGER = ("trigraph", OURS), ("pyg", "PyTorch Geometric DimeNetPlusPlus, given edges, triplets and vectors of the edges")
 COMPILED = "trigraph-compiled", f"{OURS}, compiled"
 PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, triplets from the edges into each atom"
-
-
-def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
-    ends, pairs = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), nodes), ("num_positions", "num_edges")
-    about = (
-        ("trigraph.torch", "trigraph.torch.mha_gat_n2n, recorded for autograd"),
-        ("inference", "trigraph.torch.mha_gat_n2n, no input needs a gradient"),
-        ("front door", "trigraph.mha_gat_n2n_fwd"),
-        ("pyg", gat.ABOUT),
-    )
-    return Program(
-        name="small-graphs",
-        family="gat",
-        summary=f"one call of graph attention, forward: {structure}",
-        contenders=_contenders(partial(small_graph, structure=structure), *about),
-        sizes={**gat.SIZES, **ends, **dict.fromkeys(pairs, edges)},
-    )
 
 
 def _potentials(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
@@ -469,18 +393,6 @@ PROGRAMS = (
         )
     ),
     Program(
-        name="dimenet-dynamics",
-        summary="DimeNet++, two steps of dynamics of 500 copper atoms, neighbours searched at each step",
-        contenders=_contenders(
-            dynamics,
-            ("eager", "trigraph.ase.Calculator"),
-            ("skin", "trigraph.ase.Calculator, skin=0.5"),
-            ("compiled", "trigraph.ase.Calculator, compile=True"),
-        ),
-        sizes={"cells": 5, "steps": 2, **WIDTHS},
-        small={"cells": 2, "steps": 1},
-    ),
-    Program(
         name="dimenet-batches-training",
         summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set: neighbours, gradients, Adam's step",
         contenders=_contenders(batches_training, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
@@ -497,5 +409,4 @@ PROGRAMS = (
         small={"num_nodes": 5_000, "num_edges": 80_000},
         terms=GAT["num_edges"],
     ),
-    *(_small_graphs(structure, *counts) for structure, counts in GRAPHS.items()),
 )

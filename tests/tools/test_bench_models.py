@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,14 +30,12 @@ TINY = {
     "num_edges": 90,
 }
 PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
-SMALL = next(p for p in models.PROGRAMS if "random" in p.summary)
+TRAINING = next(p for p in models.PROGRAMS if p.name == "gat-training")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
 
 
 def tiny(program):
-    if program.name == "small-graphs":
-        return program.sizes
     return {n: min(TINY.get(n, 90), v) for n, v in program.sizes.items()}
 
 
@@ -96,23 +95,18 @@ def test_slab_has_the_size_that_is_stated():
     assert graph.num_nodes == 96
     assert 45 < graph.num_edges / graph.num_nodes < 55
     assert graph.num_triplets("edge") == models.TRIPLETS
-    for structure, counts in models.GRAPHS.items():
-        if structure != "random":
-            small = models._small_graph(structure)
-            assert (small.num_dst_nodes, small.num_edges) == counts
 
 
 def test_command_records_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ATTEMPTS", 1)
     monkeypatch.setattr(cli, "ceilings", lambda *arguments: {"float32": 1e9})
-    monkeypatch.setattr(run, "PROGRAMS", (SMALL,))
-    arguments = ["--workload", "small-graphs", "--size", "small", "--repeat", "1", "--threads", "1"]
-    arguments += ["--contender", "trigraph.torch", "--contender", "front door", "--out", str(tmp_path)]
-    ran = CliRunner().invoke(cli.bench, arguments, catch_exceptions=False)
+    monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=tiny(TRAINING)),))
+    arguments = ["--workload", "gat-training", "--size", "small", "--repeat", "1", "--threads", "1"]
+    ran = CliRunner().invoke(cli.bench, [*arguments, "--out", str(tmp_path)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     (path,) = tmp_path.glob("*.json")
     (entry,) = json.loads(path.read_text())["results"]
-    own, front = entry["contenders"]["trigraph.torch"], entry["contenders"]["front door"]
-    assert front["time_over_fast"] == front["median_s"] / own["median_s"]
-    assert front["relative_error"] <= run.tolerance("float32")
-    assert entry["sizes"]["num_edges"] == 40
+    own, peer = entry["contenders"]["trigraph"], entry["contenders"]["pyg"]
+    assert peer["time_over_fast"] == peer["median_s"] / own["median_s"]
+    assert peer["relative_error"] <= run.tolerance("float32")
+    assert entry["sizes"]["num_edges"] == 90
