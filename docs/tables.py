@@ -135,8 +135,9 @@ def _summary(name: str) -> str:
     try:
         text = inspect.getdoc(getattr(import_module(module), attribute)) or ""
     except ImportError:
-        path = HERE.parent / "src" / Path(*module.split("."))
-        tree = ast.parse(path.with_suffix(".py").read_text())
+        own = HERE.parent / "src" / Path(*module.split(".")).with_suffix(".py")
+        calculator = own.parent / "calculators" / own.name  # which `own` imports
+        tree = ast.parse((calculator if calculator.exists() else own).read_text())
         (node,) = (n for n in tree.body if getattr(n, "name", None) == attribute)
         text = ast.get_docstring(node) or ""
     return " ".join(text.partition("\n\n")[0].split())
