@@ -33,7 +33,7 @@ def test_the_source_says_what_the_compiler_says():
     """Parameters read from the source equal those that the compiler reports, for every instance."""
     for family in INSTANCES:
         compiled = launcher.describe(HostLibrary(launcher.installed(family))._library)
-        assert {name: tuple(texts) for name, texts in launcher._described()[family].items()} == compiled
+        assert {name: tuple(texts) for name, texts in launcher._parameters_of_build()[family].items()} == compiled
 
 
 def test_a_build_without_libraries_is_named(monkeypatch):
@@ -67,7 +67,7 @@ def device(host, monkeypatch, tmp_path, compiled):
         shutil.copy(HERE / file, tmp_path)
     described = launcher.describe(host.library("primitives")._library)
     monkeypatch.setattr(cache, "KERNELS", tmp_path)
-    monkeypatch.setattr(launcher, "_described", lambda: {"primitives": described})
+    monkeypatch.setattr(launcher, "_parameters_of_build", lambda: {"primitives": described})
     monkeypatch.setitem(INSTANCES, "primitives", OWN["primitives"])
     return runtime(asarray(np.empty(0)))
 

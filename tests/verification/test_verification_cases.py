@@ -165,7 +165,7 @@ def test_small_blocks_of_the_device_are_several():
 
 def test_spoilers_are_in_two_places_each():
     array = np.zeros((7, 3))
-    places = [np.flatnonzero(~np.isfinite(nonfinite._spoiled(array, s))).tolist() for s in SPOILERS]
+    places = [np.flatnonzero(~np.isfinite(nonfinite._spoil(array, s))).tolist() for s in SPOILERS]
     assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
     assert not np.isnan(pyref.agg_weighted_n2n_fwd(**named("agg_weighted_n2n", "regular").values)[0]).any()
 
