@@ -220,7 +220,7 @@ ARROWS = {
     "torch": {"arrays", "backends", "checks", "fortran", "graphs", "plain", "table"},  # fortran: SiLU's derivatives
     "calculators": {"arrays", "graphs", "torch"},
     "jax": {"arrays", "checks", "fortran", "graphs", "plain", "table"},
-    "compat": {"arrays", "backends", "graphs", "table", "torch"},
+    "compat": {"arrays", "graphs", "torch"},
     "distributed": {"arrays", "backends", "checks", "fortran", "graphs", "table", "torch"},
 }
 

@@ -34,6 +34,7 @@ from trigraph.benchmarks.qualify import part as qualify_part
 from trigraph.benchmarks.qualify.part import Notes, read
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
 from trigraph.benchmarks.qualify.stages import bench, checks, models, sanitizer
+from trigraph.benchmarks.qualify.stages import compile as compile_stage
 from trigraph.benchmarks.qualify.stages import torch as torch_stage
 from trigraph.benchmarks.qualify.stages.environment import GATHER
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
@@ -472,3 +473,12 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
 def test_sanitizer_cases(device, family):
     """The cases of the sanitizer stage run with device arrays, and are compared on the host."""
     assert all(type(array) is np.ndarray for array in cases.run(family, device).values())
+
+
+def test_local_memory_of_a_kernel_that_is_not_listed_is_noted(tmp_path):
+    place, notes = types.SimpleNamespace(architecture=lambda: "sm_90"), Notes(tmp_path / "notes.json")
+    usages = {name: {"registers": 32, "local_bytes": 8} for name in ("dimenet_radial<float>", "sum_rows<float>")}
+    compile_stage._note_local_memory(place, notes, usages)
+    (line,) = read(notes.path)
+    assert line["passed"] is False
+    assert line["over"] == [f"sum_rows<float>: {usages['sum_rows<float>']}"]
