@@ -104,7 +104,7 @@ def examine(
     by `slope.assess`, with the estimated rounding. If the whole curve fails, the
     largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
     larger steps cross a kink. Where the function has no third derivative, the error falls with a lower power of the
-    step, and its limit (`_limit`) must be as small. If none passes, the verdict is inconclusive where rounding, or the
+    step, and its limit (`_limits`) must be as small. If none passes, the verdict is inconclusive where rounding, or the
     curvature that the gradient shows, explains the error at the step that shows most. On a kink nothing passes.
     """
     if not np.isfinite(gradient.values).all():
@@ -143,12 +143,14 @@ def _judged(
             return Verdict(points, curve.best, tolerance, curve.order, "", remark)
     doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
     beyond = np.count_nonzero(np.isfinite(errors)) < FEWEST
-    limit, bound = _limit(signed, floors)
     power = max((curve.order or 0.0 for curve in curves), default=0.0)
-    if power >= SHALLOW and limit <= tolerance and bound <= sensitive and not sides:
-        remark = f"the error falls with the power {power:.2f} of the step, towards {limit:.0e}"
-        return Verdict(points, limit, tolerance, power, "", remark)
-    falls = power >= SHALLOW and limit <= bound < math.inf
+    limits = _limits(signed, floors) if power >= SHALLOW and not sides else []
+    for k, (limit, bound) in enumerate(limits):
+        if bound <= sensitive and limit <= BEST and all(a <= max(BEST, b) for a, b in limits[k:]):
+            remark = f"the error falls with the power {power:.2f} of the step, towards {limit:.0e}"
+            return Verdict(points, limit, BEST, power, "", remark)
+    limit, bound = min(limits, key=sum, default=(math.inf, 0.0))
+    falls = limit <= max(BEST, bound)
     if (error <= doubt or beyond or falls) and not sides:
         if falls and error > doubt:
             problem = f"the error falls at every step, and rounding hides whether it ends below {bound:.0e}; {BETTER}"
@@ -163,21 +165,21 @@ def _judged(
     return Verdict(points, math.inf, tolerance, first.order, problem, "")
 
 
-def _limit(signed: list[float], floors: list[float]) -> tuple[float, float]:
-    """Return the size of the error's limit as the step falls, and what rounding makes of it; infinity if there is none.
+def _limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
+    """Return sizes of the error's limit as the step falls, with what rounding makes of it, from large steps to small.
 
     An error a + b h^p at three steps, each a quarter of the one before, has the limit a by Aitken's extrapolation,
-    without p. Rounding of the three, at most r, changes a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Of all triples
-    with a power from `SHALLOW` to that of a smooth function, the one with the smallest such bound decides.
+    without p. Rounding of the three, at most r, changes a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Steps at which
+    the power is not between `SHALLOW` and that of a smooth function show no limit.
     """
-    best = math.inf, math.inf
+    limits = []
     for k in range(len(signed) - 2):
         first, second = signed[k] - signed[k + 1], signed[k + 1] - signed[k + 2]
         q = first / second if second else math.inf
         if 4.0**SHALLOW <= q <= 4.0 ** (SLOPE + SLOPE_MARGIN):
             bound = q * (q + 1) / (q - 1) ** 2 * max(floors[k : k + 3])
-            best = min(best, (bound, abs(signed[k + 2] - second / (q - 1))))
-    return best[1], best[0]
+            limits.append((abs(signed[k + 2] - second / (q - 1)), bound))
+    return limits
 
 
 def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
