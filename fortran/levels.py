@@ -12,7 +12,6 @@ when it is compiled, but the kernels' tiles, of which the order of sums follows,
 import contextlib
 import ctypes
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -155,7 +154,9 @@ def torch_operators() -> tuple[str, str]:
 
     Torch's stable interface, which the operators in C++ call, is promised from 2.9 on.
     """
-    version = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else ""
+    from importlib.metadata import version as version_of  # slow to import
+
+    version = version_of("torch") if importlib.util.find_spec("torch") else ""
     if os.environ.get(TORCH_ENVIRONMENT) == "0":
         reason = f"{TORCH_ENVIRONMENT} is 0"
     elif not LIBRARY.with_name("libtrigraph_torch.so").exists():
