@@ -9,7 +9,11 @@ from field import calculators
 from slopecheck.kinds import OF_CALCULATORS
 
 
-@pytest.mark.parametrize("name", calculators.WRONG)
+QUICK = ("hard cutoff", "old neighbours", "wall")
+MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in calculators.WRONG]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_wrong_calculator(name):
     """The kind of check that a calculator names finds the mistake, with `cutoff`, which says where to look."""
     factory, kind = calculators.WRONG[name]

@@ -45,7 +45,7 @@ def test_no_other_instance_spills(compiled, family, architecture):
 
 
 @pytest.mark.usefixtures("nvrtc")
-@pytest.mark.parametrize("family", INSTANCES)
+@pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.slow] * (f == "dimenet")) for f in INSTANCES])
 def test_one_instance_of_every_kernel(family):
     by_kernel, architecture = {}, ARCHITECTURES[rotating_subset() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:

@@ -256,7 +256,7 @@ def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedP
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-RUNS = [(name, False) for name in SWEEPS]
+RUNS = [pytest.param(name, False, marks=[pytest.mark.slow] * (name == "gpu-host")) for name in SWEEPS]
 RUNS += [pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWEEPS.items() if not sweep.teams]
 
 

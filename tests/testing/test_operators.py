@@ -128,6 +128,7 @@ def test_wrong_derivative(verify_derivatives):
 """
 
 
+@pytest.mark.slow
 def test_fixtures(pytester):
     """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()

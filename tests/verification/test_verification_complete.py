@@ -98,7 +98,9 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
 
 
 @pytest.mark.usefixtures("unignored_signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+)
 def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
     """A signal to the main process ends workers and their children, even if the function never returns."""
     command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], folder / "pids", []
