@@ -8,7 +8,6 @@ from field import calculators
 
 from slopecheck.kinds import OF_CALCULATORS
 
-
 QUICK = ("hard cutoff", "old neighbours", "wall")
 MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in calculators.WRONG]
 
