@@ -1,11 +1,13 @@
 """Kinds and devices of NumPy and CuPy arrays and of tensors; checks of index arrays and of numbers."""
 
+import ctypes
 import math
 import numbers
 import operator
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 # Largest number of nodes, segments, or rows of edge arrays: the offsets of more would fill 2 PiB.
 MOST = 2**48
 
-LARGEST_INT = 2**63 - 1
+LARGEST_INT, LARGEST_C_INT = 2**63 - 1, 2**31 - 1
 
 
 NO_CUPY = (
@@ -233,34 +235,34 @@ def is_ascending(keys: Any) -> bool:
     return bool((keys[1:] >= keys[:-1]).all())
 
 
+@cache  # depends on the dtype, which is its key, and the installed library, which does not change
+def _counting_sort(dtype: np.dtype) -> Any:
+    """Return the function of libtrigraph that sorts indices of a type."""
+    from trigraph.fortran.levels import LIBRARY  # imports this package
+
+    function = ctypes.CDLL(str(LIBRARY))[f"trigraph_build_segments_i{8 * dtype.itemsize}"]
+    function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 3]
+    return function
+
+
 def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any]:
     """Offsets and positions of a stable counting sort by key; its time is linear in the number of positions.
 
     The first two arguments are for the error message if the memory cannot hold the offsets of `num_keys` keys. Keys
-    that are in order already are not sorted.
+    are at least 0 and less than `num_keys`.
     """
-    xp, dtype, in_order = namespace_of(keys), keys.dtype, is_ascending(keys)
-    if xp is np:
-        check_memory(caller, name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
-    if in_order:
-        positions = xp.arange(keys.size, dtype=dtype)
+    xp, dtype = namespace_of(keys), keys.dtype
     if xp is not np:
         counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
         offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
-        positions = positions if in_order else xp.argsort(keys, kind="stable").astype(dtype)
-    elif in_order:
-        offsets = np.zeros(num_keys + 1, dtype)
-        last = np.flatnonzero(np.append(keys[1:] != keys[:-1], keys.size > 0))
-        offsets[keys[last] + 1] = last + 1
-        np.maximum.accumulate(offsets, out=offsets)
-    else:
-        from scipy import sparse  # imported here because it is slow
-
-        # Transposing a sparse matrix is a counting sort, which keeps equal keys in order of appearance.
-        rows = np.array([0, keys.size], dtype=dtype)
-        matrix = sparse.csr_matrix((np.arange(keys.size, dtype=dtype), keys, rows), shape=(1, max(num_keys, 1))).tocsc()
-        offsets = np.asarray(matrix.indptr[: num_keys + 1], dtype)
-        positions = np.asarray(matrix.data, dtype)
+        ordered = is_ascending(keys)
+        return offsets, xp.arange(keys.size, dtype=dtype) if ordered else xp.argsort(keys, kind="stable").astype(dtype)
+    check_memory(caller, name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
+    if max(keys.size, num_keys) > LARGEST_C_INT:
+        return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_keys))]), np.argsort(keys, kind="stable")
+    offsets, positions, keys = np.empty(num_keys + 1, dtype), np.empty(keys.size, dtype), np.ascontiguousarray(keys)
+    status = _counting_sort(dtype)(keys.size, num_keys, *(a.ctypes.data for a in (keys, offsets, positions)))
+    assert status == 0, (caller, name)
     return offsets, positions
 
 

@@ -122,7 +122,7 @@ def test_torch_finds_the_derivatives_right(spec, setting):
 
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
-def test_operators_pass_torchs_checks(spec, monkeypatch):
+def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
     """torch.library.opcheck passes: schemas, autograd registration, fake kernels, tracing with symbolic sizes."""
     calls = {}
     for order in ("fwd", "bwd", "bwd2"):
@@ -150,6 +150,8 @@ def test_operators_pass_torchs_checks(spec, monkeypatch):
         if name.endswith("bwd2"):  # tracing it would need a third derivative
             tests = tests[:3]
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
+        if (native := OPERATORS_OF_TORCH[name].native) is not None:
+            torch.library.opcheck(native.overload, tuple(native.numbered(args)), test_utils=tests)
 
 
 @compiled_whole

@@ -68,7 +68,7 @@ def test_bfloat16_without_ml_dtypes_is_refused(monkeypatch):
     refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
 
 
-def test_only_what_needs_a_gradient_is_computed(monkeypatch):
+def test_only_what_needs_a_gradient_is_computed(monkeypatch, python_operators):
     from trigraph.torch import library
 
     seen = []
@@ -114,7 +114,7 @@ def test_any_strides_give_the_same(view):
         assert torch.equal(got, expected)
 
 
-def test_nothing_is_copied_on_the_way(monkeypatch):
+def test_nothing_is_copied_on_the_way(monkeypatch, python_operators):
     """Backends get the tensors' memory and results are returned without a copy."""
     from trigraph.torch import library
 
@@ -406,7 +406,7 @@ def variants(tensor):
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("backend", ["", "gpu-host"])
 @pytest.mark.parametrize("name", OPERATORS_OF_TORCH)
-def test_a_call_is_judged_alike_whatever_was_called_before(name, backend):
+def test_a_call_is_judged_alike_whatever_was_called_before(name, backend, python_operators):
     """A call has the same outcome whether or not calls like it have passed the checks before."""
     op = OPERATORS_OF_TORCH[name]
     if backend and (op.op.order == 3 or trigraph.backends.unavailable(backend)):
@@ -440,7 +440,7 @@ def test_a_call_is_judged_alike_whatever_was_called_before(name, backend):
         assert outcome(good | {name: value}) == expected, (name, value)
 
 
-def test_few_calls_are_remembered():
+def test_few_calls_are_remembered(python_operators):
     op = OPERATORS_OF_TORCH["basis_embedding_radial_fwd"]
     op.passed.clear()
     for number in range(1, 2 * MOST_PASSED):

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -271,3 +272,49 @@ def test_declarations_are_those_of_torchs_header(tmp_path):
     package = Path(trigraph.__file__).parent
     folders = [f"-I{p}" for p in (tmp_path, package / "include", Path(torch.__file__).parent / "include")]
     run("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
+
+
+# Wrong lines of torch.cpp and of what torch_operators.py writes: right and wrong text.
+WRONG = {
+    "": ("contiguous", "contiguous"),
+    "strides are ignored": ("contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);", "contiguous = true;"),
+    "an absent cotangent is not zero": (
+        "zeros.reset(new char[bytes]());",
+        "zeros.reset(new char[bytes]()), std::memset(zeros.get(), 63, bytes);",
+    ),
+    "a status is ignored": ("status = trigraph_", "status = 0 & trigraph_"),
+    "another field is computed": ("(wanted >> 1 & 1)", "(wanted >> 0 & 1)"),
+    "int64 is read as int32": ("whole == int64)\n            status", "whole == int32)\n            status"),
+    "numbers need not be positive": ("if (x[k] <= 0)", "if (x[k] < -1e30)"),
+}
+RUN = """import sys
+from pathlib import Path
+from trigraph.fortran import levels
+levels.LIBRARY = Path(sys.argv[1])
+import pytest
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", sys.argv[2], sys.argv[3]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_lines_are_found(tmp_path, wrong):
+    package = LIBRARY.parent
+    for path in package.glob("libtrigraph*.so"):
+        if "torch" not in path.name:
+            (tmp_path / path.name).symlink_to(path)
+    run(sys.executable, package / "torch_operators.py", tmp_path / "torch_operators.inc")
+    shutil.copy(package / "torch.cpp", tmp_path)
+    right, changed, places = *WRONG[wrong], 0
+    for name in ("torch.cpp", "torch_operators.inc"):
+        text = (tmp_path / name).read_text()
+        places += text.count(right)
+        (tmp_path / name).write_text(text.replace(right, changed))
+    assert places > 0
+    flags = ["-std=c++17", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", f"-I{package.parent / 'include'}"]
+    library = tmp_path / "libtrigraph_torch.so"
+    run("g++", *flags, tmp_path / "torch.cpp", f"-L{package}", "-ltrigraph", "-o", library, f"-Wl,-rpath,{tmp_path}")
+    chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
+    done = subprocess.run([sys.executable, "-c", RUN, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
+    assert done.returncode not in (2, 4, 5)  # no test ran
+    assert (done.returncode != 0) == bool(wrong)  # a failed test, or a crash

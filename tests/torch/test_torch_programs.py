@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
+from trigraph.fortran.levels import torch_operators  # noqa: E402
 
 DTYPE = torch.float64
 
@@ -141,7 +142,8 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
     arguments = positions, weights, tt.GraphTensors.of(graph), *rest
     traced = make_fx(energy_and_forces, tracing_mode=mode)(*arguments)
     names = {str(node.target) for node in traced.graph.nodes}
-    assert {"trigraph.agg_edge_to_edge_fwd.default", "trigraph.agg_edge_to_edge_bwd.default"} <= names
+    library = "trigraph_cpu" if torch_operators()[0] == "C++" else "trigraph"
+    assert {f"{library}.agg_edge_to_edge_{order}.default" for order in ("fwd", "bwd")} <= names
     for function in (traced, torch.compile(traced, fullgraph=True, backend=backend)):
         total, forces = function(*arguments)
         assert_near(total, expected[0])

@@ -219,3 +219,5 @@ def register() -> None:
 
         if op.op.order < 3:
             torch.library.register_autograd(f"trigraph::{name}", backward, setup_context=derivative.save, lib=LIBRARY)
+            if op.native is not None:
+                op.native.register_autograd(backward, derivative.save)

@@ -1,8 +1,8 @@
 """Torch's operators in C++ (``fortran/torch.cpp``), which compute on the CPU without Python where torch has them.
 
 An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers in place
-of choices and a number whose bits are the requested fields. It is neither recorded nor differentiated by itself. A
-call that its checks refuse is computed by ``trigraph::X``, which says why.
+of choices and a number whose bits are the requested fields. A call that its checks refuse is computed by
+``trigraph::X``, which says why.
 """
 
 import ctypes
@@ -60,6 +60,15 @@ class NativeOperator:
             return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.named(args))
 
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
+
+    def register_autograd(self, backward: Callable[..., Any], save: Callable[..., Any]) -> None:
+        """Register the derivative of ``trigraph::X``, which programs that were traced without one need."""
+        torch.library.register_autograd(
+            f"trigraph_cpu::{self.op.name}",
+            backward,
+            setup_context=lambda ctx, inputs, output: save(ctx, self.named(inputs), output),
+            lib=_FRAGMENT,
+        )
 
     def numbered(self, args: Any) -> list[Any]:
         """Return the arguments of the operator for those of ``trigraph::X``."""

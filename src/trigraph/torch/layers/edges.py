@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -207,7 +208,12 @@ def _built(owner: str, edges: Any, num_src_nodes: int, num_dst_nodes: int, loops
     """Return the graph of an array of edges."""
     if loops or array_kind(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
-        edges = in_plain_thread(_with_self_loops, edges, min(num_src_nodes, num_dst_nodes) if loops else None)
+        num_loops = min(num_src_nodes, num_dst_nodes) if loops else None
+        if array_kind(edges) == "cupy":
+            edges = in_plain_thread(_with_self_loops, edges, num_loops)
+        else:  # without torch, whose modes would need a thread, which takes longer to start than small graphs to build
+            own = np.broadcast_to(np.arange(num_loops, dtype=edges.dtype), (2, num_loops or 0))
+            edges = np.concatenate([edges[:, edges[0] != edges[1]], own], axis=1)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 

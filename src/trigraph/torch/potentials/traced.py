@@ -11,7 +11,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
-_sums, _sums_backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"].overload for order in ("fwd", "bwd"))
+_forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
+# The operators in programs, a sum and a gradient in the rows among their arguments, and where the former is: the last
+# arguments are the kinds of sum and mean, in Python the backend, and the requested fields.
+if _forward.native and _backward.native:
+    _sums, _sums_backward = _forward.native.overload, _backward.native.overload
+    _SUM, _PLACE, _ROWS = 0, -2, _backward.native.bits["embedding"]
+else:
+    _sums, _sums_backward = _forward.overload, _backward.overload
+    _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
 
 
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
@@ -174,14 +182,14 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
         if node.target is _sums:
             values, weights, *graph = node.args
             call, given = sums, (values, indices.get(graph[0]), weights, *graph)
-        elif node.target is _sums_backward and node.args[-1] == "embedding":
+        elif node.target is _sums_backward and node.args[-1] == _ROWS:
             grad, _, weights, *absent = node.args[:6]
             graph = node.args[6:-1]
             call, given = selected, (grad, indices.get(graph[0]), weights, *graph)
             weights = next((t for t in (weights, *absent) if t is not None), None)
         else:
             continue
-        if given[1] is None or weights is not None or "sum" not in graph:
+        if given[1] is None or weights is not None or graph[_PLACE] != _SUM:
             continue
         with program.graph.inserting_before(node):
             replacement = program.graph.call_function(call, given)
