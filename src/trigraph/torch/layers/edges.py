@@ -208,11 +208,11 @@ def _built(owner: str, edges: Any, num_src_nodes: int, num_dst_nodes: int, loops
     """Return the graph of an array of edges."""
     if loops or array_kind(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
-        num_loops = min(num_src_nodes, num_dst_nodes) if loops else None
+        number = min(num_src_nodes, num_dst_nodes)
         if array_kind(edges) == "cupy":
-            edges = in_plain_thread(_with_self_loops, edges, num_loops)
+            edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
         else:  # without torch, whose modes would need a thread, which takes longer to start than small graphs to build
-            own = np.broadcast_to(np.arange(num_loops, dtype=edges.dtype), (2, num_loops or 0))
+            own = np.broadcast_to(np.arange(number, dtype=edges.dtype), (2, number))
             edges = np.concatenate([edges[:, edges[0] != edges[1]], own], axis=1)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 

@@ -14,6 +14,8 @@ from trigraph.torch.potentials.structures import DST
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
 # The operators in programs, a sum and a gradient in the rows among their arguments, and where the former is: the last
 # arguments are the kinds of sum and mean, in Python the backend, and the requested fields.
+_SUM: int | str
+_ROWS: int | str
 if _forward.native and _backward.native:
     _sums, _sums_backward = _forward.native.overload, _backward.native.overload
     _SUM, _PLACE, _ROWS = 0, -2, _backward.native.bits["embedding"]
