@@ -43,6 +43,7 @@ if not _path.exists(__file__):
     )
 globals().update(FUNCTIONS)
 _LIBRARIES["torch"] = lambda: _importlib.import_module("trigraph.torch.arrays")
+_LIBRARIES["libtrigraph"] = lambda: str(_importlib.import_module("trigraph.fortran.levels").LIBRARY)
 
 # Imported when they are first asked for, as `trigraph.compat` or by an import statement.
 _MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "torch", "verification")

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-# By the name of a library of arrays, what returns the module that reads and makes them. `trigraph` enters torch: this
-# package imports neither torch nor what is built on it.
+# By name, functions that return what is built on this module, which it does not import: for "torch" the module that reads
+# and makes tensors, for "libtrigraph" the path of the C library. `trigraph` enters both.
 LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
@@ -238,9 +238,7 @@ def is_ascending(keys: Any) -> bool:
 @cache  # depends on the dtype, which is its key, and the installed library, which does not change
 def _counting_sort(dtype: np.dtype) -> Any:
     """Return the function of libtrigraph that sorts indices of a type."""
-    from trigraph.fortran.levels import LIBRARY  # imports this package
-
-    function = ctypes.CDLL(str(LIBRARY))[f"trigraph_build_segments_i{8 * dtype.itemsize}"]
+    function = ctypes.CDLL(LIBRARIES["libtrigraph"]())[f"trigraph_build_segments_i{8 * dtype.itemsize}"]
     function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 3]
     return function
 

@@ -13,26 +13,26 @@ from trigraph.gpu import sums
 from trigraph.table import NAMED, SYMBOLS
 
 
-@pytest.mark.parametrize(("device", "sizes"), [(0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})])
 @pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw(op))])
-def test_bits_of_gpu_host(cupy, name, device, sizes):
+def test_bits_of_gpu_host(cupy, name):
     """Results lie on the arrays' device, whichever is current, with the bits of gpu-host.
 
     With prepared graphs, with and without long rows, a call never synchronises, so that it can be captured.
     """
-    with cupy.cuda.Device(device):
-        values, on_device = moved_call(NAMED[name], **sizes)
-        for graph in graphs_of(NAMED[name], on_device).values():
-            graph.prepare()
-    expected = fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
-    with capturing():
-        results = fields(NAMED[name], FUNCTIONS[name](**on_device))
-    assert cupy.cuda.Device().id == 0
-    with cupy.cuda.Device(device):
-        for field, array in expected.items():
-            assert (array is None) == (results[field] is None)
-            assert array is None or results[field].device.id == device
-            assert array is None or results[field].get().tobytes() == array.tobytes(), field
+    for device, sizes in ((0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})):
+        with cupy.cuda.Device(device):
+            values, on_device = moved_call(NAMED[name], **sizes)
+            for graph in graphs_of(NAMED[name], on_device).values():
+                graph.prepare()
+        expected = fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
+        with capturing():
+            results = fields(NAMED[name], FUNCTIONS[name](**on_device))
+        assert cupy.cuda.Device().id == 0
+        with cupy.cuda.Device(device):
+            for field, array in expected.items():
+                assert (array is None) == (results[field] is None)
+                assert array is None or results[field].device.id == device
+                assert array is None or results[field].get().tobytes() == array.tobytes(), field
 
 
 @pytest.mark.parametrize("graph", ["csc", "edges", "triplets"])
