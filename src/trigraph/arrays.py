@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-# By name, functions that return what is built on this module, which it does not import: for "torch" the module that reads
-# and makes tensors, for "libtrigraph" the path of the C library. `trigraph` enters both.
+# By name, functions that return what is built on this module, which it does not import: for "torch" the module that
+# reads and makes tensors, for "libtrigraph" the path of the C library. `trigraph` enters both.
 LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
