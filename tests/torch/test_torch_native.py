@@ -189,6 +189,17 @@ def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
     assert max(used) > 2
 
 
+def test_locations_of_agg_weighted_n2n_are_checked():
+    op, x = OPERATORS_OF_TORCH["agg_weighted_n2n_bwd"], np.random.default_rng(0).random((3, 4))
+    graph, (name,) = trigraph.CSC(np.array([0, 2, 3, 3]), np.array([0, 1, 1])), [a.name for a in op.op.index_arguments]
+    found = getattr(trigraph.agg_weighted_n2n_fwd(x, None, graph, op="max"), name)
+    for change in (0, 1, -1, 2**30):
+        given = {"grad_output_embedding": x, "embedding": x, "graph": graph, "op": "max", name: found + change}
+        args = flat_arguments(op, given, ["embedding"])
+        assert (op.native(args) is None) == isinstance(attempt(lambda args=args: op.overload(*args))[0], type)
+        assert (op.native(args) is None) == (change != 0)
+
+
 def test_compiled_programs_call_them():
     graph = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]))
 
@@ -292,7 +303,8 @@ from pathlib import Path
 from trigraph.fortran import levels
 levels.LIBRARY = Path(sys.argv[1])
 import pytest
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", sys.argv[2], sys.argv[3]]))
+ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
+sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-k", sys.argv[2], sys.argv[3]]))
 """
 
 
