@@ -38,7 +38,7 @@ check: $(VENV)/installed
 # Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are pytest's.
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
-	@echo "Running about 4,000 tests on $(CORES) processors: about $$((10 / $(CORES) + 1)) minutes"
+	@echo "Running about 3,500 tests on $(CORES) processors: about $$((9 / $(CORES) + 1)) minutes"
 	$(PYTEST) -m "not slow" $(OPTIONS)
 
 test-all: $(VENV)/installed-tests
