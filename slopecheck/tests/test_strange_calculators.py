@@ -27,4 +27,5 @@ def test_a_wrong_calculator(name):
 def test_a_right_calculator(name):
     factory, skip = calculators.RIGHT[name]
     result = calculators.verdict(factory, skip)
-    assert result.passed, str(result)
+    # Energies of 40,000 eV for each atom have roundings that hide forces.
+    assert result.verdict == ("inconclusive" if name == "large energies" else "passed"), str(result)
