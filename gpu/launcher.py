@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,17 +66,27 @@ class KernelError(RuntimeError):
 class _Lock:
     """A lock that is open in a forked child, which lacks the thread that held it.
 
-    ``with lock.here:`` enters in one step of the interpreter, so that an exception in a signal handler cannot leave it
-    locked. It is reentrant, so that signal handlers and finalizers may call operators.
+    It is reentrant, so that signal handlers and finalizers may call operators.
     """
 
     def __init__(self) -> None:
-        self._by_process: dict[int, contextlib.AbstractContextManager[Any]] = {}
+        self._by_process: dict[int, Any] = {}  # created at the first use in a process
 
-    @property
-    def here(self) -> contextlib.AbstractContextManager[Any]:
-        """The lock of this process, created at its first use."""
-        return self._by_process.setdefault(os.getpid(), threading.RLock())
+    def hold(self, function: Callable[[], Any]) -> Any:
+        """Return what the function returns, called while this thread holds the lock.
+
+        An exception in a signal handler cannot leave it locked. With ``with lock:`` it can in Python 3.14, which may
+        raise the exception when the lock is acquired and the block has not begun.
+        """
+        lock = self._by_process.setdefault(os.getpid(), threading.RLock())
+        try:
+            lock.acquire()
+            return function()
+        finally:
+            try:  # noqa: SIM105, since a handler might raise while `suppress` is called
+                lock.release()
+            except RuntimeError:  # it was not acquired
+                pass
 
 
 #: Exception of a launch on the CPU, by the status that ``cuda_host_launch`` returns.
@@ -294,17 +304,17 @@ class HostLibrary:
         packed = (_Argument * len(values))(*(_pack(name, parameter, value) for parameter, value in pairs))
         triples = [(ctypes.c_uint * 3)(*(*extents, 1, 1)[:3]) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
-        with _HOST_LOCK.here:
-            status = self._library.cuda_host_launch(
-                ctypes.c_int(number),
-                *triples,
-                ctypes.c_size_t(shared_mem),
-                packed,
-                ctypes.c_int(ORDERS.index(order)),
-                ctypes.c_ulonglong(seed),
-                message,
-                ctypes.c_size_t(len(message)),
-            )
+        arguments = (
+            ctypes.c_int(number),
+            *triples,
+            ctypes.c_size_t(shared_mem),
+            packed,
+            ctypes.c_int(ORDERS.index(order)),
+            ctypes.c_ulonglong(seed),
+            message,
+            ctypes.c_size_t(len(message)),
+        )
+        status = _HOST_LOCK.hold(lambda: self._library.cuda_host_launch(*arguments))
         if status == 0:
             return
         text = f"{name}: {self._with_lines(message.value.decode(errors='replace'))}"
@@ -479,8 +489,8 @@ class DeviceRuntime(Runtime):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
                     raise ValueError(f"{name}: argument {parameter.name} {text}")
-            with _DEVICE_LOCK.here:
-                kept = self._functions[key] = self.compiled(family, name), layout, _structs(described[0])
+            function = _DEVICE_LOCK.hold(lambda: self.compiled(family, name))
+            kept = self._functions[key] = function, layout, _structs(described[0])
         function, layout, structs = kept
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
@@ -502,8 +512,11 @@ _device: DeviceRuntime | None = None  # depends on CuPy alone, of which a proces
 
 
 def _device_runtime() -> DeviceRuntime:
-    global _device
-    with _DEVICE_LOCK.here:
+    def make() -> DeviceRuntime:
+        global _device
         if _device is None:
             _device = DeviceRuntime()
         return _device
+
+    runtime: DeviceRuntime = _DEVICE_LOCK.hold(make)
+    return runtime

@@ -18,6 +18,7 @@ import pytest
 from cupy_stand_in import asarray
 from host_kernels import HERE, library
 from host_kernels import INSTANCES as OWN
+from programs import run
 from raising import raising
 
 from trigraph import gpu
@@ -398,3 +399,28 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
 def test_compiling_ahead_without_cupy_says_what_to_install():
     with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
         gpu.compile("agg_weighted_n2n")
+
+
+INTERRUPTED = """
+import signal, threading, time
+from trigraph.gpu.launcher import _Lock
+lock, end, interruptions = _Lock(), time.monotonic() + 1, 0
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+while time.monotonic() < end:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2e-5)
+        while True:
+            lock.hold(int)
+    except KeyboardInterrupt:
+        interruptions += 1
+assert interruptions > 100
+other = threading.Thread(target=lock.hold, args=(int,), daemon=True)
+other.start()
+other.join(10)
+assert not other.is_alive()
+"""
+
+
+def test_interruptions_leave_the_lock_open():
+    """In Python 3.14, `with lock:` leaves it locked after almost every second one."""
+    run(sys.executable, "-c", INTERRUPTED)
