@@ -24,6 +24,23 @@ static _Atomic int64_t refused = 0;
 
 enum { runtime_tables = 1 << 16 };  /* bytes of the OpenMP runtime's tables for a team, with room to spare */
 static _Thread_local void *reserved = NULL;  /* memory that is kept from the procedure, so that the runtime finds it */
+/* Threads that wait for `start`, whose stacks are kept from the procedure for those of the runtime. */
+static _Thread_local pthread_t *waiting = NULL;
+static _Thread_local int num_waiting = 0;
+static _Thread_local pthread_mutex_t start;
+
+static void end_waiting(void)
+{
+    if (waiting == NULL)
+        return;
+    pthread_mutex_unlock(&start);
+    for (int i = 0; i < num_waiting; i++)
+        pthread_join(waiting[i], NULL);
+    pthread_mutex_destroy(&start);
+    free(waiting);
+    waiting = NULL;
+    num_waiting = 0;
+}
 
 #ifdef MALLOC_IS_WRAPPED
 void *__real_malloc(size_t size);
@@ -60,7 +77,7 @@ void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads
 {
     int again = reserved != NULL;
 
-    trigraph_release_team();
+    trigraph_release_team();  /* the threads that wait, too */
     __real_GOMP_parallel(body, data, num_threads, flags);
     if (again)
         reserved = malloc(runtime_tables);
@@ -73,52 +90,52 @@ int64_t trigraph_refused_bytes(void)
     return atomic_exchange(&refused, 0);
 }
 
-static void *wait_for_start(void *start)
+static void *wait_for_start(void *mutex)
 {
-    pthread_mutex_lock(start);
-    pthread_mutex_unlock(start);
+    pthread_mutex_lock(mutex);
+    pthread_mutex_unlock(mutex);
     return NULL;
 }
 
 /* Whether the OpenMP runtime will get what it needs for a team of num_threads: 0, or 1 where that is refused. The runtime ends the
-   process where a thread cannot be started, so as many threads as it will start are started here first; the C library keeps their
-   stacks for the next ones. A team of the size that this thread used last exists already. Calls with one thread leave it waiting, and do
+   process where a thread cannot be started, so as many threads as it will start are started here first. They wait until the first
+   parallel region begins, so that their stacks are free then and not before, whether or not the C library keeps stacks. A team of the size that this thread used last exists already. Calls with one thread leave it waiting, and do
    not count: else each large call after a small one would start a thread, which takes 0.3 ms while other threads of a team spin. Memory
    for the runtime's tables stays reserved while the procedure allocates its work space, until each parallel region and after it, up to
    trigraph_release_team. */
 int trigraph_reserve_team(int num_threads)
 {
     static _Thread_local int last = 1;
-    pthread_mutex_t start = PTHREAD_MUTEX_INITIALIZER;
-    int missing = num_threads - last, started = 0;
-    pthread_t *threads;
+    int missing = num_threads - last;
 
-    threads = malloc((size_t)(missing > 0 ? missing : 1) * sizeof *threads);
+    waiting = malloc((size_t)(missing > 0 ? missing : 1) * sizeof *waiting);
     reserved = malloc(runtime_tables);
-    if (threads == NULL || reserved == NULL) {
-        free(threads);
+    if (waiting == NULL || reserved == NULL) {
+        free(waiting);
+        waiting = NULL;
         trigraph_release_team();
         return 1;
     }
+    pthread_mutex_init(&start, NULL);
     pthread_mutex_lock(&start);
-    while (started < missing && pthread_create(&threads[started], NULL, wait_for_start, &start) == 0)
-        started++;
-    pthread_mutex_unlock(&start);
-    for (int i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
-    free(threads);
-    if (started < missing) {
+    while (num_waiting < missing && pthread_create(&waiting[num_waiting], NULL, wait_for_start, &start) == 0)
+        num_waiting++;
+    if (num_waiting < missing) {
         trigraph_release_team();
         return 1;
     }
+#ifndef REGIONS_ARE_WRAPPED
+    end_waiting();
+#endif
     if (num_threads > 1)
         last = num_threads;
     return 0;
 }
 
-/* Give back the memory that trigraph_reserve_team reserved. */
+/* Give back the memory that trigraph_reserve_team reserved, and end the threads that wait. */
 void trigraph_release_team(void)
 {
+    end_waiting();
     free(reserved);
     reserved = NULL;
 }
