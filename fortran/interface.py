@@ -30,7 +30,7 @@ from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
 FAST = SHIM_SETS["fast"]
-# Procedures of trigraph_graphs with arrays, which C has too.
+# Procedures of trigraph_graphs that take arrays and no derived types: the C interface has them, too.
 FLAT = (
     *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
     *("check_csc", "check_edge_graph", "check_segments"),

@@ -99,10 +99,10 @@ static void *wait_for_start(void *mutex)
 
 /* Whether the OpenMP runtime will get what it needs for a team of num_threads: 0, or 1 where that is refused. The runtime ends the
    process where a thread cannot be started, so as many threads as it will start are started here first. They wait until the first
-   parallel region begins, so that their stacks are free then and not before, whether or not the C library keeps stacks. A team of the size that this thread used last exists already. Calls with one thread leave it waiting, and do
-   not count: else each large call after a small one would start a thread, which takes 0.3 ms while other threads of a team spin. Memory
-   for the runtime's tables stays reserved while the procedure allocates its work space, until each parallel region and after it, up to
-   trigraph_release_team. */
+   parallel region begins, so that their stacks are free then and not before, whether or not the C library keeps stacks. A team of the
+   size that this thread used last exists already. Calls with one thread leave it waiting, and do not count: else each large call after a
+   small one would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for the runtime's tables stays reserved
+   while the procedure allocates its work space, until each parallel region and after it, up to trigraph_release_team. */
 int trigraph_reserve_team(int num_threads)
 {
     static _Thread_local int last = 1;

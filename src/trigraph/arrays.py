@@ -256,8 +256,9 @@ def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any
         ordered = is_ascending(keys)
         return offsets, xp.arange(keys.size, dtype=dtype) if ordered else xp.argsort(keys, kind="stable").astype(dtype)
     check_memory(caller, name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
-    if max(keys.size, num_keys) > LARGEST_C_INT:
-        return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_keys))]), np.argsort(keys, kind="stable")
+    if max(keys.size, num_keys) > LARGEST_C_INT:  # sizes of libtrigraph are C's int
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_keys))])
+        return offsets.astype(dtype, copy=False), np.argsort(keys, kind="stable").astype(dtype, copy=False)
     offsets, positions, keys = np.empty(num_keys + 1, dtype), np.empty(keys.size, dtype), np.ascontiguousarray(keys)
     status = _counting_sort(dtype)(keys.size, num_keys, *(a.ctypes.data for a in (keys, offsets, positions)))
     assert status == 0, (caller, name)

@@ -68,7 +68,7 @@ class Differences(Identities):
             if not elements.passed:
                 noise = self._noise(phi, x, narrow, scale)
                 by_value = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise, LEAST * scale)
-                # Passed, hidden, failed, undecided.
+                # Of the two, the one that comes first among passed, hidden by rounding, failed, undecided.
                 elements = min(
                     elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
                 )
