@@ -179,7 +179,7 @@ def bench(
     for workload in workloads:
         if operators and isinstance(workload, Workload):
             _check_memory(workload, options)
-    workloads = [w for w in workloads if options.wanted(w)]
+    workloads = [w for w in workloads if options.select_contenders(w)]
     if not workloads:
         asked = ", ".join((*families, *names, *options.contenders))
         raise click.UsageError(f"nothing to time: no workload fits {asked}")

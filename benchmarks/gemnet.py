@@ -62,7 +62,7 @@ def mattergen_layers() -> tuple[Any, Any, Any]:
     return efficient, block, dense
 
 
-def numbered(outer: np.ndarray) -> np.ndarray:
+def number_members(outer: np.ndarray) -> np.ndarray:
     """Return each member's number among the members of its list, in order of appearance."""
     order = np.argsort(outer, kind="stable")
     lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
@@ -91,7 +91,7 @@ def fairchem(case: Case, device: str) -> Call:
 
     embed, interact = _modules(case, device)
     triplets = case.graphs["triplets"]
-    edge, number = (torch.tensor(a, device=device) for a in (triplets.index, numbered(triplets.index)))
+    edge, number = (torch.tensor(a, device=device) for a in (triplets.index, number_members(triplets.index)))
     rad, sph, m = (torch.tensor(case[n], device=device, requires_grad=True) for n in ("rad_basis", "sph", "m"))
     g = torch.tensor(case["grad_m_ca"], device=device)
     leaves = {

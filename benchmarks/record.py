@@ -18,7 +18,7 @@ from trigraph.benchmarks.workloads import Workload
 
 FORMAT = 3
 PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
-KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
+PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
 def write(path: Path, record: Mapping[str, Any]) -> None:
@@ -107,5 +107,5 @@ def stem(record: Mapping[str, Any]) -> str:
     """File name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
-    kind = next((k for k in KINDS if re.search(rf"\b{k}\b", model)), record["architecture"])
+    kind = next((k for k in PROCESSOR_NAMES if re.search(rf"\b{k}\b", model)), record["architecture"])
     return "-".join([record["created"][:10], kind, f"{machine['cpu']['processors']}core"])

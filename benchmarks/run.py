@@ -38,7 +38,7 @@ class Options:
     peers: bool
     contenders: tuple[str, ...] = ()
 
-    def wanted(self, workload: Workload | Program) -> list[str]:
+    def select_contenders(self, workload: Workload | Program) -> list[str]:
         """Return the contenders that were asked for."""
         names = [n for n in workload.names if self.peers or not workload.is_peer(n)]
         return [n for n in names if not self.contenders or n in self.contenders]
@@ -122,7 +122,10 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
     """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.at("tiny")
-    jobs = {n: Job(*(partial(workload.prepare, n, s, options.dtype) for s in both)) for n in options.wanted(workload)}
+    jobs = {
+        n: Job(*(partial(workload.prepare, n, s, options.dtype) for s in both))
+        for n in options.select_contenders(workload)
+    }
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
     while not attempts or (len(attempts) < ATTEMPTS and all((r.other_share or 0.0) > DISTURBED for r in attempts)):

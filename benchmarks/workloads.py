@@ -170,7 +170,7 @@ class Case:
         return self.graphs["graph"]
 
 
-def _drawn(
+def _draw_arrays(
     wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Draw arrays as the verification does.
@@ -209,7 +209,7 @@ def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rn
                 if close.size == 0:
                     break
                 rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
-                again = _drawn({key: wanted[key]}, workload.bound(case.sizes), target.dtype.name, rng)[key]
+                again = _draw_arrays({key: wanted[key]}, workload.bound(case.sizes), target.dtype.name, rng)[key]
                 case.arrays[key] = target = target.copy()
                 target[rows] = again[rows]
 
@@ -231,7 +231,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
         inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.absent(a.name))
         wanted |= {workload.key(forward, a.name): a for a in inputs}
     wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
-    case = Case(workload, dict(sizes), _drawn(wanted, bindings, dtype.name, rng), graphs)
+    case = Case(workload, dict(sizes), _draw_arrays(wanted, bindings, dtype.name, rng), graphs)
     _clear_kinks(workload, case, wanted, rng)
     return case
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import records
 
-from slopecheck.kinds import OF_CALCULATORS, OF_FUNCTIONS
+from slopecheck.kinds import CALCULATOR_CHECKS, FUNCTION_CHECKS
 from slopecheck.record import COLUMNS
 from slopecheck.report import KEYS
 from slopecheck.tolerances import TABLE as TOLERANCES_OF_ANY
@@ -40,7 +40,7 @@ from trigraph.table import (
 )
 from trigraph.table.public import summary
 from trigraph.verification.kinds import CASE_KINDS
-from trigraph.verification.terms import KINDS
+from trigraph.verification.terms import CHECK_KINDS
 from trigraph.verification.tolerances import TABLE
 
 # The order of the tutorials in the gallery.
@@ -236,13 +236,13 @@ def _verdicts(*names: str) -> str:
 
 BLOCKS: dict[str, Callable[..., str]] = {
     "benchmarks": _benchmarks,
-    "calculator_kinds": partial(_pairs, ("kind", "compares"), OF_CALCULATORS),
+    "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_CHECKS),
     "cases": _cases,
     "code": _code,
     "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
     "family": _family,
-    "function_kinds": partial(_pairs, ("check", "what must hold"), OF_FUNCTIONS),
-    "kinds": partial(_pairs, ("kind", "compares"), KINDS),
+    "function_kinds": partial(_pairs, ("check", "what must hold"), FUNCTION_CHECKS),
+    "kinds": partial(_pairs, ("kind", "compares"), CHECK_KINDS),
     "module": _module,
     "names": _names,
     "report_columns": partial(_pairs, ("column of `checks`", "what it holds"), COLUMNS),

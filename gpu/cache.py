@@ -49,7 +49,7 @@ class Cache:
         weakref.finalize(self, shutil.rmtree, folder, True)
         return Path(folder)
 
-    def _kept(self) -> Path:
+    def _root(self) -> Path:
         """Return the folder of the cache, next to CuPy's."""
         if os.environ.get("CUPY_CACHE_IN_MEMORY", "0") == "1":
             return self._scratch
@@ -65,7 +65,7 @@ class Cache:
             self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
         cuda = self._cupy.cuda
         made_by = self._cupy.__version__, cuda.nvrtc.getVersion(), cuda.Device().compute_capability, OPTIONS
-        return self._kept() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
+        return self._root() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
 
     def find(self, family: str, name: str) -> Path | None:
         """Return the file of an instance, of which `function_of` tells the function; None if it is not compiled yet."""
@@ -178,7 +178,7 @@ def compile(
         If the operator, dtype or index type is not supported.
     """
     cupy = cupy_module()
-    wanted, cache, device = _wanted(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
+    wanted, cache, device = _select_instances(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
     absent = [pair for pair in wanted if cache.find(*pair) is None]
 
     def work(pair: tuple[str, str]) -> None:
@@ -194,7 +194,7 @@ def compile(
     return len(absent)
 
 
-def _wanted(operators: str | Iterable[str] | None, dtype: Any, index: Any) -> Sequence[tuple[str, str]]:
+def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: Any) -> Sequence[tuple[str, str]]:
     """Return family and name of the instances of operators, slowest to compile first."""
     families = {d.name: d.family for d in DEFINITIONS}
     names = families if operators is None else (operators,) if isinstance(operators, str) else tuple(operators)

@@ -33,7 +33,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Extents, Types
-from trigraph.gpu.rows import ACCESS, THREADS, HeadLanes, Lanes, aligned, is_wide
+from trigraph.gpu.rows import ACCESS, THREADS, HeadLanes, Lanes, align, is_wide
 from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
 from trigraph.table.constants import ALL_STEPS, FIRST_STEP, LAST_STEP, OUTPUT_STEP, SECOND_STEP, STATISTICS_STEP
@@ -50,7 +50,7 @@ def mha_gat_n2n_bwd(call: Call) -> None:
     if call.graph.num_positions == 0:
         call.fields.clear()
         return
-    attention, g = _Attention(call), aligned(call.grad)
+    attention, g = _Attention(call), align(call.grad)
     attention.inputs_gradients(g, attention.records(g))
 
 
@@ -60,7 +60,7 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
         call.fields.clear()
         return
     attention, fields = _Attention(call), call.fields
-    wants_inputs, g = fields.any_of(*_Inputs._fields), aligned(call.grad)
+    wants_inputs, g = fields.any_of(*_Inputs._fields), align(call.grad)
     records = attention.records(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
         attention.aggregate(records, fields["grad_output_embedding"])
@@ -79,7 +79,7 @@ class _Inputs(NamedTuple):
     @classmethod
     def of(cls, arrays: Any) -> "_Inputs":
         """Return arrays whose addresses allow wide accesses."""
-        return cls(*(aligned(getattr(arrays, name)) for name in cls._fields))
+        return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
 
 class _ByKind(NamedTuple):

@@ -26,7 +26,7 @@ from typing import Any
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.gemnet_units import WARP, Pair, RegisterTile, Units, add_products, given, members, product
+from trigraph.gpu.gemnet_units import WARP, Pair, RegisterTile, Units, add_products, drop_none, members, product
 from trigraph.gpu.sums import ROWS, Total, cover
 from trigraph.table.constants import INTERM, MOST_IN_ORDER
 from trigraph.table.lazy import lazy
@@ -130,7 +130,7 @@ class _Embedding:
 
     def _product(self, pairs: Sequence[Pair], count: int) -> Any:
         """Return the sum of products with the weights, with a row for each unit; None without products."""
-        if not given(pairs):
+        if not drop_none(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
         product(self.kernels, pairs, out)
@@ -148,7 +148,7 @@ class _Embedding:
 
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any) -> None:
         """Launch gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
-        present = given(pairs)
+        present = drop_none(pairs)
         if not present:
             out.fill(0)
             return

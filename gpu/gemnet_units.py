@@ -31,14 +31,14 @@ class RegisterTile(NamedTuple):
         return cls(16, 1) if width <= 32 and depth > 8 else cls(8, 2)
 
 
-def given(pairs: Sequence[Pair]) -> list[Pair]:
+def drop_none(pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs without None, which stands for zero."""
     return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
 
 
 def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
     """Write the sum of left @ right over the pairs."""
-    present = given(pairs)
+    present = drop_none(pairs)
     if not present or out.size == 0:
         out.fill(0)
         return
@@ -48,7 +48,7 @@ def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
 
 def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
     """Add the sum of left^T right over the pairs to `total`."""
-    for left, right in given(pairs):
+    for left, right in drop_none(pairs):
         per_row = (left.shape[1] + right.shape[1] + left.shape[1] * right.shape[1] // ROWS) * left.itemsize
         for first, count in sums.blocks(len(left), per_row):
             rows = slice(first, first + count)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.products import Columns, product_rows
-from trigraph.gpu.rows import aligned
+from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
 from trigraph.table.constants import THREADS
 
@@ -140,7 +140,7 @@ def gno_message_fwd(call: Call) -> None:
     pieces = sums.by_destination(graph)
     partial = net.kernels.empty(pieces.num_pieces, f_out)
     for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * call.sizes["f_in"] * net.itemsize):
-        moments = _Block(net, graph, pieces, first, count).moments(aligned(call.inputs.features), None)
+        moments = _Block(net, graph, pieces, first, count).moments(align(call.inputs.features), None)
         net.kernels.matmul(moments, net.v_hat(net.params).reshape(-1, f_out), out=partial[first : first + count])
     sums.sum_pieces(net.kernels, pieces, partial, message)
 
@@ -158,7 +158,7 @@ def gno_message_bwd2(call: Call) -> None:
 def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
     """Write the module's formulas; h_dot is `features_dot`, V^_dot that of `params_dot`, None standing for zero."""
     net, graph, grads = _Network(call), call.graph, call.fields
-    features, features_dot = aligned(call.inputs.features), aligned(features_dot)
+    features, features_dot = align(call.inputs.features), align(features_dot)
     grads.clear("params")  # sums over blocks are added to what is there
     if graph.num_positions == 0:
         grads.clear()

@@ -221,7 +221,7 @@ class Layout:
         # What makes a Python integer an argument, for each parameter that is an integer.
         self._integers = [None if p.is_pointer or p.dtype.kind != "i" else p.dtype.type for p in self.flat]
 
-    def ordered(self, arguments: Mapping[str, Any]) -> list[Any]:
+    def order_arguments(self, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the arguments in the kernel's order, members of structs one after the other; TypeError for a name."""
         if arguments.keys() != self._members.keys():
             missing, unknown = self._members.keys() - arguments.keys(), arguments.keys() - self._members.keys()
@@ -408,7 +408,7 @@ class HostRuntime(Runtime):
     ) -> None:
         """Run a kernel to its end."""
         name, library = instance_name(kernel, types), self.library(family)
-        values = library.layout(name).ordered(arguments)
+        values = library.layout(name).order_arguments(arguments)
         library.launch(name, grid, block, values, shared_mem, self.order, self.seed)
 
 
@@ -483,7 +483,7 @@ class DeviceRuntime(Runtime):
             # CuPy does not check argument types.
             described = _instance(_parameters_of_build()[family], family, name)
             layout = Layout(name, *described)
-            args = layout.ordered(arguments)
+            args = layout.order_arguments(arguments)
             _check_arguments(layout, args, self.xp.ndarray)
             for parameter, value in zip(layout.flat, args, strict=True):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
@@ -495,7 +495,7 @@ class DeviceRuntime(Runtime):
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
         # CuPy does not convert None to a null pointer.
-        values = [_NULL if value is None else value for value in layout.ordered(arguments)]
+        values = [_NULL if value is None else value for value in layout.order_arguments(arguments)]
         for first, end, dtype in structs:
             values[first:end] = [_struct(dtype, values[first:end])]
         function(tuple(grid), tuple(block), tuple(values), shared_mem=shared_mem)

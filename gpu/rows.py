@@ -17,7 +17,7 @@ def is_wide(width: int, dtype: Any) -> bool:
     return bool(width * dtype.itemsize % ACCESS == 0)
 
 
-def aligned(array: Any) -> Any:
+def align(array: Any) -> Any:
     """Return the array, or a copy if its address is not a multiple of ACCESS; None for None."""
     return array if array is None or is_aligned(array) else array.copy()
 

@@ -22,7 +22,7 @@ from typing import Any
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Extents, Types
-from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
+from trigraph.gpu.rows import ACCESS, THREADS, Lanes, align, is_wide
 from trigraph.gpu.sums import Rows, cover
 from trigraph.table.lazy import lazy
 
@@ -41,7 +41,7 @@ def agg_weighted_n2n_fwd(call: Call) -> None:
 
 def agg_weighted_n2n_bwd(call: Call) -> None:
     """First order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
-    weighted, g, fields = _Weighted(call), aligned(call.grad), call.fields
+    weighted, g, fields = _Weighted(call), align(call.grad), call.fields
     if call.graph.num_positions == 0:
         fields.clear()
         return
@@ -58,7 +58,7 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
     if graph.num_positions == 0:
         fields.clear()
         return
-    g, x_dot, w_dot = aligned(call.grad), aligned(call.dots.embedding), call.dots.edge_weight
+    g, x_dot, w_dot = align(call.grad), align(call.dots.embedding), call.dots.edge_weight
     degree_dot = None
     if weighted.by_weight and w_dot is not None and fields.any_of("embedding", "edge_weight"):
         degree_dot = call.kernels.empty(graph.num_dst_nodes)
@@ -85,7 +85,7 @@ class _Weighted:
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.op = call.kernels, call.graph, call.values["op"]
-        self.embedding, self.edge_weight = aligned(call.inputs.embedding), call.inputs.edge_weight
+        self.embedding, self.edge_weight = align(call.inputs.embedding), call.inputs.edge_weight
         self.width = call.sizes["dim"]
         # Whether messages are divided by the sum of weights.
         self.by_weight = self.op == "mean" and call.values["mean_by"] == "weight" and self.edge_weight is not None
@@ -116,7 +116,7 @@ class _Weighted:
     def output(self) -> Any:
         """The mean."""
         if self.given_output is not None:
-            return aligned(self.given_output)
+            return align(self.given_output)
         output = self.kernels.empty(self.graph.num_dst_nodes, self.width)
         self.sum((self.edge_weight, self.embedding), (None, None), None, self.degree, output)
         return output

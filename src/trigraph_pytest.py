@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def verify_operator(request: pytest.FixtureRequest) -> Callable[..., Result]:
     """``verify_operator("mha_gat_n2n", function, framework="torch")``: `trigraph.verify`, with the operator first."""
-    from slopecheck.pytest_plugin import checked
+    from slopecheck.pytest_plugin import require_pass
     from trigraph.testing.operators import verify
 
     def check(operator: str, function: Callable[..., Any], **kwargs: Any) -> Result:
-        return checked(request, verify, function, operator, **kwargs)
+        return require_pass(request, verify, function, operator, **kwargs)
 
     return check

@@ -139,7 +139,7 @@ def own_functions(framework: str, device: str | None = None, recorded: bool = Fa
     return Subject(name, True, call, selective=False, supports_third=lambda op, values: True)
 
 
-def differentiated(
+def differentiate_forward(
     name: str,
     definition: str | None,
     framework: str,

@@ -25,7 +25,7 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.differences import inner, rounded_gap, with_verdict
-from trigraph.verification.graphs.edges import renumbered
+from trigraph.verification.graphs.edges import renumber_graph
 from trigraph.verification.judged import ask
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
 from trigraph.verification.subjects import Subject, arrays_of, backend
@@ -331,7 +331,7 @@ def _renumber(s: System) -> System:
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
-    graph, edges = renumbered(s.graph, vec, order, rng.permutation(s.graph.num_edges))
+    graph, edges = renumber_graph(s.graph, vec, order, rng.permutation(s.graph.num_edges))
     rows = {name: getattr(s.model, name)[edges] for name in ("embedding", "readout")}
     return replace(
         s,

@@ -18,7 +18,7 @@ from trigraph.verification import networks
 from trigraph.verification.case import Case, frozen
 from trigraph.verification.cases import POINT_STEP, draw, kink_violations, plain
 from trigraph.verification.judged import operators_of
-from trigraph.verification.structures import Structure, shipped
+from trigraph.verification.structures import Structure, default_structures
 from trigraph.verification.triplets import sums_over
 
 SLAB = "copper slab with CO"
@@ -76,9 +76,11 @@ def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[Real
     if family == "gno":
         return (RealInput("airfoil", _airfoil_values, POLYNOMIAL_STEPS),)
     if family == "dimenet":
-        return tuple(RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*shipped(), *structures))
+        return tuple(
+            RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*default_structures(), *structures)
+        )
     if family == "gemnet":
-        (slab,) = (s for s in shipped() if s.name == SLAB)
+        (slab,) = (s for s in default_structures() if s.name == SLAB)
         return tuple(RealInput(n, s.values, POLYNOMIAL_STEPS, s.remark) for n, s in sums_over(slab).items())
     return ()
 

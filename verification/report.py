@@ -10,7 +10,7 @@ from rich.console import Console
 from slopecheck import console, progress
 from slopecheck.compare import Comparison
 from slopecheck.record import Check
-from slopecheck.report import encoded, page, replace_files
+from slopecheck.report import encode_report, page, replace_files
 from slopecheck.summary import ratio, worst
 from slopecheck.terminal import plain
 from trigraph.environment import print_environment
@@ -93,6 +93,6 @@ def write(
         if figure is not None:
             files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
-    files["report.json"] = encoded(report)
+    files["report.json"] = encode_report(report)
     files["report.html"] = plain(render(report, checks, comparison, svgs)).encode()
     replace_files(folder, files, [f"{name}.png" for name in PICTURES])

@@ -22,16 +22,16 @@ from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as BACKEND_STEPS
-from trigraph.verification.differentiated import differentiated, own_functions
+from trigraph.verification.differentiated import differentiate_forward, own_functions
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged
 from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.settings import Where, admits, restriction
-from trigraph.verification.structures import Structure, shipped
+from trigraph.verification.structures import Structure, default_structures
 from trigraph.verification.subjects import Subject, backend, takes
 from trigraph.verification.tasks import Lazy, Scope
-from trigraph.verification.terms import KINDS
+from trigraph.verification.terms import CHECK_KINDS
 from trigraph.verification.variants import hubs, variants
 
 DTYPES = ("float32", "float64")
@@ -66,7 +66,7 @@ WEIGHTS = {
 SHARE = {"gpu-host": 3.0}
 
 # Kinds of check of which an implementation may leave out some.
-SKIPPED = tuple(kind for kind in KINDS if kind not in ("empty", "complete", "not offered"))
+SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete", "not offered"))
 
 # Hubs: every subject but the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
 # only once, are for subjects that sum in chunks, also the emulated device: these promise the same accuracy for any
@@ -124,7 +124,7 @@ class _Run:
         """Units in order: generated cases, real inputs, golden vectors; or only those of the structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
-                for real in real_inputs("dimenet", self.structures)[len(shipped()) :]:
+                for real in real_inputs("dimenet", self.structures)[len(default_structures()) :]:
                     yield from self._real(definition, real)
             yield from self._forces(self.structures)
             return
@@ -236,7 +236,7 @@ class _Run:
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}"
                 yield _unit(label, scope, "accuracy", tasks.of_bessel, judged, weight=WEIGHTS["bessel"])
-        yield from self._forces((*shipped(), *self.structures))
+        yield from self._forces((*default_structures(), *self.structures))
 
     def _half(self) -> Iterator[Unit]:
         """Cases stored in half precision: float16 and bfloat16 take turns (without ml_dtypes float16 alone)."""
@@ -340,7 +340,7 @@ def plan(
                 )
             target = operators[0] if operators else None
             if framework is not None:
-                implementation, target = differentiated(implementation, target, framework, device)
+                implementation, target = differentiate_forward(implementation, target, framework, device)
                 operators = [target]
             else:
                 implementation = adapt(implementation, target)
@@ -367,7 +367,7 @@ def plan(
 
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
     """Return structures with distinct names, since two files may have the same name."""
-    taken = {s.name for s in shipped()}
+    taken = {s.name for s in default_structures()}
     distinct = []
     for structure in structures:
         name, number = structure.name, 2

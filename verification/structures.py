@@ -95,7 +95,7 @@ class Structure:
         arrays = {"vec": some.vec, "sbf_rad": basis.sbf_rad, "embedding": embedding, "weights": drawn.weights}
         return {**arrays, "graph": some.graph, **SUM}
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Return a description of it, and of the parts that are compared with the judge and used by other checks."""
 
         def part(triplets: int) -> str:
@@ -151,7 +151,7 @@ def model(structure: Structure) -> Model:
     )
 
 
-def shipped() -> tuple[Structure, ...]:
+def default_structures() -> tuple[Structure, ...]:
     """Return the structures of the default run."""
     structures = []
     for name, file in SHIPPED.items():

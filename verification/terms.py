@@ -9,7 +9,7 @@ from trigraph.table import NAMED
 from trigraph.verification.kinds import CASE_KINDS, kind_of
 
 # Kinds of check, and what they compare.
-KINDS = {
+CHECK_KINDS = {
     "accuracy": "a backend against the real128 judge, elementwise",
     "differences": "central finite differences of one order against the next",
     "golden": "a backend against vectors computed by other programs",
@@ -85,7 +85,7 @@ def remarks(cases: Sequence[str], operator: str) -> list[str]:
 
 TERMS = Terms(
     environment=collect,
-    kinds=KINDS,
+    kinds=CHECK_KINDS,
     properties={
         **PROPERTIES,
         "levels": "instruction sets",

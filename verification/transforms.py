@@ -31,12 +31,12 @@ ENTITIES = {
 }
 
 
-def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
+def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     """Return a case with renumbered entities (edges, nodes), and the permutation for each size.
 
     Row k of an array whose leading size is `name` is row ``orders[name][k]`` in the original case.
     """
-    graphs, orders = GRAPHS[case.definition.graph].renumbered(case, np.random.default_rng(seed))
+    graphs, orders = GRAPHS[case.definition.graph].renumber_graphs(case, np.random.default_rng(seed))
 
     def reorder(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
         return np.asarray(array[orders[dims[0]]]) if dims[0] in orders else array
@@ -90,6 +90,6 @@ def embed_in_batch(case: Case, seed: int) -> Batch:
         first, last = (rng.integers(0, number, count[entity]) for count in (before, after))
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)
 
-    graphs = GRAPHS[case.definition.graph].embedded(case, before, after, rng)
+    graphs = GRAPHS[case.definition.graph].embed_graphs(case, before, after, rng)
     whole = case.changed(embed)
     return Batch(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)

@@ -31,7 +31,7 @@
 #define __constant__
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
-#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __align__(bytes) __attribute__((align(bytes)))
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Vector types, with the alignment the device asks for (the asan build reports a misaligned access)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from slopecheck import CalculatorError, check_calculator
 from slopecheck.cli import main
-from slopecheck.kinds import OF_CALCULATORS as KINDS
+from slopecheck.kinds import CALCULATOR_CHECKS
 from slopecheck.report import read
 from slopecheck.scans import refine, scan
 
@@ -28,10 +28,10 @@ CLUSTER = Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
 
 def only(*kinds):
     """Leave out all other kinds of check."""
-    return {kind: "another test" for kind in KINDS if kind not in kinds}
+    return {kind: "another test" for kind in CALCULATOR_CHECKS if kind not in kinds}
 
 
-def run(factory, *structures, kinds=tuple(KINDS)):
+def run(factory, *structures, kinds=tuple(CALCULATOR_CHECKS)):
     return check_calculator(factory, structures or [CRYSTAL], skip=only(*kinds), raises=False)
 
 
@@ -49,7 +49,7 @@ def lennard_jones(**options):
 def test_emt():
     """EMT fails `cutoff`, where it jumps by 1.6e-5 eV, and `scale` only; it cannot be pickled."""
     right = {"symmetry", "renumbering", "wrapping", "repetition", "far atoms", "company", "history", "drift"}
-    result = run(EMT, kinds=set(KINDS) - right)  # test_mistakes runs the other ones
+    result = run(EMT, kinds=set(CALCULATOR_CHECKS) - right)  # test_mistakes runs the other ones
     assert failed(result) == {"cutoff", "scale"}
     (jump,) = [c for c in result.failures if c.kind == "cutoff"]
     assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)
@@ -500,7 +500,7 @@ def test_copies():
 
 def test_float32():
     """A float32 calculator passes: comparisons allow for its rounding, and differences are inconclusive."""
-    result = run(lambda: Wrong(single), CLUSTER, kinds=set(KINDS) - {"lone atom", "cutoff", "scale"})
+    result = run(lambda: Wrong(single), CLUSTER, kinds=set(CALCULATOR_CHECKS) - {"lone atom", "cutoff", "scale"})
     assert not failed(result)
     assert {c.kind for c in result.inconclusive} == {"forces"}
 

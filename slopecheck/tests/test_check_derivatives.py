@@ -10,7 +10,7 @@ import pytest
 from cubes import X, cube, failed, gradient, one_wrong_element, second, third
 
 from slopecheck import check_derivatives
-from slopecheck.kinds import OF_FUNCTIONS as KINDS
+from slopecheck.kinds import FUNCTION_CHECKS
 
 
 def sums_of_rows(x):
@@ -444,7 +444,7 @@ def test_what_is_of_torch_itself_is_told():
         return torch.nn.functional.batch_norm(x, None, None, None, training=True) * torch.as_strided(w, (4,), (1,))
 
     own = not torch.allclose(gradient(torch.stack([w, w * torch.nan], 1)[:, 0]), gradient(w))  # in torch 2.13
-    skip = {kind: "another test" for kind in KINDS if kind != "layout"}
+    skip = {kind: "another test" for kind in FUNCTION_CHECKS if kind != "layout"}
     for function, wrong, told in ((normed, own, own), (reads_by_pointer, True, False)):
         result = check_derivatives(function, (x, w), order=1, skip=skip, raises=False)
         notes = [c.note for c in result.failures if c.field == "w, strided"]
@@ -464,8 +464,10 @@ def test_sums_in_the_order_of_their_arrival_are_of_torch_itself(share, told, mon
     def noisy(x):
         return x.square() * (1 + share * torch.rand((), dtype=x.dtype))
 
-    monkeypatch.setattr(Torch, "parts", lambda self, inputs: [("torch.Tensor.index_add", Torch(noisy), inputs)])
-    skip = {kind: "another test" for kind in KINDS if kind != "repeat"}
+    monkeypatch.setattr(
+        Torch, "list_own_functions", lambda self, inputs: [("torch.Tensor.index_add", Torch(noisy), inputs)]
+    )
+    skip = {kind: "another test" for kind in FUNCTION_CHECKS if kind != "repeat"}
     x = torch.linspace(1, 2, 50, dtype=torch.float64)
     result = check_derivatives(noisy, (x,), order=1, skip=skip, raises=False)
     assert result.failures

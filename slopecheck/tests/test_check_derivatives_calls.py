@@ -16,7 +16,7 @@ from rich.console import Console
 
 from slopecheck import check_derivatives, running
 from slopecheck.curves import Rounded, examine
-from slopecheck.kinds import OF_FUNCTIONS
+from slopecheck.kinds import FUNCTION_CHECKS
 from slopecheck.report import checks_of, read
 
 
@@ -213,7 +213,7 @@ def test_no_third_derivative(factor, power):
     def slope(x, g):
         return (g[0] * np.array([factor * power * abs(x[0][0]) ** (power - 1), 2 * x[0][1]]),)
 
-    x, skip = (np.array([0.0, 1.0]),), dict.fromkeys(set(OF_FUNCTIONS) - {"differences"}, "another test")
+    x, skip = (np.array([0.0, 1.0]),), dict.fromkeys(set(FUNCTION_CHECKS) - {"differences"}, "another test")
     assert check_derivatives(function, x, vjp=slope, skip=skip, raises=False).passed
     at, v = np.array([0.0, 1.0]), np.array([1.0, 0.7])
     for wrong in (0.0, -3e-7, 3e-7, 1e-5):

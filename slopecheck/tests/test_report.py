@@ -12,10 +12,10 @@ from slopecheck import plots
 from slopecheck.compare import compare
 from slopecheck.environment import collect
 from slopecheck.record import COLUMNS, Check
-from slopecheck.report import KEYS, ReportError, assemble, checks_of, encoded, read
+from slopecheck.report import KEYS, ReportError, assemble, checks_of, encode_report, read
 from slopecheck.summary import ratio, summarise, worst
 from slopecheck.terms import Terms
-from slopecheck.units import counted
+from slopecheck.units import count_checks
 
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 
@@ -49,13 +49,15 @@ def environment():
 
 
 def assembled(checks, environment, seed=0):
-    return assemble(checks, [("backend gpu", "CuPy is not installed")], seed, "a command", environment, counted(checks))
+    return assemble(
+        checks, [("backend gpu", "CuPy is not installed")], seed, "a command", environment, count_checks(checks)
+    )
 
 
 def test_report_comes_back(tmp_path, environment):
     checks = made_up_checks()
     report = assembled(checks, environment)
-    (tmp_path / "report.json").write_bytes(encoded(report))
+    (tmp_path / "report.json").write_bytes(encode_report(report))
     again = read(tmp_path / "report.json")
     assert again == report
     assert checks_of(again) == checks

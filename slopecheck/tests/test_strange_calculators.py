@@ -6,7 +6,7 @@ pytest.importorskip("ase")
 
 from field import calculators
 
-from slopecheck.kinds import OF_CALCULATORS
+from slopecheck.kinds import CALCULATOR_CHECKS
 
 QUICK = ("hard cutoff", "old neighbours", "wall")
 MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in calculators.WRONG]
@@ -16,7 +16,7 @@ MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) 
 def test_a_wrong_calculator(name):
     """The kind of check that a calculator names finds the mistake, with `cutoff`, which says where to look."""
     factory, kind = calculators.WRONG[name]
-    result = calculators.verdict(factory, set(OF_CALCULATORS) - {kind, "cutoff"})
+    result = calculators.verdict(factory, set(CALCULATOR_CHECKS) - {kind, "cutoff"})
     assert result.verdict == ("inconclusive" if name == "float32 inside" else "failed"), str(result)
     assert kind in {c.kind for c in (result.failures or result.inconclusive)}, str(result)
     assert ": " in result.headline, result.headline

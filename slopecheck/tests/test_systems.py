@@ -11,7 +11,7 @@ import pytest
 from cubes import X, cube, gradient, one_wrong_element
 
 from slopecheck import check_derivatives, isolated, outcome, running, terminal
-from slopecheck.kinds import OF_CALCULATORS, OF_FUNCTIONS
+from slopecheck.kinds import CALCULATOR_CHECKS, FUNCTION_CHECKS
 from slopecheck.result import NEXT
 
 PROGRAM = """
@@ -69,16 +69,16 @@ def test_what_windows_lacks(monkeypatch):
 
 
 def test_each_kind_of_check_has_a_next_step():
-    assert {"call", "elements", *OF_FUNCTIONS, *OF_CALCULATORS} == set(NEXT)
+    assert {"call", "elements", *FUNCTION_CHECKS, *CALCULATOR_CHECKS} == set(NEXT)
 
 
 def test_a_kind_means_the_same_of_both():
     """Of functions and of calculators: what is kept, repeated, modified, and symmetric."""
-    assert set(OF_FUNCTIONS) & set(OF_CALCULATORS) == {"unchanged", "repeat", "kept", "history", "symmetry"}
+    assert set(FUNCTION_CHECKS) & set(CALCULATOR_CHECKS) == {"unchanged", "repeat", "kept", "history", "symmetry"}
 
 
 def test_each_kind_may_be_left_out():
-    every = dict.fromkeys(set(OF_FUNCTIONS) - {"unchanged"}, "another test")
+    every = dict.fromkeys(set(FUNCTION_CHECKS) - {"unchanged"}, "another test")
     result = check_derivatives(cube, (X,), vjp=gradient, skip=every)
     assert {c.kind for c in result.checks} == {"unchanged"}
     assert np.isfinite(X).all()

@@ -89,7 +89,7 @@ def _plan(
     The judge computes in real128 only, all other backends in float32 and float64. A user's function always runs in one
     separate process, regardless of `--jobs`, because it may not support several; so does a framework.
     """
-    from slopecheck.isolated import Ended, Refused, Workers, planned
+    from slopecheck.isolated import Ended, Refused, Workers, merge_units
     from slopecheck.units import execute
     from trigraph.verification.run import DTYPES, available_backends, plan
 
@@ -127,7 +127,7 @@ def _plan(
         if implementation or options["jobs"] > 1:
             workers = Workers(plan, requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf)
             return workers.units, workers.execute()
-        units = planned(plan, requests)
+        units = merge_units(plan, requests)
         return units, execute(units)
     except Ended as error:
         raise click.UsageError(f"importing implementation {options['implementation']!r}: {error}") from error
@@ -345,7 +345,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     from slopecheck.console import print_comparison, print_failures, print_summary, print_withheld
     from slopecheck.report import read
     from slopecheck.running import left_out_by
-    from slopecheck.units import counted
+    from slopecheck.units import count_checks
     from trigraph.environment import tf32_problems
     from trigraph.verification.run import part_of
     from trigraph.verification.structures import read as read_structure
@@ -376,7 +376,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     planned = sum(numbers.values())
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
-    inputs = [structure.described() for structure in structures]
+    inputs = [structure.describe() for structure in structures]
     parts = dict.fromkeys(part_of(unit) for unit in units if numbers[unit.label])
     with suppress(OSError):  # without a readable output the run goes on and writes its report
         for text in inputs:
@@ -395,7 +395,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
             print_failures(console, checks, TERMS)
             say(f"{progress.result(checks)}, then interrupted")
         raise
-    made = counted(checks)
+    made = count_checks(checks)
     asked = bool(options["backends"] or options["implementation"] or options["framework"])
     alone = bool(structures) and not options["operators"]
     skips = [*options["left_out"].items(), *_skips(checks, asked, alone)]

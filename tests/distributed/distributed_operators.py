@@ -12,15 +12,15 @@ from mpi4py import MPI
 
 import trigraph
 from trigraph import CSC, Segments, distributed
+from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
 from trigraph.distributed.functions import entity_of
-from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
 
 COMM = MPI.COMM_WORLD
-KINDS = (CSCKind, EdgesKind, RowsKind, SegmentsKind)
+PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
 # Tolerance of global sums, whose terms are of order one: above all rounding, below one missing term.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
 ONE_CHUNK = 100_000  # blocks: then global sums too have the bits of one process
@@ -30,7 +30,7 @@ ONE_CHUNK = 100_000  # blocks: then global sums too have the bits of one process
 def chunks(number):
     """Set the number of blocks in a chunk of a global sum."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in KINDS:
+        for kind in PARTITION_CLASSES:
             patch.setattr(kind, "chunk", number)
         yield
 
@@ -100,7 +100,7 @@ class Comparison:
     def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
         self.case, self.backend, self.on_device = case, backend, on_device
         self.part, self.graphs = divided(case, how, comm)
-        self.exact = backend is None and CSCKind.chunk == ONE_CHUNK
+        self.exact = backend is None and CSCTable.chunk == ONE_CHUNK
         self.digest = hashlib.sha256()
 
     def check(self, op, alone=True):

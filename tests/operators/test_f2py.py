@@ -17,7 +17,7 @@ from trigraph.table import OPERATORS
 
 MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
 # f2py's type characters, by the suffix of a function's name.
-KINDS = {"f32": "f", "f64": "d", "i32": "i", "i64": "ql"}
+DTYPE_LETTERS = {"f32": "f", "f64": "d", "i32": "i", "i64": "ql"}
 STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
 
 
@@ -40,8 +40,8 @@ def test_wrapped_types(module):
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
         if kinds:  # else it is a function of no operator
-            assert types(function) <= set("".join(map(KINDS.get, kinds))), name
-            assert types(function) >= set(KINDS[kinds[0]]), name
+            assert types(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
+            assert types(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
 
 def ones(op):

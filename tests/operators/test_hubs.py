@@ -73,7 +73,7 @@ PAIR = {"num_positions": 2, "num_src_nodes": 2, "num_dst_nodes": 1, "num_edges":
 EDGE = {"num_triplets": 1, "num_edges": 1}
 INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_outputs": 1}
 FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # into an atom, of edges with several triplets
-KINDS = {
+HUB_GRAPHS = {
     None: Kind(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
     "csc": Kind(csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
     "triplets": Kind(segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
@@ -90,10 +90,10 @@ MEANS = {
 CASES = [
     pytest.param(d, setting, grown, mean, id=f"{d.name} {setting} {grown}")
     for d in DEFINITIONS
-    if d.graph in KINDS
+    if d.graph in HUB_GRAPHS
     for mean, settings in ((False, LINEAR.get(d.name, [{}])), (True, MEANS.get(d.name, [])))
     for setting in settings
-    for grown in KINDS[d.graph].arrangements[: 2 if mean else None]
+    for grown in HUB_GRAPHS[d.graph].arrangements[: 2 if mean else None]
 ]
 
 
@@ -123,7 +123,7 @@ def repeated(op, values, times, make, few):
 
 def assert_equal_terms(run, definition, setting, grown, mean):
     """Compare all operators of a definition with what the judge says of the small call."""
-    make, few, terms, _ = KINDS[definition.graph]
+    make, few, terms, _ = HUB_GRAPHS[definition.graph]
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
         values = small_call(op, run.dtype, make(few), setting)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slopecheck import check_calculator, check_derivatives
-from slopecheck.kinds import OF_CALCULATORS as KINDS
+from slopecheck.kinds import CALCULATOR_CHECKS
 
 torch = pytest.importorskip("torch")
 
@@ -71,10 +71,15 @@ def calculator():
 @pytest.mark.parametrize("structure", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
 def test_calculator(structure):
     result = check_calculator(calculator, [structure])
-    assert {c.kind for c in result.checks} >= set(KINDS) - {"stress", "net torque", "wrapping", "repetition"}
+    assert {c.kind for c in result.checks} >= set(CALCULATOR_CHECKS) - {
+        "stress",
+        "net torque",
+        "wrapping",
+        "repetition",
+    }
 
 
 def test_calculator_in_short():
     kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
-    skipped = {kind: "in the slow test" for kind in KINDS if kind not in kinds}
+    skipped = {kind: "in the slow test" for kind in CALCULATOR_CHECKS if kind not in kinds}
     check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)

@@ -36,7 +36,7 @@ def made_up(monkeypatch):
             os.kill(os.getpid(), hit)
         return checks
 
-    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.counted(checks), made)])
+    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.count_checks(checks), made)])
     return checks
 
 

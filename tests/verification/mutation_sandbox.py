@@ -47,7 +47,7 @@ LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan
-from slopecheck.units import counted, execute
+from slopecheck.units import count_checks, execute
 
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 family, backends, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
@@ -63,8 +63,8 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
         failed = [c for c in found if c.failed]
         for check in failed[:1]:
             sys.exit(f"{check.kind}: {check.operator}, {check.case}, {check.dtype}: {check.backend} {check.field}")
-        if counted(found) != unit.planned():
-            sys.exit(f"{unit.label}: {counted(found)} checks were made; {unit.planned()} were planned")
+        if count_checks(found) != unit.planned():
+            sys.exit(f"{unit.label}: {count_checks(found)} checks were made; {unit.planned()} were planned")
 """
 
 # f2py and gfortran run again where a template's output changed, not where only the template did.

@@ -11,7 +11,7 @@ import pytest
 from slopecheck.compare import compare
 from slopecheck.record import Check
 from slopecheck.report import assemble
-from slopecheck.units import counted
+from slopecheck.units import count_checks
 from trigraph.environment import collect
 from trigraph.verification.report import write
 from trigraph.verification.terms import TERMS
@@ -31,7 +31,7 @@ def environment():
 
 
 def assembled(checks, environment):
-    return assemble(checks, [], 0, "trigraph verify", environment, counted(checks))
+    return assemble(checks, [], 0, "trigraph verify", environment, count_checks(checks))
 
 
 def test_pictures_without_data_are_removed(tmp_path, environment):

@@ -10,7 +10,7 @@ from trigraph.verification import bessel, physics, structures
 from trigraph.verification.run import plan
 from trigraph.verification.subjects import Subject, backend
 
-SHIPPED = {s.name: s for s in structures.shipped()}
+SHIPPED = {s.name: s for s in structures.default_structures()}
 
 
 def spoilt(operator, change):
@@ -114,7 +114,7 @@ def test_shipped_structures():
 def test_the_default_run_does_not_need_ase(monkeypatch):
     monkeypatch.setitem(sys.modules, "ase", None)
     monkeypatch.setitem(sys.modules, "ase.io", None)
-    assert len(structures.shipped()) == 4
+    assert len(structures.default_structures()) == 4
     assert plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"])
     with pytest.raises(ValueError, match=r"need ASE: pip install ase"):
         structures.read("some.xyz", 5.0)

@@ -170,7 +170,7 @@ def test_spoilers_are_in_two_places_each():
     assert not np.isnan(pyref.agg_weighted_n2n_fwd(**named("agg_weighted_n2n", "regular").values)[0]).any()
 
 
-@pytest.mark.parametrize("structure", structures.shipped(), ids=lambda s: s.name)
+@pytest.mark.parametrize("structure", structures.default_structures(), ids=lambda s: s.name)
 def test_a_patch_of_a_structure_has_as_many_triplets_as_are_allowed(structure):
     for budget in (structures.PATCH, structures.WHOLE):
         some = structure.within(budget)

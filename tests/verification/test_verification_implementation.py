@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 from slopecheck.progress import verdict
-from slopecheck.units import counted
+from slopecheck.units import count_checks
 from trigraph import pyref
 from trigraph.verification.implementation import adapt
 from trigraph.verification.run import plan
@@ -174,7 +174,7 @@ def sparse_sum(embedding, edge_weight, graph, op, mean_by):
 def test_a_part_of_an_operator():
     names = ("regular", "no edges", "shared rows")
     checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum"], names)
-    assert counted(checks) == planned
+    assert count_checks(checks) == planned
     assert [c for c in checks if not c.passed] == []
     accuracy = {c.case for c in checks if c.kind == "accuracy"}
     assert {case.split(", ")[0] for case in accuracy} == set(names)
@@ -185,7 +185,7 @@ def test_a_part_of_an_operator():
     assert not any("edge_weight=None" in c.case for c in checks)
     # A combination of settings beyond the table's is checked.
     checks, planned = checks_of(pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"])
-    assert counted(checks) == planned > 0
+    assert count_checks(checks) == planned > 0
     assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
     assert all(c.passed for c in checks)
 
@@ -206,7 +206,7 @@ def test_kinds_are_left_out_by_name():
     expected = r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)"
     assert re.fullmatch(expected, verdict(checks, TERMS))
     rest, planned = checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=["nan"])
-    assert counted(rest) == planned
+    assert count_checks(rest) == planned
     assert [c.kind for c in rest] == [c.kind for c in checks if c.kind != "nan"]
     kinds = {c.kind for c in rest} - {"empty"}
     assert kinds >= {"accuracy", "differences", "batch", "layout", "repeat", "permutation"}
@@ -234,8 +234,8 @@ def test_what_is_not_implemented_is_not_offered_and_counted():
     cases = ("regular", "golden weighted")
     checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", cases=cases)
     absent = [c for c in checks if c.kind == "not offered"]
-    assert counted(checks) == planned
-    assert sum(c.error for c in absent) == counted(absent) > 20
+    assert count_checks(checks) == planned
+    assert sum(c.error for c in absent) == count_checks(absent) > 20
     assert not any(c.passed or c.failed for c in absent)
     assert {c.note for c in absent} == {f"NotImplementedError: no {op}" for op in ("mean", "min", "max")}
     assert [c for c in checks if c.failed] == []
@@ -267,7 +267,7 @@ def test_auxiliary_outputs_may_be_left_out(form):
         return AUXILIARY[form](pyref.mha_gat_n2n_fwd(**arguments, return_softmax_scores=True))
 
     checks, planned = checks_of(mine, "mha_gat_n2n_fwd", ["activation=ELU"])
-    assert counted(checks) == planned
+    assert count_checks(checks) == planned
     assert [c for c in checks if c.failed] == []
     absent = [c for c in checks if c.kind == "not offered"]
     assert bool(absent) == (form != "all")

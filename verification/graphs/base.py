@@ -47,11 +47,11 @@ class CaseGraphs(ABC):
         cases show partial sums that are added one after the other.
         """
 
-    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the graph objects of a renumbered case, and for each size the old number of each new entity."""
         return {}, any_orders(case, rng)
 
-    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Return the graph objects of a batch: the case with nodes, edges and so on before and after it."""
         return {}
 

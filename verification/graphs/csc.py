@@ -112,7 +112,7 @@ class CSCCases(base.CaseGraphs):
         sizes |= {n: getattr(graph, n) for n in ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")}
         return {"graph": graph}, {}
 
-    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Give nodes and rows new numbers, and positions of a destination a new order."""
         graph, orders = case.values["graph"], base.any_orders(case, rng)
         new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
@@ -128,7 +128,9 @@ class CSCCases(base.CaseGraphs):
         )
         return {"graph": other}, orders
 
-    def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embed_graphs(
+        self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
+    ) -> dict[str, Any]:
         """If each position has the row of its own number, the same holds in the batch."""
         graph = case.values["graph"]
         src, dst, rows = (

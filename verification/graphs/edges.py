@@ -82,13 +82,15 @@ class EdgeCases(CaseGraphs):
         sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         return {"graph": graph}, {"vec": vec}
 
-    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber nodes at random; edges are sorted by new source, shuffled within one source."""
         orders = any_orders(case, rng)
-        graph, edges = renumbered(case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"])
+        graph, edges = renumber_graph(
+            case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"]
+        )
         return {"graph": graph}, {**orders, "num_edges": edges}
 
-    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Edges stay sorted by source, those of the case in their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
@@ -120,7 +122,9 @@ class EdgeCases(CaseGraphs):
         return {"graph": EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())}
 
 
-def renumbered(graph: EdgeGraph, vec: np.ndarray, nodes: np.ndarray, edges: np.ndarray) -> tuple[EdgeGraph, np.ndarray]:
+def renumber_graph(
+    graph: EdgeGraph, vec: np.ndarray, nodes: np.ndarray, edges: np.ndarray
+) -> tuple[EdgeGraph, np.ndarray]:
     """Return a graph whose node k was ``nodes[k]``, sorted by new sources, and the old number of each edge."""
     new = np.argsort(nodes).astype(graph.src.dtype)
     edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]

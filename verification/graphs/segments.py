@@ -78,7 +78,7 @@ class SegmentCases(base.CaseGraphs):
             sizes |= {"num_inputs": count + 1, "num_outputs": count + 1 if atoms is None else 2}
         return graphs, {}
 
-    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber edges, triplets and atoms at random.
 
         Without `atoms` (`idx_in`), outputs (inputs) take the permutation of edges (triplets).
@@ -97,7 +97,9 @@ class SegmentCases(base.CaseGraphs):
                 graphs[name] = Segments(index, old.num_segments)
         return graphs, orders
 
-    def embedded(self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embed_graphs(
+        self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
+    ) -> dict[str, Any]:
         """Members of other graphs belong to segments of these graphs."""
         graphs = {}
         for name, (members, segments) in SEGMENT_SIZES.items():

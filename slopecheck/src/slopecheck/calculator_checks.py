@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.calculator_results import UNITS, Rounding, Subject, asked, key_of, moved, rounding_of, strained
+from slopecheck.calculator_results import (
+    UNITS,
+    Rounding,
+    Subject,
+    apply_strain,
+    compute_quantity,
+    key_of,
+    move_atoms,
+    rounding_of,
+)
 from slopecheck.causes import Compared, of_forces, of_stress
 from slopecheck.curves import Rounded, along, examine, slope_of, worst_part
 from slopecheck.outcome import NotOffered
@@ -81,7 +90,7 @@ class Checks:
 
     def results(self, atoms: Any, calculator: Any = None) -> Results:
         """Return all quantities that the calculator supports."""
-        offered = self.subject.offered(atoms)
+        offered = self.subject.supported_quantities(atoms)
         return {what: self.subject.ask(what, atoms, calculator) for what in offered}
 
     def needs(self, what: str, atoms: Any) -> None:
@@ -137,7 +146,7 @@ class Checks:
         label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(rest.size)
         return self.check(kind, label, ratio, 1.0, note, inconclusive=unsure)
 
-    def compared(
+    def compare_with_slopes(
         self, what: str, given: np.ndarray, phi: Callable[[np.ndarray], float], x: np.ndarray, unit: float, scale: float
     ) -> Compared:
         """Compare the first components of a quantity with derivatives of `phi` in the first elements of `x`."""
@@ -152,7 +161,7 @@ class Checks:
         gradient = Rounded(-forces, np.full(x.shape, self.rounding.noise["forces"]))
 
         def energy(positions: np.ndarray) -> float:
-            return float(self.subject.ask("energy", moved(self.atoms, positions)))
+            return float(self.subject.ask("energy", move_atoms(self.atoms, positions)))
 
         sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
         yield self.curve("forces", "along the forces", energy, gradient, x, np.copysign(sizes, forces))
@@ -161,7 +170,9 @@ class Checks:
         row = self.elements("forces", energy, gradient, x, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]")
         if row.failed:
             some = forces[: ELEMENTS // 3]
-            row = guessed(row, of_forces(self.compared("forces", some, energy, x, self.size, -1.0), forces))
+            row = add_guess(
+                row, of_forces(self.compare_with_slopes("forces", some, energy, x, self.size, -1.0), forces)
+            )
         yield row
 
     def stress(self) -> Iterator[Check]:
@@ -174,14 +185,14 @@ class Checks:
         gradient = Rounded(volume * stress, np.full(6, volume * self.rounding.noise["stress"]))
 
         def energy(strain: np.ndarray) -> float:
-            return float(self.subject.ask("energy", strained(self.atoms, strain)))
+            return float(self.subject.ask("energy", apply_strain(self.atoms, strain)))
 
         v = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
         yield self.curve("stress", "along the stress", energy, gradient, zero, v)
         row = self.elements("stress", energy, gradient, zero, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}")
         if row.failed:
-            compared = self.compared("stress", stress, energy, zero, DISPLACED, 1 / volume)
-            row = guessed(row, of_stress(compared, len(self.atoms), volume))
+            compared = self.compare_with_slopes("stress", stress, energy, zero, DISPLACED, 1 / volume)
+            row = add_guess(row, of_stress(compared, len(self.atoms), volume))
         yield row
 
     def symmetry(self) -> Iterator[Check]:
@@ -191,7 +202,7 @@ class Checks:
         worst, row = -1.0, None
         for _ in range(PAIRS):
             u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
-            error, allowed, left, right = self._exchanged(x, u, v, noise * self.size)
+            error, allowed, left, right = self._measure_asymmetry(x, u, v, noise * self.size)
             ratio = error / allowed if allowed > 0 else math.inf if error else 0.0
             if not ratio <= worst:
                 note = "" if ratio <= 1 else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
@@ -199,13 +210,13 @@ class Checks:
         assert row is not None
         yield row
 
-    def _exchanged(
+    def _measure_asymmetry(
         self, x: np.ndarray, u: np.ndarray, v: np.ndarray, noise: float
     ) -> tuple[float, float, float, float]:
         """Return the difference between u J v and v J u, its tolerance, and both values."""
 
         def projected(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
-            return lambda t: float((on * self.subject.ask("forces", moved(self.atoms, x + t[0] * along))).sum())
+            return lambda t: float((on * self.subject.ask("forces", move_atoms(self.atoms, x + t[0] * along))).sum())
 
         start = np.zeros(1)
         left = along(projected(u, v), _number(0.0), start, np.ones(1), noise)
@@ -231,7 +242,7 @@ class Checks:
 
     # ---- motions -----------------------------------------------------------------------------------------------------
 
-    def _turned(self, kind: str, matrix: np.ndarray) -> Iterator[Check]:
+    def _compare_transformed(self, kind: str, matrix: np.ndarray) -> Iterator[Check]:
         """Compare results before and after an orthogonal transformation of atoms and cell."""
         before = self.results(self.atoms)
         turned = self.atoms.copy()
@@ -256,15 +267,15 @@ class Checks:
 
     def rotation(self) -> Iterator[Check]:
         """Check that forces and stress rotate with the atoms and their cell."""
-        yield from self._turned("rotation", self._rotation())
+        yield from self._compare_transformed("rotation", self._rotation())
 
     def reflection(self) -> Iterator[Check]:
         """Check that forces and stress are reflected with the atoms and their cell."""
-        yield from self._turned("reflection", -self._rotation())
+        yield from self._compare_transformed("reflection", -self._rotation())
 
     def _elsewhere(self, kind: str, positions: np.ndarray) -> Iterator[Check]:
         reach = self._reach() + float(abs(positions).max(initial=0.0))
-        results = self.results(moved(self.atoms, positions))
+        results = self.results(move_atoms(self.atoms, positions))
         yield from self.compare(kind, results, self.results(self.atoms), self.rounding, reach=reach)
 
     def translation(self) -> Iterator[Check]:
@@ -349,7 +360,7 @@ class Checks:
 
             def energy(t: np.ndarray, atoms: Any = atoms, axis: np.ndarray = axis) -> float:
                 return float(
-                    self.subject.ask("energy", moved(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
+                    self.subject.ask("energy", move_atoms(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
                 )
 
             expected = {"forces": np.array([-pulled * axis, pulled * axis])}
@@ -391,7 +402,9 @@ class Checks:
     def _other(self) -> Any:
         """Return another structure, to invalidate cached results."""
         rng = np.random.default_rng(1)
-        return moved(self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3)))
+        return move_atoms(
+            self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3))
+        )
 
     def _bits(self, kind: str, label: str, results: Results, expected: Results, what: str) -> Check:
         differ = [q for q, value in results.items() if np.asarray(value).tobytes() != np.asarray(expected[q]).tobytes()]
@@ -400,7 +413,7 @@ class Checks:
 
     def repeat(self) -> Iterator[Check]:
         """Check that fresh calculators, and any order of requests, give bitwise equal results."""
-        names = self.subject.offered(self.atoms)
+        names = self.subject.supported_quantities(self.atoms)
         calls = []
         for order in (names, names, names[::-1]):
             calculator = self.subject.fresh()
@@ -410,7 +423,10 @@ class Checks:
 
     def kept(self) -> Iterator[Check]:
         """Check that later calls do not modify the arrays that were returned."""
-        calculator, arrays = self.subject.fresh(), [q for q in self.subject.offered(self.atoms) if q != "energy"]
+        calculator, arrays = (
+            self.subject.fresh(),
+            [q for q in self.subject.supported_quantities(self.atoms) if q != "energy"],
+        )
         kept = {what: getattr(calculator, f"get_{what}")(self.atoms.copy()) for what in arrays}
         before = {what: np.array(value) for what, value in kept.items()}
         self.results(self._other(), calculator)
@@ -428,22 +444,22 @@ class Checks:
         """Check that atoms are not modified."""
         for label, atoms in (("atoms", self.atoms.copy()), ("atoms with a constraint", self._with_constraint())):
             before, calculator = key_of(atoms), self.subject.fresh()
-            for what in self.subject.offered(self.atoms):
-                asked(calculator, what, atoms)
+            for what in self.subject.supported_quantities(self.atoms):
+                compute_quantity(calculator, what, atoms)
             changed = key_of(atoms) != before
             yield self.check("unchanged", label, float(changed), 0.0, "they were modified by a call" * changed)
 
     def constraints(self) -> Iterator[Check]:
         """Check that results do not depend on constraints of the atoms, which are applied to them elsewhere."""
         expected, calculator, atoms = self.results(self.atoms), self.subject.fresh(), self._with_constraint()
-        results = {what: asked(calculator, what, atoms) for what in expected}
+        results = {what: compute_quantity(calculator, what, atoms) for what in expected}
         yield from self.compare("constraints", results, expected, self.rounding, "an atom fixed")
 
     def history(self) -> Iterator[Check]:
         """Check that results do not depend on the structures computed before."""
-        names = self.subject.offered(self.atoms)
+        names = self.subject.supported_quantities(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
-        between = (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other())
+        between = (self._other(), self.atoms[::-1], apply_strain(self.atoms, strain), self._other())
         # The last ones differ only in the cell, or only in the elements.
         cell, elements = self.atoms.copy(), self.atoms.copy()
         cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
@@ -461,12 +477,12 @@ class Checks:
 
         atoms, calculator = self.atoms.copy(), self.subject.fresh()
         for _ in range(2):
-            results = {what: asked(calculator, what, atoms) for what in names}
+            results = {what: compute_quantity(calculator, what, atoms) for what in names}
             atoms.positions[...] = self._other().positions
         rounding, expected = self.rounding, self.results(self._other(), self.subject.fresh())
         yield from self.compare("history", results, expected, rounding, "moved in place")
 
-    def _copied(self, kind: str, make: Callable[[Any], Any]) -> Iterator[Check]:
+    def _compare_copy(self, kind: str, make: Callable[[Any], Any]) -> Iterator[Check]:
         calculator, other = self.subject.fresh(), self._other()
         self.results(self.atoms, calculator)
         try:
@@ -478,14 +494,14 @@ class Checks:
 
     def copy(self) -> Iterator[Check]:
         """Check that a deep copy gives bitwise equal results."""
-        yield from self._copied("copy", copy.deepcopy)
+        yield from self._compare_copy("copy", copy.deepcopy)
 
     def pickle(self) -> Iterator[Check]:
         """Check that a pickled calculator gives bitwise equal results."""
-        yield from self._copied("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
+        yield from self._compare_copy("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
 
 
-def guessed(check: Check, guess: str) -> Check:
+def add_guess(check: Check, guess: str) -> Check:
     """Return a check whose note has a guess at its end."""
     return replace(check, note=f"{check.note}; {guess}") if guess else check
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.calculator_checks import FAR, Checks, oblique
-from slopecheck.calculator_results import Rounding, moved, rounding_of, strained
+from slopecheck.calculator_results import Rounding, apply_strain, move_atoms, rounding_of
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS, Jump, refine, scan
 from slopecheck.tolerances import HALVED
@@ -51,7 +51,7 @@ class Paths(Checks):
         of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
         return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
 
-    def _told(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
+    def _describe_jumps(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
         """Return the check of a scan, with a description of its first jumps."""
         texts, worst = [], 0.0
         for jump in jumps:
@@ -76,7 +76,7 @@ class Paths(Checks):
             rounding = rounding_of(self.subject, atoms, self.rng, self.size)
 
             def apart(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
-                return self._channels(moved(atoms, np.array([np.zeros(3), distance * axis])))
+                return self._channels(move_atoms(atoms, np.array([np.zeros(3), distance * axis])))
 
             start, nothing = 0.8 * self.nearest, apart(FAR)
             ends = [r for r in RANGES if r > start and all((apart(q) == nothing).all() for q in RANGES if q >= r)]
@@ -84,12 +84,12 @@ class Paths(Checks):
             noise = self._noise(rounding, atoms)
             jumps = scan(apart, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
             if ends:
-                reached = _reached(apart, start, end)
+                reached = _find_reach(apart, start, end)
                 if reached > self.reached:
                     self.reached, self.reaching = reached, pair
                 jumps = _with(jumps, apart, reached, noise)
             label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
-            yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
+            yield self._describe_jumps("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
 
     def scale(self) -> Iterator[Check]:
         """Scan the scale of the structure, with finer scans where two of its atoms cross the cutoff."""
@@ -98,21 +98,21 @@ class Paths(Checks):
         noise = self._noise(self.rounding, self.atoms)
 
         def scaled(factor: float) -> np.ndarray:
-            return self._channels(strained(self.atoms, (factor - 1) * EVERYWHERE))
+            return self._channels(apply_strain(self.atoms, (factor - 1) * EVERYWHERE))
 
         jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
         for scale in self._crossings():
             jumps = _with(jumps, scaled, float(scale), noise)
-        yield self._told("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
+        yield self._describe_jumps("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
         for atoms, label in ((self.atoms, "sheared"), (self.crowd, "a crowd, sheared")):
             rounding = self.rounding if atoms is self.atoms else rounding_of(self.subject, atoms, self.rng, self.size)
 
             def sheared(strain: float, atoms: Any = atoms) -> np.ndarray:
-                return self._channels(strained(atoms, strain * SHEARED))
+                return self._channels(apply_strain(atoms, strain * SHEARED))
 
             points = np.linspace(-SHEARS, SHEARS, SHEAR_POINTS)
             jumps = scan(sheared, points, self._noise(rounding, atoms), SCALE_PLACES)
-            yield self._told("scale", label, jumps, lambda at: f"at a shear of {at:.6f}")
+            yield self._describe_jumps("scale", label, jumps, lambda at: f"at a shear of {at:.6f}")
 
     def _crossings(self) -> np.ndarray:
         """Return scales at which a pair of atoms crosses the cutoff."""
@@ -131,7 +131,7 @@ class Paths(Checks):
 
         text = f"at scale {factor:.6f}"
         if self.reached:
-            distances = neighbor_list("d", strained(self.atoms, (factor - 1) * EVERYWHERE), 1.01 * self.reached)
+            distances = neighbor_list("d", apply_strain(self.atoms, (factor - 1) * EVERYWHERE), 1.01 * self.reached)
             near = distances[np.argmin(abs(distances - self.reached))] if len(distances) else math.inf
             text += f" (two atoms {near:.5f} Å apart)" * bool(abs(near - self.reached) < 1e-5)
         return text
@@ -176,7 +176,7 @@ class Paths(Checks):
                 rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
                 jump = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
-                yield self._told("line", label, [jump] if jump else [], f"at {degrees}°")
+                yield self._describe_jumps("line", label, [jump] if jump else [], f"at {degrees}°")
 
     # ---- dynamics ----------------------------------------------------------------------------------------------------
 
@@ -188,12 +188,12 @@ class Paths(Checks):
         """Return the total energy at each step of a velocity-Verlet run."""
         x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._masses(), []
         for _ in range(number + 1):
-            atoms = moved(self.atoms, x)
+            atoms = move_atoms(self.atoms, x)
             forces = self.subject.ask("forces", atoms)
             total.append(self.subject.ask("energy", atoms) + 0.5 * float((masses * v**2).sum()))
             half = v + step / 2 * forces / masses
             x = x + step * half
-            v = half + step / 2 * self.subject.ask("forces", moved(self.atoms, x)) / masses
+            v = half + step / 2 * self.subject.ask("forces", move_atoms(self.atoms, x)) / masses
         return np.array(total) - total[0]
 
     def drift(self) -> Iterator[Check]:
@@ -236,7 +236,7 @@ def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise:
     return sorted([*jumps, added], key=lambda jump: jump.at)
 
 
-def _reached(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
+def _find_reach(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
     """Return, by bisection, the distance beyond which results equal those at `high`."""
     nothing = apart(high)
     while high - low > 1e-12 * high:

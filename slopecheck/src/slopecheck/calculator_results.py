@@ -55,12 +55,12 @@ class Subject:
         """
         key = key_of(atoms) if calculator is None else None
         if key is None:
-            return asked(self.used if calculator is None else calculator, what, atoms.copy())
+            return compute_quantity(self.used if calculator is None else calculator, what, atoms.copy())
         if len(self._remembered) > REMEMBERED:
             self._remembered.clear()
         results = self._remembered.setdefault(key, {})
         if what not in results:
-            results[what] = asked(self.used, what, atoms.copy())
+            results[what] = compute_quantity(self.used, what, atoms.copy())
         return results[what]
 
     def offers(self, what: str, atoms: Any) -> bool:
@@ -71,7 +71,7 @@ class Subject:
             return False
         return True
 
-    def offered(self, atoms: Any) -> list[str]:
+    def supported_quantities(self, atoms: Any) -> list[str]:
         """Return the supported quantities."""
         return [what for what in UNITS if what == "energy" or self.offers(what, atoms)]
 
@@ -92,7 +92,7 @@ def key_of(atoms: Any) -> bytes | None:
         return None
 
 
-def asked(calculator: Any, what: str, atoms: Any) -> Any:
+def compute_quantity(calculator: Any, what: str, atoms: Any) -> Any:
     """Return a quantity of these very atoms, which a calculator may modify or keep."""
     if what == "energy":
         try:  # with smeared occupations, forces are the gradient of this energy
@@ -106,7 +106,7 @@ def asked(calculator: Any, what: str, atoms: Any) -> Any:
     return value
 
 
-def strained(atoms: Any, voigt: np.ndarray) -> Any:
+def apply_strain(atoms: Any, voigt: np.ndarray) -> Any:
     """Return atoms and cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
     xx, yy, zz, yz, xz, xy = voigt
     strain = np.array([[xx, xy / 2, xz / 2], [xy / 2, yy, yz / 2], [xz / 2, yz / 2, zz]])
@@ -116,7 +116,7 @@ def strained(atoms: Any, voigt: np.ndarray) -> Any:
     return copy
 
 
-def moved(atoms: Any, positions: np.ndarray) -> Any:
+def move_atoms(atoms: Any, positions: np.ndarray) -> Any:
     """Return atoms at other positions."""
     copy = atoms.copy()
     copy.positions = positions
@@ -172,18 +172,18 @@ def _deviation(values: np.ndarray) -> float:
 
 def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
     """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
-    x, offered = atoms.positions, subject.offered(atoms)
+    x, offered = atoms.positions, subject.supported_quantities(atoms)
     noise = dict.fromkeys(offered, 0.0)
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
         strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # a lone atom in a cell feels strain only
         for spacing in SPACINGS:
-            nearby = [strained(moved(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
+            nearby = [apply_strain(move_atoms(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():
                 values = np.array([np.ravel(subject.ask(what, moved_atoms)) for moved_atoms in nearby])
                 noise[what] = max(deviation, _deviation(values))
-        plus, minus = moved(atoms, x + 2.0**-10 * v), moved(atoms, x - 2.0**-10 * v)
+        plus, minus = move_atoms(atoms, x + 2.0**-10 * v), move_atoms(atoms, x - 2.0**-10 * v)
         change = subject.ask("energy", plus) - subject.ask("energy", minus)
         slope = max(slope, abs(change) / (2.0**-9 * size))
         if "forces" in offered:

@@ -9,7 +9,7 @@ import numpy as np
 
 from slopecheck.calculator_paths import Paths
 from slopecheck.calculator_results import Subject
-from slopecheck.kinds import OF_CALCULATORS
+from slopecheck.kinds import CALCULATOR_CHECKS
 from slopecheck.outcome import NotOffered, message_of
 from slopecheck.record import Check
 from slopecheck.result import CalculatorError, Result
@@ -39,7 +39,7 @@ def check_calculator(
     names : sequence of str, optional
         Names of the structures in the table (default: their formulas).
     skip : mapping of str to str, optional
-        Kinds of check to skip (keys of `slopecheck.kinds.OF_CALCULATORS`), each with the reason.
+        Kinds of check to skip (keys of `slopecheck.kinds.CALCULATOR_CHECKS`), each with the reason.
     inconclusive : {"fail", "allow"}
         Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
     reason : str
@@ -81,8 +81,8 @@ def check_calculator(
     >>> from ase.build import bulk
     >>> from ase.calculators.emt import EMT
     >>> from slopecheck import check_calculator
-    >>> from slopecheck.kinds import OF_CALCULATORS
-    >>> others = OF_CALCULATORS.keys() - {"forces", "stress"}
+    >>> from slopecheck.kinds import CALCULATOR_CHECKS
+    >>> others = CALCULATOR_CHECKS.keys() - {"forces", "stress"}
     >>> left_out = dict.fromkeys(others, "an example")
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
@@ -114,7 +114,7 @@ def result_of(
     labels = list(names) or [str(atoms.symbols) for atoms in structures]
     if len(labels) != len(structures):
         raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
-    skip = check_options("check_calculator", timeout, skip, OF_CALCULATORS)
+    skip = check_options("check_calculator", timeout, skip, CALCULATOR_CHECKS)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
     result = Result(name, [], skip, "structure", "Checks of", seed, what="checks")
@@ -136,7 +136,7 @@ class _Plan(Plan):
     ) -> None:
         self.name, subject = name, Subject(factory, name)
         self.checks = [Paths(subject, label, atoms, np.random.default_rng(seed)) for label, atoms in structures]
-        kinds = [CALL, *(kind for kind in OF_CALCULATORS if kind not in skip)]
+        kinds = [CALL, *(kind for kind in CALCULATOR_CHECKS if kind not in skip)]
         self.steps = [(label, kind) for label, _ in structures for kind in kinds]
 
     def _checks(self, number: int) -> Paths:

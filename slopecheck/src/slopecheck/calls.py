@@ -93,13 +93,13 @@ class Calls(Identities):
         array, note = p.host(derivative, f"{what} in {name}"), ""
         if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
             note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as {name}"
-        elif p.framework.place(derivative) != p.framework.place(argument):
-            note = f"{what} is on {p.framework.place(derivative)}; expected {p.framework.place(argument)}"
+        elif p.framework.device_of(derivative) != p.framework.device_of(argument):
+            note = f"{what} is on {p.framework.device_of(derivative)}; expected {p.framework.device_of(argument)}"
         return self.check("form", order, name, float(bool(note)), 0.0, note)
 
     def repeat(self) -> Iterator[Check]:
         """Check that repeated calls are bitwise equal."""
-        yield from self._or_of_framework(Calls._repeated)
+        yield from self._or_of_framework(Calls._check_repeats)
 
     def kept(self) -> Iterator[Check]:
         """Check that later calls do not modify earlier results."""
@@ -110,13 +110,13 @@ class Calls(Identities):
             return [[p.framework.to_host(v) for v in part if p.framework.takes(v)] for part in natives]
 
         before = values()
-        self._results(self._arguments(p.nudged(p.x, 2.0**-30)))
+        self._results(self._arguments(p.perturb(p.x, 2.0**-30)))
         yield from self._bits("kept", "after another call, which overwrites them", [before, values()])
 
     def history(self) -> Iterator[Check]:
         """Check that results are bitwise equal after calls with other inputs."""
         before = self._results(self._arguments())
-        for point in (self.p.nudged(self.p.x, 2.0**-7), self.p.nudged(self.p.x, 2.0**-30)):
+        for point in (self.p.perturb(self.p.x, 2.0**-7), self.p.perturb(self.p.x, 2.0**-30)):
             with contextlib.suppress(Exception):  # the point may be outside the domain
                 self._results(self._arguments(point))
         yield from self._bits("history", "after calls with other inputs", [before, self._results(self._arguments())])
@@ -166,11 +166,11 @@ class Calls(Identities):
 
     def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
         error = relative(np.asarray(array), expected, usual)
-        allowed, unsure = self._allowed(error, order)
+        allowed, unsure = self._tolerate_order(error, order)
         note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
         return self.check("alone", order, what, error, allowed, note, unsure)
 
-    def _allowed(self, error: float, lowest: int) -> tuple[float, bool]:
+    def _tolerate_order(self, error: float, lowest: int) -> tuple[float, bool]:
         """Return the relative difference of results, from an order on, that another order of sums may make.
 
         The second value is whether an error above it may be rounding.
@@ -181,21 +181,23 @@ class Calls(Identities):
         here = [a for part in self._results(self._arguments(), lowest) for a in part]
         rounding = 0.0
         for _ in range(3):
-            near = self._results(self.p.arguments(*(self.p.nudged(a, EPSILON) for a in (self.p.x, *self.rest))), lowest)
+            near = self._results(
+                self.p.arguments(*(self.p.perturb(a, EPSILON) for a in (self.p.x, *self.rest))), lowest
+            )
             nearby = [a for part in near for a in part]
             rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
-    def _repeated(self) -> Iterator[Check]:
+    def _check_repeats(self) -> Iterator[Check]:
         calls = [self._results(self._arguments()) for _ in range(self.repeats)]
         yield from self._bits("repeat", "from one call to the next", calls)
 
     def threads(self) -> Iterator[Check]:
         """Check that one, two and three threads give bitwise equal results."""
-        yield from self._or_of_framework(Calls._threaded)
+        yield from self._or_of_framework(Calls._check_threads)
 
-    def _threaded(self) -> Iterator[Check]:
+    def _check_threads(self) -> Iterator[Check]:
         calls = []
         for number in THREADS:
             with self.p.framework.threads(number):
@@ -214,7 +216,7 @@ class Calls(Identities):
 
         `check` makes it, of the function and the arrays that it gets in the call.
         """
-        for name, framework, given in itertools.islice(self.p.framework.parts(inputs), OWN):
+        for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
             with contextlib.suppress(Exception):  # it cannot be differentiated, or not by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
                 again = part.beside(part._arguments().inputs)  # of what is random, results differ here
@@ -279,7 +281,7 @@ class Calls(Identities):
                 for a, b, size in zip(*rows, strict=True)
             ]
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
-            allowed, unsure = self._allowed(worst, lowest)
+            allowed, unsure = self._tolerate_order(worst, lowest)
             note = "" if worst <= allowed else f"{where} differ from those of the contiguous layout by {worst:.0e}"
             note += f"; {BETTER}" * unsure
         yield self.check("layout", "", what, worst, allowed, note, unsure)

@@ -29,7 +29,7 @@ class Compared:
         """Return whether two arrays of components agree."""
         return bool((abs(given - differences) <= self.rounding + self.allowed + more).all())
 
-    def part(self, which: slice | np.ndarray) -> "Compared":
+    def select(self, which: slice | np.ndarray) -> "Compared":
         """Return some of the components."""
         return Compared(self.given[which], self.differences[which], self.rounding, self.allowed[which])
 
@@ -67,7 +67,7 @@ def _units(length: int) -> dict[str, float]:
     return {f"units: {text}?": value for text, value in named.items()}
 
 
-def _named(factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float]) -> list[str]:
+def _explain(factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float]) -> list[str]:
     """Return the explanations of a factor without its sign; units count in both directions."""
     size = abs(factor)
     found = [text for text, value in exact.items() if abs(size - value) <= unsure]
@@ -79,7 +79,7 @@ def _named(factor: float, unsure: float, exact: Mapping[str, float], units: Mapp
     return found
 
 
-def _told(factor: float, unsure: float, found: Sequence[str]) -> str:
+def _describe_factor(factor: float, unsure: float, found: Sequence[str]) -> str:
     """Return the text of a common factor, with its explanation if there is exactly one."""
     if abs(factor - 1) <= unsure:
         return ""
@@ -110,7 +110,9 @@ def of_forces(compared: Compared, forces: np.ndarray) -> str:
     order = len(moved) > 1 and all(len(p) == 1 for p in places)
     known = compared.factor(min(3, compared.given.size))
     if known is not None:
-        return _told(*known, ["another order of atoms?"] * order + _named(*known, _exact(len(forces)), _units(1)))
+        return _describe_factor(
+            *known, ["another order of atoms?"] * order + _explain(*known, _exact(len(forces)), _units(1))
+        )
     if order:
         return f"the force on atom {moved[0][0]} stands in the row of atom {moved[0][1]}: another order of atoms?"
     return ""
@@ -123,7 +125,7 @@ def of_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
         return "all of it is zero: detached, or computed without a record?"
     known = compared.factor(min(2, compared.given.size))
     if known is not None:
-        return _told(*known, _named(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {}))
+        return _describe_factor(*known, _explain(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {}))
     if transposed is not None and compared.fits(transposed, compared.differences):
         return "it is that of the transposed matrix: transposed?"
     return ""
@@ -134,10 +136,10 @@ def of_stress(compared: Compared, number: int, volume: float) -> str:
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
     known = compared.factor(3)
     if known is not None:
-        return _told(*known, _named(*known, exact | _exact(number), _units(3)))
-    normal, shear = compared.part(slice(3)), compared.part(slice(3, 6))
+        return _describe_factor(*known, _explain(*known, exact | _exact(number), _units(3)))
+    normal, shear = compared.select(slice(3)), compared.select(slice(3, 6))
     wrong = np.flatnonzero(~(abs(compared.given - compared.differences) <= compared.rounding + compared.allowed))
-    found, alone = [], compared.part(wrong).factor(1) if len(wrong) == 1 else None
+    found, alone = [], compared.select(wrong).factor(1) if len(wrong) == 1 else None
     if normal.fits(normal.given, normal.differences):
         factor, unsure = shear.factor(2) or (1.0, 0.0)
         texts = {2.0: "twice what differences give: Voigt factor?", 0.5: "half what differences give: Voigt factor?"}

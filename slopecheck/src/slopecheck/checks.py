@@ -16,7 +16,7 @@ class Checks(Differences, Calls, Numbers):
             self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
             self.repeats = max(3, int(share * REPEATS))
 
-    def expected(self, kinds: Sequence[str]) -> int:
+    def estimate_calls(self, kinds: Sequence[str]) -> int:
         """Return about how many calls checks of these kinds make."""
         orders, total = len(self.orders), 0
         for x in (x for x in self.p.x if x.size):

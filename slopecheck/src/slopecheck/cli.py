@@ -120,7 +120,7 @@ def function(
         seed = options["seed"]
         return result_of(own, inputs, order, framework, derivatives, left_out, seconds, seed, interrupted, **more)
 
-    _run(ctx, name, check, **options)
+    _check_in_process(ctx, name, check, **options)
 
 
 @main.command(short_help="Check an ASE calculator.")
@@ -150,10 +150,10 @@ def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options
         structures, names = [read_atoms(file) for file in files], [Path(file).name for file in files]
         return result_of(load(name, "factory"), structures, names, left_out, seconds, options["seed"], interrupted)
 
-    _run(ctx, name, check, **options)
+    _check_in_process(ctx, name, check, **options)
 
 
-def _run(
+def _check_in_process(
     ctx: click.Context,
     name: str,
     check: Callable[[dict[str, str], float, Shown], "Result"],
@@ -209,7 +209,7 @@ def _report(result: "Result", folder: Path | None, earlier: dict[str, Any] | Non
     if folder is None:
         return True
     try:
-        replace_files(folder, {name: result.encoded(name) for name in ("report.html", "report.json")})
+        replace_files(folder, {name: result.encode(name) for name in ("report.html", "report.json")})
     except OSError as error:
         say(f"Error: the report was not written: {error}", err=True)
         return False

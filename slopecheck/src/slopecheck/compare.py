@@ -33,7 +33,7 @@ class Comparison:
     gone: Counter[tuple[str, str, str]]
 
 
-def _keyed(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
+def _key_by_name(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
     """Key checks by name; the second one with the same name gets number 1, and so on."""
     seen: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[tuple[str, ...], int], Check] = {}
@@ -75,7 +75,7 @@ def compare(
         earlier_checks = [
             c for c in earlier_checks if c.operator in operators and c.backend in backends and c.dtype in dtypes
         ]
-    before, after = _keyed(earlier_checks), _keyed(checks)
+    before, after = _key_by_name(earlier_checks), _key_by_name(checks)
     pairs = [(before[key], after[key]) for key in after if key in before]
     digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
     return Comparison(

@@ -124,10 +124,10 @@ def examine(
         floors.append(MARGIN * (rounding / size + 2.0**-50))
         truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
         doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
-    return _judged(errors, floors, doubts, one_sided(phi, x, v, noise), sensitive)
+    return _assess_errors(errors, floors, doubts, describe_one_sided(phi, x, v, noise), sensitive)
 
 
-def _judged(
+def _assess_errors(
     signed: list[float], floors: list[float], doubts: list[float], sides: str, sensitive: float = SENSITIVE
 ) -> Verdict:
     errors = [abs(error) for error in signed]
@@ -182,7 +182,7 @@ def _limits(signed: list[float], floors: list[float]) -> list[tuple[float, float
     return limits
 
 
-def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
+def describe_one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
     """Return a message with the values on both sides if the function jumps there, or the slopes at a kink, else ""."""
     high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
     middle = phi(x)
@@ -248,7 +248,7 @@ def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: f
     if part.hidden:  # by rounding, which larger steps diminish
         part = min(part, _along(phi, gradient, x, v, noise, WIDER, least), key=lambda p: p.allowed)
     if part.error <= part.allowed < math.inf:  # central differences do not see a kink at the point
-        return replace(part, error=math.inf) if part.bent and one_sided(phi, x, v, noise) else part
+        return replace(part, error=math.inf) if part.bent and describe_one_sided(phi, x, v, noise) else part
     nearer = _along(phi, gradient, x, v, noise, NEARER, least)
     blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
     return replace(part, decided=False) if blind else nearer
@@ -340,18 +340,18 @@ def worst_part(
             break
         largest = half
     if largest.ratio <= 1:
-        note = _told(largest, gradient, sizes, named) + f": others hide it; {BETTER}" if largest.hidden else ""
+        note = _describe_part(largest, gradient, sizes, named) + f": others hide it; {BETTER}" if largest.hidden else ""
         return largest.ratio, note, largest.hidden
     v = np.zeros_like(x)
     v.flat[largest.elements] = sizes.flat[largest.elements]
-    sides = one_sided(phi, x, v, noise)
+    sides = describe_one_sided(phi, x, v, noise)
     inconclusive = not (largest.decided or sides)
     hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
-    texts = _told(largest, gradient, sizes, named), hidden
+    texts = _describe_part(largest, gradient, sizes, named), hidden
     return largest.ratio, "; ".join(filter(None, texts)), inconclusive
 
 
-def _told(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
+def _describe_part(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
     """Describe the error of a part; for a single element, the derivative is not scaled."""
     place = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
     if part.elements.size == 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slopecheck.checks import Checks
 from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
-from slopecheck.kinds import KINDS, OF_FUNCTIONS
+from slopecheck.kinds import CHECK_KINDS, FUNCTION_CHECKS
 from slopecheck.problem import Miscounted, Problem
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
@@ -176,7 +176,7 @@ def result_of(
         raise ValueError(f"check_derivatives: accuracy is {accuracy!r}; expected a relative error from 0 to 1")
     if calls is not None and not calls >= LEAST:
         raise ValueError(f"check_derivatives: calls is {calls!r}; expected at least {LEAST}")
-    skip = check_options("check_derivatives", timeout, skip, OF_FUNCTIONS)
+    skip = check_options("check_derivatives", timeout, skip, FUNCTION_CHECKS)
     allowed = allowed_by("check_derivatives", inconclusive, reason)
     framework = framework or framework_of(inputs)
     name = getattr(function, "__name__", type(function).__name__)
@@ -217,10 +217,12 @@ class _Plan(Plan):
         self.skip = {**({"threads": "a fork has one thread"} if threads and forked else {}), **skip}
         self.steps = [("0", CALL)] + [
             (str(at), kind)
-            for kind in OF_FUNCTIONS
-            if kind not in self.skip and KINDS[kind].lowest <= order and (kind != "threads" or threads)
+            for kind in FUNCTION_CHECKS
+            if kind not in self.skip and CHECK_KINDS[kind].lowest <= order and (kind != "threads" or threads)
             if kind != "alone" or self.problem.framework.selects
-            for at in range(KINDS[kind].lowest, (order if KINDS[kind].each else KINDS[kind].lowest) + 1)
+            for at in range(
+                CHECK_KINDS[kind].lowest, (order if CHECK_KINDS[kind].each else CHECK_KINDS[kind].lowest) + 1
+            )
         ]
 
     @property
@@ -230,7 +232,7 @@ class _Plan(Plan):
 
     def cost(self) -> tuple[int, str]:
         """Return how many calls all checks make, and say what they cost, once the function has been called."""
-        total, each = self.checks.expected([kind for _, kind in self.steps]), self.checks.seconds
+        total, each = self.checks.estimate_calls([kind for _, kind in self.steps]), self.checks.seconds
         return total, f"about {total:,} calls, {total * each:.0f} s if each takes {each:.1g} s" * (
             total * each > PATIENCE
         )
@@ -243,7 +245,7 @@ class _Plan(Plan):
         """
         checks = Checks(self.problem, self.name, self.order, self.accuracy)
         if self.limit is not None:
-            checks.thin(self.limit / checks.expected([kind for _, kind in self.steps]))
+            checks.thin(self.limit / checks.estimate_calls([kind for _, kind in self.steps]))
         return checks
 
     def make(self, number: int) -> Iterator[Check]:
@@ -253,7 +255,7 @@ class _Plan(Plan):
             return
         with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers
             try:
-                yield from getattr(checks, kind)(*([int(order)] if KINDS[kind].each else []))
+                yield from getattr(checks, kind)(*([int(order)] if CHECK_KINDS[kind].each else []))
             except Miscounted:
                 self.miscounted = True
                 raise

@@ -22,7 +22,7 @@ def _list(names: Iterable[str]) -> str:
     return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _grouped(
+def _group_by(
     checks: Iterable[Check], key: Callable[[Check], tuple[str, str, str]]
 ) -> dict[tuple[str, str, str], list[Check]]:
     """Group checks by a key, in the order in which they first appear."""
@@ -66,7 +66,7 @@ def failures(checks: Sequence[Check], terms: Terms) -> list[Failure]:
         reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check, terms))
         return check.operator, check.backend, reason or check.kind
 
-    return [_failure(group, checks, terms) for group in _grouped((c for c in checks if c.failed), key).values()]
+    return [_failure(group, checks, terms) for group in _group_by((c for c in checks if c.failed), key).values()]
 
 
 def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> Failure:
@@ -104,7 +104,7 @@ def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
     def key(check: Check) -> tuple[str, str, str]:
         return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note
 
-    groups = _grouped((c for c in checks if not c.offered), key)
+    groups = _group_by((c for c in checks if not c.offered), key)
     return [
         Failure(operator, backend, reason, sum(int(c.error) for c in group), _list(_case(c, terms) for c in group))
         for (operator, backend, reason), group in groups.items()

@@ -36,7 +36,7 @@ class Framework(ABC):
         """Return an array of the framework with the values and dtype of a NumPy array, on the device of `like`."""
 
     @abstractmethod
-    def place(self, value: Any) -> str:
+    def device_of(self, value: Any) -> str:
         """Return the device of an array."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Framework(ABC):
         """Set the number of threads of the framework; by default, this does nothing."""
         yield
 
-    def parts(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
+    def list_own_functions(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
         """Return the framework's own functions that a call uses, by name, each with the arrays that it gets."""
         return ()
 
@@ -121,7 +121,7 @@ class NumPy(Framework):
     def from_host(self, array: np.ndarray, like: Any) -> Any:
         return np.array(array)
 
-    def place(self, value: Any) -> str:
+    def device_of(self, value: Any) -> str:
         return "cpu"
 
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Torch(Framework):
     def from_host(self, array: np.ndarray, like: Any) -> Any:
         return self.torch.from_numpy(np.array(array)).to(like.device)
 
-    def place(self, value: Any) -> str:
+    def device_of(self, value: Any) -> str:
         return str(value.device)
 
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Torch(Framework):
         finally:
             self.torch.set_num_threads(before)
 
-    def parts(self, inputs: Sequence[Any]) -> Iterable[tuple[str, Framework, list[Any]]]:
+    def list_own_functions(self, inputs: Sequence[Any]) -> Iterable[tuple[str, Framework, list[Any]]]:
         from torch.overrides import TorchFunctionMode, resolve_name
 
         found: list[tuple[str, Framework, list[Any]]] = []
@@ -334,13 +334,13 @@ class Jax(Framework):
     def from_host(self, array: np.ndarray, like: Any) -> Any:
         return self.jax.device_put(array, next(iter(like.devices())))
 
-    def place(self, value: Any) -> str:
+    def device_of(self, value: Any) -> str:
         return str(next(iter(value.devices())))
 
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         return {}  # JAX arrays have no strides
 
-    def _of(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Function:
+    def _select_function(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Function:
         """Return a function from the wanted inputs to the outputs that have a cotangent."""
 
         def call(*values: Any) -> tuple[Any, ...]:
@@ -353,7 +353,7 @@ class Jax(Framework):
         return call
 
     def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        _, pull = self.jax.vjp(self._of(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
+        _, pull = self.jax.vjp(self._select_function(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
         return pull(tuple(g for g in cotangents if g is not None))
 
     def vjp2(
@@ -396,7 +396,7 @@ class Jax(Framework):
 
         A direction that is None is zero.
         """
-        function, at = self._of(inputs, wanted, cotangents), tuple(inputs[i] for i in wanted)
+        function, at = self._select_function(inputs, wanted, cotangents), tuple(inputs[i] for i in wanted)
 
         def gradients(values: Any, weights: Any) -> Any:
             return self.jax.vjp(function, *values)[1](weights)

@@ -63,7 +63,7 @@ class Identities:
         """
         p, sizes, lost = self.p, [], []
         steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
-        near = [p.outputs(p.nudged(p.x, EPSILON)) for _ in range(3)]
+        near = [p.outputs(p.perturb(p.x, EPSILON)) for _ in range(3)]
         for k, y in enumerate(self.y):
             moves = [abs(outputs[k] - y) / h for h, outputs in steps if outputs[k].shape == y.shape]
             own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
@@ -155,7 +155,7 @@ class Identities:
         A nonzero `relative` is the size of random relative perturbations of all inputs. A `factor` of the cotangents is
         divided out.
         """
-        x, w, u, v = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
+        x, w, u, v = (self.p.perturb(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
         gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u, v, self.still))
         return [g / factor for g in gradients[: len(x)]]
 
@@ -254,7 +254,7 @@ class Identities:
         error = float(abs(apart).max()) / scale
         # Estimate rounding from small changes of all numbers, which hardly change an error of the derivative.
         nudged = [
-            np.array(sides(*(self.p.nudged(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
+            np.array(sides(*(self.p.perturb(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
         ]
         rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
         rounding += self.accuracy

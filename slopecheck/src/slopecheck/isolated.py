@@ -49,7 +49,7 @@ class Ended(Exception):
     """A child has ended; the message says how."""
 
 
-def planned(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
+def merge_units(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
     """Return the units of several requests; units that two of them share are included once."""
     return list({unit.label: unit for request in requests for unit in plan(**request)}.values())
 
@@ -76,7 +76,7 @@ def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, A
     """In the child: plan, then count or execute the units that the parent asks for."""
     spoil_new_memory()
     try:
-        units = planned(plan, requests)
+        units = merge_units(plan, requests)
     except ValueError as error:
         failed = isinstance(error, LoadError) and error.__cause__
         connection.send(("refused", str(error), "".join(traceback.format_exception(failed)) if failed else ""))

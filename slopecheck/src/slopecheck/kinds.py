@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class CheckKind(NamedTuple):
     """What a kind of check asks of a function and of a calculator, "" where it does not apply.
 
     Of functions, `lowest` is the lowest order of derivatives that has it; `each`: it is made for each order from then.
@@ -16,86 +16,86 @@ class Kind(NamedTuple):
     each: bool = False
 
 
-KINDS: Mapping[str, Kind] = {
-    "form": Kind(
+CHECK_KINDS: Mapping[str, CheckKind] = {
+    "form": CheckKind(
         "a derivative of any order has the dtype, the shape and the device of its argument; an output has no wider "
         "dtype than all inputs: no constant of float64 in a function of float32"
     ),
-    "forces": Kind("", "forces with central differences of the energy, over a range of steps and by component"),
-    "stress": Kind("", "stress with central differences of the energy under strain"),
-    "net force": Kind("", "the sum of forces with zero"),
-    "net torque": Kind("", "the torque of forces with zero, without a periodic cell"),
-    "rotation": Kind("", "results before and after a rotation of atoms and cell"),
-    "reflection": Kind("", "results before and after a reflection of atoms and cell"),
-    "translation": Kind("", "results before and after a translation of all atoms"),
-    "renumbering": Kind(
+    "forces": CheckKind("", "forces with central differences of the energy, over a range of steps and by component"),
+    "stress": CheckKind("", "stress with central differences of the energy under strain"),
+    "net force": CheckKind("", "the sum of forces with zero"),
+    "net torque": CheckKind("", "the torque of forces with zero, without a periodic cell"),
+    "rotation": CheckKind("", "results before and after a rotation of atoms and cell"),
+    "reflection": CheckKind("", "results before and after a reflection of atoms and cell"),
+    "translation": CheckKind("", "results before and after a translation of all atoms"),
+    "renumbering": CheckKind(
         "", "results before and after a permutation of the atoms, also of a crowd with many neighbours"
     ),
-    "wrapping": Kind("", "results before and after moving atoms by lattice vectors"),
-    "repetition": Kind("", "energy, forces and stress of a doubled cell with those of one"),
-    "cutoff": Kind("", "energy and forces of two atoms on both sides of every distance of a scan (continuity)"),
-    "scale": Kind(
+    "wrapping": CheckKind("", "results before and after moving atoms by lattice vectors"),
+    "repetition": CheckKind("", "energy, forces and stress of a doubled cell with those of one"),
+    "cutoff": CheckKind("", "energy and forces of two atoms on both sides of every distance of a scan (continuity)"),
+    "scale": CheckKind(
         "",
         "the same for scans of the structure's scale and shear, a crowd's shear, and where pairs cross the cutoff",
     ),
-    "line": Kind("", "energy and forces on both sides of angles of 0 and 180 degrees"),
-    "lone atom": Kind("", "the force on an isolated atom with zero; its energy must be finite"),
-    "two atoms": Kind("", "the forces of two atoms with the direction of their axis and the slope of the energy"),
-    "far atoms": Kind("", "a structure and a distant atom with the sum of both"),
-    "company": Kind("", "two distant copies of the structure with one (batch invariance)"),
-    "unchanged": Kind(
+    "line": CheckKind("", "energy and forces on both sides of angles of 0 and 180 degrees"),
+    "lone atom": CheckKind("", "the force on an isolated atom with zero; its energy must be finite"),
+    "two atoms": CheckKind("", "the forces of two atoms with the direction of their axis and the slope of the energy"),
+    "far atoms": CheckKind("", "a structure and a distant atom with the sum of both"),
+    "company": CheckKind("", "two distant copies of the structure with one (batch invariance)"),
+    "unchanged": CheckKind(
         "a call changes none of its inputs, integers included, no cotangent and no direction",
         "the atoms before and after a call",
     ),
-    "repeat": Kind(
+    "repeat": CheckKind(
         "39 calls give equal bits; what is wrong in 3 calls of 10 is missed once in a million times",
         "bitwise equality of fresh calculators, and of another order of requests",
     ),
-    "kept": Kind("no call writes to results of an earlier one", "results before and after later calls"),
-    "history": Kind(
+    "kept": CheckKind("no call writes to results of an earlier one", "results before and after later calls"),
+    "history": CheckKind(
         "results have the same bits after calls with other inputs",
         "results after other structures, or atoms moved (in place, into the cutoff), with those of a fresh one",
     ),
-    "constraints": Kind("", "results with and without a constraint on the atoms"),
-    "copy": Kind("", "bitwise equality of a deep copy"),
-    "pickle": Kind("", "bitwise equality of a pickled calculator"),
-    "drift": Kind("", "the energy error of velocity-Verlet dynamics with four times that of half the time step"),
-    "alone": Kind(
+    "constraints": CheckKind("", "results with and without a constraint on the atoms"),
+    "copy": CheckKind("", "bitwise equality of a deep copy"),
+    "pickle": CheckKind("", "bitwise equality of a pickled calculator"),
+    "drift": CheckKind("", "the energy error of velocity-Verlet dynamics with four times that of half the time step"),
+    "alone": CheckKind(
         "the derivative of one input is the same whether or not others are asked for; those of single outputs, and "
         "along single directions, add up (torch, JAX)"
     ),
-    "threads": Kind("calls with 1, 2 or 3 threads give equal bits (torch)"),
-    "layout": Kind(
+    "threads": CheckKind("calls with 1, 2 or 3 threads give equal bits (torch)"),
+    "layout": CheckKind(
         "inputs, cotangents and directions that are strided, offset, transposed, expanded or reversed give the results "
         "of the same numbers in order"
     ),
-    "nan": Kind(
+    "nan": CheckKind(
         "a NaN in an element does not reach outputs that do not change with the element, as it does through a mask "
         "that is multiplied",
         lowest=0,
     ),
-    "float32": Kind(
+    "float32": CheckKind(
         "results in float32 are those of float64, up to 100 times what a change of all numbers by one epsilon makes"
     ),
-    "differences": Kind(
+    "differences": CheckKind(
         "along a direction, for each input and order: the error falls with the square of the step down to rounding, "
         "and below 1e-7; at a second point once more, where a result that was kept from an earlier call is wrong. In "
         "rows `elements`, up to 200 elements of each input one by one, others in 40 groups, so that a small wrong one "
         "is not hidden by large right ones; of more than 10,000, fewer one by one",
         each=True,
     ),
-    "adjoint": Kind(
+    "adjoint": CheckKind(
         "the derivative of the gradient in its cotangent fits the gradient; third derivatives in cotangents, "
         "directions and inputs fit second ones, and those of inputs each other",
         lowest=2,
         each=True,
     ),
-    "symmetry": Kind(
+    "symmetry": CheckKind(
         "second derivatives are symmetric, third ones in all six orders of three directions",
         "u J v with v J u, by differences of forces (J: their Jacobian)",
         lowest=2,
         each=True,
     ),
 }
-OF_FUNCTIONS = {name: kind.function for name, kind in KINDS.items() if kind.function}
-OF_CALCULATORS = {name: kind.calculator for name, kind in KINDS.items() if kind.calculator}
+FUNCTION_CHECKS = {name: kind.function for name, kind in CHECK_KINDS.items() if kind.function}
+CALCULATOR_CHECKS = {name: kind.calculator for name, kind in CHECK_KINDS.items() if kind.calculator}

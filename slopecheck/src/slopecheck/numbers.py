@@ -136,7 +136,7 @@ class Numbers(Identities):
         except Exception as error:  # a function with float64 parameters may refuse float32
             yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
             return
-        moved = [right(*(p.nudged(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
+        moved = [right(*(p.perturb(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
         last = self._last_bits(exact_results, exact, *same)
         noise: list[list[float]] | None = None
         for order, parts in enumerate(zip(results, exact_results, strict=True)):
@@ -154,13 +154,13 @@ class Numbers(Identities):
                     note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
                     if beyond:
                         note = f"numbers up to {scale:.1e} are beyond float32, or its inputs leave the domain; {SCALED}"
-                        yield self.check("not offered", "float32", self._part(order, i), 1.0, 0.0, note)
+                        yield self.check("not offered", "float32", self._result_label(order, i), 1.0, 0.0, note)
                         continue
                     if gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
                         note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
-                yield self.check("float32", order, self._part(order, i), gap, allowed, note, unsure)
+                yield self.check("float32", order, self._result_label(order, i), gap, allowed, note, unsure)
 
-    def _part(self, order: int, i: int) -> str:
+    def _result_label(self, order: int, i: int) -> str:
         """Name a result of an order."""
         return f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
 

@@ -56,7 +56,7 @@ def message_of(error: BaseException) -> str:
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError after so many seconds, in the main thread of a system that has alarms."""
     if (
         seconds == math.inf

@@ -11,7 +11,7 @@ import numpy as np
 
 from slopecheck import exact
 from slopecheck.frameworks import Framework, as_tuple
-from slopecheck.outcome import limited
+from slopecheck.outcome import time_limit
 
 Arrays = list[np.ndarray]
 DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # by order
@@ -145,22 +145,22 @@ class Problem:
     def results(self, order: int, a: "Arguments") -> Arrays:
         """Return the results of an order as NumPy arrays; CallFailed if one has another shape than it must have."""
         if order == 0:
-            return self.returned(a.inputs)
+            return self.evaluate(a.inputs)
         if order == 1:
             return self._gradients(1, self.raw(1, a), self.x, self.floating)
         return [array for group in self.higher(order, a) for array in group]
 
-    def returned(self, inputs: Sequence[Any]) -> Arrays:
+    def evaluate(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
         self.calls += 1
-        with limited(self.patience):
+        with time_limit(self.patience):
             values = as_tuple(self.framework.outputs(inputs))
         outputs = [self.host(y, f"output {k}") for k, y in enumerate(values)]
         return [y if y.dtype.kind == "f" else np.zeros(0) for y in outputs]
 
     def outputs(self, arrays: Sequence[np.ndarray]) -> Arrays:
         """Return the floating outputs at a point."""
-        return self.returned(self.native(arrays))
+        return self.evaluate(self.native(arrays))
 
     @property
     def floating(self) -> list[str]:
@@ -211,7 +211,7 @@ class Problem:
         derivatives = self._derivatives(order, of_one, [self.wanted[k]])[0]
         return self._gradients(order, derivatives, [self.x[k]], [self.floating[k]])[0]
 
-    def nudged(self, arrays: Arrays, relative: float) -> Arrays:
+    def perturb(self, arrays: Arrays, relative: float) -> Arrays:
         """Return arrays with random relative perturbations of a given size."""
         return [x * (1 + relative * self.rng.choice([-1.0, 1.0], x.shape)) for x in arrays]
 

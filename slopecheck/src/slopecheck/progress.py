@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slopecheck.record import Check
 from slopecheck.terms import Terms
-from slopecheck.units import Unit, counted
+from slopecheck.units import Unit, count_checks
 
 
 def result(checks: Iterable[Check]) -> str:
@@ -15,7 +15,7 @@ def result(checks: Iterable[Check]) -> str:
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     counts = {
         "inconclusive": sum(c.inconclusive for c in checks),
-        "not offered": counted(c for c in checks if not c.offered),
+        "not offered": count_checks(c for c in checks if not c.offered),
     }
     return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in counts.items() if n)
 

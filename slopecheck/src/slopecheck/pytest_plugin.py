@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _kept(request: pytest.FixtureRequest, result: Result) -> None:
+def _save_result(request: pytest.FixtureRequest, result: Result) -> None:
     """Write a result as a page and as JSON, named as the test, if that is asked for."""
     folder = request.config.getoption("--verify-report")
     if folder is None:
@@ -41,7 +41,7 @@ def _kept(request: pytest.FixtureRequest, result: Result) -> None:
         result.save(file)
 
 
-def checked(request: pytest.FixtureRequest, check: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+def require_pass(request: pytest.FixtureRequest, check: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
     """Return the result of a check; let the test fail with its words alone where something is wrong.
 
     `check` raises an AssertionError with the attribute `result` where it is.
@@ -53,7 +53,7 @@ def checked(request: pytest.FixtureRequest, check: Callable[..., Result], *args:
         if not hasattr(error, "result"):
             raise
         result, wrong = error.result, str(error)
-    _kept(request, result)
+    _save_result(request, result)
     if wrong:  # told here, where no exception is handled that pytest would show as well
         pytest.fail(wrong, pytrace=False)
     return result
@@ -64,7 +64,7 @@ def verify_derivatives(request: pytest.FixtureRequest) -> Callable[..., Result]:
     """``verify_derivatives(function, inputs, order=3)``: `slopecheck.check_derivatives`."""
     from slopecheck.derivatives import check_derivatives
 
-    return partial(checked, request, check_derivatives)
+    return partial(require_pass, request, check_derivatives)
 
 
 @pytest.fixture
@@ -72,4 +72,4 @@ def verify_calculator(request: pytest.FixtureRequest) -> Callable[..., Result]:
     """``verify_calculator(factory, structures)``: `slopecheck.check_calculator`."""
     from slopecheck.calculators import check_calculator
 
-    return partial(checked, request, check_calculator)
+    return partial(require_pass, request, check_calculator)

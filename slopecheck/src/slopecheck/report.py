@@ -10,7 +10,7 @@ from typing import Any
 
 from slopecheck.record import COLUMNS, Check
 from slopecheck.summary import number
-from slopecheck.units import counted
+from slopecheck.units import count_checks
 
 SCHEMA_VERSION = 3
 NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that are None in a report if they are not finite
@@ -36,7 +36,7 @@ class ReportError(ValueError):
     """A file that is not a report, or is a report of another version."""
 
 
-def _tabulated(checks: Sequence[Check]) -> dict[str, list[Any]]:
+def _to_columns(checks: Sequence[Check]) -> dict[str, list[Any]]:
     """Return checks as columns, one for each attribute. Numbers that are not finite, which JSON lacks, become None."""
 
     def plain(value: Any) -> Any:
@@ -70,23 +70,23 @@ def assemble(
         "command": command,
         "seconds": seconds,
         "seed": seed,
-        "verdict": "passed" if passed and not failed and counted(checks) == planned else "failed",
+        "verdict": "passed" if passed and not failed and count_checks(checks) == planned else "failed",
         "counts": {
             "planned": planned,
             "passed": passed,
             "failed": failed,
             "inconclusive": sum(c.inconclusive for c in checks),
-            "not_offered": counted(c for c in checks if not c.offered),
+            "not_offered": count_checks(c for c in checks if not c.offered),
             "skipped": len(skips),
         },
         "environment": environment,
         "structures": list(structures),
         "skips": [{"what": what, "reason": reason} for what, reason in skips],
-        "checks": _tabulated(checks),
+        "checks": _to_columns(checks),
     }
 
 
-def encoded(report: Mapping[str, Any]) -> bytes:
+def encode_report(report: Mapping[str, Any]) -> bytes:
     """Return a report as JSON."""
     return json.dumps(report, allow_nan=False, separators=(",", ":")).encode()
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from slopecheck import progress
 from slopecheck.record import Check
-from slopecheck.report import assemble, encoded, page
+from slopecheck.report import assemble, encode_report, page
 from slopecheck.running import P, run
 from slopecheck.terms import Terms
-from slopecheck.units import counted
+from slopecheck.units import count_checks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -207,12 +207,12 @@ class Result:
         OSError
             If the file cannot be written.
         """
-        Path(path).write_bytes(self.encoded(path))
+        Path(path).write_bytes(self.encode(path))
 
-    def encoded(self, path: str | Path) -> bytes:
+    def encode(self, path: str | Path) -> bytes:
         """Return the content of a file as `save` writes it."""
         if Path(path).suffix == ".json":
-            return encoded(self.report())
+            return encode_report(self.report())
         from slopecheck.plots import svg
 
         picture = svg(self.plot()) if any(c.curve for c in self.checks) else ""
@@ -222,7 +222,7 @@ class Result:
         """Return what a ``report.json`` holds (`slopecheck.report.KEYS`)."""
         skips, command = list(self.skipped.items()), f"{self.title} {self.name}"
         skips += [("inconclusive checks", self.allowed)] * bool(self.allowed)
-        report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), counted(self.checks))
+        report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), count_checks(self.checks))
         return {**report, "verdict": self.verdict}
 
     def fill(

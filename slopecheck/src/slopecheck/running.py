@@ -104,7 +104,7 @@ def _next(plan: Plan, number: int, lost: bool) -> int:
     return number
 
 
-def _made(plan: Plan, number: int) -> Iterator[Message]:
+def _check_from(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
     while number < len(plan.steps):
         yield number, plan.calls
@@ -137,7 +137,7 @@ def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, fo
     spoil_new_memory()
     plan = make(forked)
     connection.send((number, 0))
-    for message in _made(plan, number):
+    for message in _check_from(plan, number):
         connection.send(message)
     connection.send(None)
 
@@ -238,7 +238,7 @@ def run(
     """
     method = "" if timeout is None else _method(make, fresh)
     plan, checks = make(method == "fork"), [] if checks is None else checks
-    messages = _made(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
+    messages = _check_from(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
     with _shown(plan) as show:
         for message in messages:
             show(message)

@@ -33,7 +33,7 @@ class Jump:
     jumps: np.ndarray
 
 
-def allowed(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def bound_rounding(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return a bound on the effect of rounding on fourth differences of each channel, shape (num_channels,).
 
     `values` (num_points, num_channels) belong to equally spaced points; `noise` (num_channels,) is the standard
@@ -58,7 +58,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
         wrong = ~np.isfinite(values).all(axis=1)
         if wrong.any():
             return Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))
-        fourth = (abs(np.diff(values, ORDER, axis=0)) / allowed(points, values, noise)).max(axis=1)
+        fourth = (abs(np.diff(values, ORDER, axis=0)) / bound_rounding(points, values, noise)).max(axis=1)
         start = int(np.argmax(fourth)) if centre is None else (SPAN - ORDER) // 2
         largest.append(float(fourth[max(0, start - 1) : start + 2].max()))
         if not largest[-1] > 1:
@@ -74,8 +74,8 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
         sides = values[[start, start + ORDER]] - middle
         change = np.where(abs(sides[0]) > abs(sides[1]), sides[0], sides[1])
     smooth = ORDER * np.sort(abs(np.diff(values, axis=0)), axis=0)[-2]  # the largest one may contain the jump
-    jumps = abs(change) > SMOOTH * smooth + allowed(points, values, noise)
-    jumps[int(np.argmax(abs(change) / allowed(points, values, noise)))] |= not jumps.any()
+    jumps = abs(change) > SMOOTH * smooth + bound_rounding(points, values, noise)
+    jumps[int(np.argmax(abs(change) / bound_rounding(points, values, noise)))] |= not jumps.any()
     return Jump(float((low + high) / 2), change, jumps)
 
 
@@ -93,7 +93,7 @@ def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[in
     fourth = np.empty(len(points) - ORDER)
     for i in range(len(fourth)):  # separate bounds, because values may differ by many powers of ten
         part = slice(i, i + ORDER + 1)
-        most = allowed(points[part], values[part], noise)
+        most = bound_rounding(points[part], values[part], noise)
         fourth[i] = max(1.0, float((abs(np.diff(values[part], ORDER, axis=0)) / most).max()))
     scores = np.zeros(len(fourth))
     for i, own in enumerate(fourth):

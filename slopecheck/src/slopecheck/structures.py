@@ -9,7 +9,7 @@ from typing import Any
 from slopecheck.outcome import message_of
 
 
-def _located(name: str) -> tuple[Path, int]:
+def _split_frame(name: str) -> tuple[Path, int]:
     """Return file and frame of ``file@frame``; the last frame if a file has the whole name.
 
     ValueError if there is no such file, or the frame is not an integer.
@@ -35,7 +35,7 @@ def read_atoms(name: str | Path) -> Any:
         from ase.io import iread
     except ImportError:
         raise ValueError("structure files need ASE: pip install ase") from None
-    path, frame = _located(str(name))
+    path, frame = _split_frame(str(name))
     try:
         # Read frames one after another, because ASE's readers differ in their treatment of an index out of range.
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from slopecheck.record import Check
 from slopecheck.terms import Terms
-from slopecheck.units import counted
+from slopecheck.units import count_checks
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
         accuracy = worst([c for c in group if c.kind == "accuracy"])
         rest = [c for c in group if c.kind not in ("accuracy", *terms.curves)]
         made = f"{sum(c.passed for c in rest)}/{len(rest)}" if rest else "-"
-        absent = counted(c for c in groups[key] if not c.offered)
+        absent = count_checks(c for c in groups[key] if not c.offered)
         rows.append(
             Row(
                 *key,

@@ -38,7 +38,7 @@ class Unit:
     group: str = ""  # consecutive units of one group share a case and the judge's results for it
 
 
-def counted(checks: Iterable[Check]) -> int:
+def count_checks(checks: Iterable[Check]) -> int:
     """Return the number of checks that plans count, including those not offered."""
     return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
 
@@ -68,10 +68,14 @@ def _without(label: str, task: Task, checks: list[Check], absent: Collection[str
     offered = [c for c in checks if c.field not in absent]
     fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
     note = "auxiliary outputs that the function leaves out"
-    return [*offered, _not_offered(label, task, counted(checks) - counted(offered), fields, note)] if fields else checks
+    return (
+        [*offered, _not_offered(label, task, count_checks(checks) - count_checks(offered), fields, note)]
+        if fields
+        else checks
+    )
 
 
-def _run(label: str, task: Task) -> list[Check]:
+def _check_task(label: str, task: Task) -> list[Check]:
     try:
         LEFT_OUT.clear()
         checks = _without(label, task, task.make(), LEFT_OUT)
@@ -82,7 +86,7 @@ def _run(label: str, task: Task) -> list[Check]:
         return [_not_offered(label, task, task.count, (), str(error))]
     except BaseException as error:  # after any exception, the checks are missing
         return [missing(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
-    made = counted(checks)
+    made = count_checks(checks)
     if made == task.count:
         return checks
     note = f"{made} checks were made; {task.count} were planned"
@@ -93,12 +97,12 @@ def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> U
     """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
 
     def execute() -> list[Check]:
-        return [check for task in tasks() for check in _run(label, task)]
+        return [check for task in tasks() for check in _check_task(label, task)]
 
-    return Unit(label, weight, partial(_planned, tasks), execute, label.partition(":")[0])
+    return Unit(label, weight, partial(_count_planned, tasks), execute, label.partition(":")[0])
 
 
-def _planned(tasks: Callable[[], Sequence[Task]]) -> int:
+def _count_planned(tasks: Callable[[], Sequence[Task]]) -> int:
     return sum(task.count for task in tasks())
 
 

@@ -10,8 +10,17 @@ import numpy as np
 from mpi4py import MPI
 
 from trigraph.arrays import check_range, count
+from trigraph.distributed.block_tables import (
+    BlockTable,
+    CSCTable,
+    EdgeTable,
+    Ids,
+    Owners,
+    SegmentTable,
+    ascending,
+    unique,
+)
 from trigraph.distributed.exchange import Halo, agreement, digest, moved_to
-from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import share
@@ -77,7 +86,7 @@ def partition(
         facts += [(name, digest(value)) for name, value in arguments.items()]
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
     piece = members[begin:end]
-    if isinstance(kind, CSCKind):  # an edge row belongs to the owner of its first position's destination
+    if isinstance(kind, CSCTable):  # an edge row belongs to the owner of its first position's destination
         piece[:, 4] = owners.blocks[piece[:, 4]]
     unused = unused[block_owners(unused.size, comm.size) == comm.rank]
     return _divide(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
@@ -154,16 +163,16 @@ def partition_pieces(
         sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
         ends: dict[str, int | None] = {"src": num_src, "dst": num_dst}
         if graph_type is CSC:
-            kind: Kind = CSCKind(int64, False, True)
+            kind: BlockTable = CSCTable(int64, False, True)
             table, lengths = _read_pieces(pieces, ends, 2)
         elif graph_type is EdgeGraph:
             table, lengths = _read_pieces(pieces, {**ends, "reverse_edge": None}, 2, sorted_by="src")
-            kind = EdgesKind(int64, 3 in lengths, False)
+            kind = EdgeTable(int64, 3 in lengths, False)
         else:
             if source_owner is not None and not inputs:
                 expected = "(num_inputs, num_outputs)"
                 raise TypeError(f"partition_pieces: source_owner is given, num_nodes is an int; expected {expected}")
-            kind = SegmentsKind(int64, atoms is not None, inputs)
+            kind = SegmentTable(int64, atoms is not None, inputs)
             sizes = {"num_inputs": num_src, "num_outputs": num_dst}
             of_triplet: dict[str, int | None] = {"edge": None, "input": num_src} if inputs else {"edge": None}
             table, lengths = _read_pieces(pieces, of_triplet, len(of_triplet))
@@ -182,7 +191,7 @@ def partition_pieces(
     if graph_type is EdgeGraph:
         have_reverse = _check_edges(comm, table, lengths)
         divided = _divide(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
-        return replace(divided, kind=EdgesKind(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
+        return replace(divided, kind=EdgeTable(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
     if graph_type is CSC:
         table = _positions(comm, sizes, owners, np.column_stack([member, table]))
     else:
@@ -316,7 +325,7 @@ NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same o
 
 def _members_of(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
-) -> tuple[Kind, dict[str, int], np.ndarray, np.ndarray]:
+) -> tuple[BlockTable, dict[str, int], np.ndarray, np.ndarray]:
     """Return the kind, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
     if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
         shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
@@ -332,7 +341,7 @@ def _members_of(
         have_reverse = graph.reverse_edge is not None
         reverse = graph.reverse_edge if have_reverse else np.full(graph.num_edges, -1)
         columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
-        kind: Kind = EdgesKind(graph.src.dtype, have_reverse, not have_reverse)
+        kind: BlockTable = EdgeTable(graph.src.dtype, have_reverse, not have_reverse)
         return kind, sizes, np.stack(columns, 1).astype(np.int64, copy=False), nothing
     if isinstance(graph, CSC):
         names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
@@ -340,7 +349,7 @@ def _members_of(
         used, first = np.unique(rows, return_index=True)
         of_row = np.zeros(graph.num_edges, np.int64)
         of_row[used] = dst[first]
-        kind = CSCKind(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
+        kind = CSCTable(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
         columns = [np.arange(graph.num_positions), dst, graph.indices, rows, of_row[rows]]
         table = np.stack(columns, 1).astype(np.int64, copy=False)
         unused = np.setdiff1d(np.arange(graph.num_edges), used, assume_unique=True)
@@ -364,12 +373,12 @@ def _members_of(
         "num_outputs": graph.num_segments if atoms is None else atoms.num_segments,
         "num_inputs": graph.num_members if idx_in is None else idx_in.num_segments,
     }
-    return SegmentsKind(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
+    return SegmentTable(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
 
 
-def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
+def _owners_of(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
     """Return the given owners, checked, or the default ones."""
-    symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
+    symbol = {CSCTable: "num_src_nodes", SegmentTable: "num_inputs"}.get(type(kind), kind.block)
     owners: list[np.ndarray] = []
     for name, ranks_given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
         number = sizes[counted]
@@ -389,7 +398,7 @@ def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, sou
 
 def _divide(
     comm: MPI.Comm,
-    kind: Kind,
+    kind: BlockTable,
     sizes: Mapping[str, int],
     owners: Owners,
     piece: np.ndarray,
@@ -403,7 +412,7 @@ def _divide(
     for s, entities in kind.entities(table, owners).items():
         owned[s] = unique(entities.ids[entities.owners == comm.rank], more.get(s, piece[:0, 0]))
     owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
-    if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
+    if isinstance(kind, (CSCTable, SegmentTable)) and kind.shared:
         owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
     name = ("the partition", f"number {next(NUMBER)}")
     return Partition(comm, kind, sizes, owned, owners, table, cuda_aware, name)

@@ -8,15 +8,15 @@ import numpy as np
 from trigraph.arrays import array_kind, namespace_of
 from trigraph.backends import FUNCTIONS as WHOLE
 from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
+from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
 from trigraph.distributed.exchange import Halo, agreement, digest
-from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Partition, Subgraph
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import entered
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import distributed_docstring, distributed_signature, publish
 
-KINDS = {"CSC": CSCKind, "EdgeGraph": EdgesKind, "Segments": SegmentsKind}
+PARTITION_CLASSES = {"CSC": CSCTable, "EdgeGraph": EdgeTable, "Segments": SegmentTable}
 ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
@@ -57,7 +57,7 @@ class _Call:
             value = self.values[attribute.name]
             self.values[attribute.name] = checked_attribute(self.op, attribute, value, np.dtype(np.float64))
         kind = self.partition.kind
-        if isinstance(kind, EdgesKind) and kind.ambiguous and self.values.get("exclude") == "edge":
+        if isinstance(kind, EdgeTable) and kind.ambiguous and self.values.get("exclude") == "edge":
             raise ValueError(
                 f"{self.op.name}: exclude is 'edge' and the graph has parallel edges; expected an EdgeGraph built with "
                 "shifts or vec, which tell the reverse of an edge"
@@ -179,9 +179,9 @@ def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | N
     if not isinstance(partition, Partition):
         name = graphs[0] if graphs else "partition"
         raise TypeError(f"{op.name}: {name} is a {type(partition).__name__}; expected a trigraph.distributed.Partition")
-    if not graphs and not isinstance(partition.kind, RowsKind):
+    if not graphs and not isinstance(partition.kind, RowTable):
         partition = partition.rows()
-    if not isinstance(partition.kind, KINDS[op.graph.type_name] if op.graph else RowsKind):
+    if not isinstance(partition.kind, PARTITION_CLASSES[op.graph.type_name] if op.graph else RowTable):
         raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(partition.kind).__name__})")
     return partition
 

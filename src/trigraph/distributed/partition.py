@@ -8,8 +8,8 @@ import numpy as np
 from mpi4py import MPI
 
 from trigraph.arrays import array_kind, check_range, device_of, namespace_of
+from trigraph.distributed.block_tables import BlockTable, EdgeTable, Ids, Owners, RowTable, ascending, unique
 from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
-from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
 from trigraph.graphs import to_device
 from trigraph.table.lazy import lazy
 
@@ -62,7 +62,7 @@ class Partition:
     Attributes
     ----------
     comm : MPI.Comm
-    kind : Kind
+    kind : BlockTable
     sizes : mapping
         Global number of nodes, edges and so on, by symbol of the operator table.
     owned : mapping
@@ -72,7 +72,7 @@ class Partition:
     """
 
     comm: MPI.Comm
-    kind: Kind
+    kind: BlockTable
     sizes: Mapping[str, int]
     owned: Ids
     owners: Owners
@@ -181,7 +181,7 @@ class Partition:
         if symbol not in self._rows:
             owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
             owned, sizes = {"num_edges": self._own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
-            table, kind = np.empty((0, 1), np.int64), RowsKind(self.kind.dtype)
+            table, kind = np.empty((0, 1), np.int64), RowTable(self.kind.dtype)
             name = (self.name[0], f"the {symbol} of {self.name[1]}")
             self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name)
         return self._rows[symbol]
@@ -278,7 +278,7 @@ class Partition:
         ids, _ = self._read(rows)
         ids[self.kind.block] = blocks
         places = {s: _find(at_hand[s], ids[s]) for s in ids}
-        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) else None
+        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgeTable) else None
         return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:

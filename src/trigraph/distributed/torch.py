@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from trigraph.arrays import namespace_of
 from trigraph.checks import bind_arguments
+from trigraph.distributed.block_tables import RowTable
 from trigraph.distributed.exchange import agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
-from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
@@ -196,7 +196,7 @@ def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
         raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
     with agreement(rows.comm, ("total", "total"), rows.name) as facts:
-        if not isinstance(rows.kind, RowsKind):
+        if not isinstance(rows.kind, RowTable):
             raise TypeError("total: rows is that of a graph; expected a Partition of Partition.rows")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:

@@ -41,17 +41,17 @@ def publish(function: Any, module: str, name: str, signature: inspect.Signature,
     function.__module__, function.__signature__, function.__doc__ = module, signature, doc
 
 
-def wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
     """Return the lines of a paragraph of a docstring."""
     return textwrap.wrap(text, 112, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
-def _indented(text: str) -> list[str]:
-    return wrapped(text, "    ", "    ")
+def _indent(text: str) -> list[str]:
+    return wrap(text, "    ", "    ")
 
 
-def _described(name: str, kind: str, text: str) -> list[str]:
-    return [f"{name} : {kind}", *_indented(text)]
+def _describe(name: str, kind: str, text: str) -> list[str]:
+    return [f"{name} : {kind}", *_indent(text)]
 
 
 def _doc(a: Argument) -> str:
@@ -59,7 +59,7 @@ def _doc(a: Argument) -> str:
     return a.doc + left_out + " The gpu backends also take float16 and bfloat16." * a.half
 
 
-def _kind(a: Argument) -> str:
+def _describe_type(a: Argument) -> str:
     numbers = "the graph's integers" if a.index else "float32 or float64"
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
@@ -87,7 +87,7 @@ def _raises(op: Operator) -> list[str]:
         "MemoryError": "If memory for results or workspace is refused.",
         "ImportError": "If the backend is not installed.",
     }
-    return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indented(text)))]
+    return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indent(text)))]
 
 
 def _see_also(definition: Definition, *names: str) -> list[str]:
@@ -105,7 +105,7 @@ def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> l
     return ["", "Examples", "--------", lines, printed]
 
 
-def _given(op: Operator) -> dict[str, str]:
+def _example_arguments(op: Operator) -> dict[str, str]:
     """Return the arguments of an example by name, as expressions, and others; `y` is the result of the forward."""
     spec, example = op.definition, op.definition.example
     forward = Operator(f"{spec.name}_fwd", 0, spec)
@@ -125,7 +125,7 @@ def _result(op: Operator, given: Mapping[str, str]) -> str:
 
 def _call_example(op: Operator) -> list[str]:
     """Return an example of the function in `trigraph`."""
-    example, given = op.definition.example, _given(op)
+    example, given = op.definition.example, _example_arguments(op)
     words = ", ".join(given[name] for name in op.parameters if name in given)
     if op.order == 3:
         words = ", ".join(f"{n}={given[n]}" for n in op.parameters if given.get(n, "None") != "None")
@@ -160,7 +160,7 @@ def _jax_example(op: Operator) -> list[str]:
 
 def _distributed_example(op: Operator) -> list[str]:
     """Return an example of the function in `trigraph.distributed`, whose numbers are those of `trigraph`."""
-    spec, example, given = op.definition, op.definition.example, _given(op)
+    spec, example, given = op.definition, op.definition.example, _example_arguments(op)
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
     sizes: Sequence[str] = ("num_edges",)
     words, graph = {"partition": "partition=part"}, "trigraph.CSC.from_coo(edges, edges)"
@@ -200,30 +200,30 @@ def docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph`."""
     spec = op.definition
     lines = [summary(op), ""]
-    formula = [line for statement in op.formula.split("; ") for line in wrapped(statement, "    ", "        ")]
+    formula = [line for statement in op.formula.split("; ") for line in wrap(statement, "    ", "        ")]
     lines += ["Formula::", "", *formula, "", "Parameters", "----------"]
-    described = {a.name: _described(a.name, _kind(a), _doc(a)) for a in op.arguments}
+    described = {a.name: _describe(a.name, _describe_type(a), _doc(a)) for a in op.arguments}
     if op.graph:
         for graph in op.graph.arguments:
             kind = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
-            described[graph.name] = _described(graph.name, kind, graph.doc)
+            described[graph.name] = _describe(graph.name, kind, graph.doc)
     for attribute in op.attributes:
         kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
         kind = ("float" if attribute.real else kind) + default
-        described[attribute.name] = _described(attribute.name, kind, attribute.doc)
+        described[attribute.name] = _describe(attribute.name, kind, attribute.doc)
     lines += [line for name in op.parameters for line in described[name]]
     if op.selective:
         text = "Fields to compute (default: all); the others are None and are not computed."
-        lines += _described("wrt", "str or iterable of str, optional", text)
+        lines += _describe("wrt", "str or iterable of str, optional", text)
     text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
-    lines += _described("out", "array or mapping from field to array, optional", text)
+    lines += _describe("out", "array or mapping from field to array, optional", text)
     of_numpy = "fortran for NumPy arrays"
     text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."
-    lines += _described("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
+    lines += _describe("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
     for f in op.fields:
-        lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
+        lines += _describe(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
     others = [f"{spec.name}_{suffix}" for suffix in spec.example.prints if suffix not in (op.suffix, "torch")]
     lines += [
         *_raises(op),
@@ -232,7 +232,7 @@ def docstring(op: Operator) -> str:
         "Notes",
         "-----",
         *([] if op.single else ["The result is a NamedTuple with these fields."]),
-        *wrapped(f"Source: {spec.source}"),
+        *wrap(f"Source: {spec.source}"),
         *_call_example(op),
     ]
     return "\n".join(lines)
@@ -268,7 +268,7 @@ def torch_docstring(op: Operator) -> str:
         "",
         "Notes",
         "-----",
-        *wrapped(f"Source: {spec.source}"),
+        *wrap(f"Source: {spec.source}"),
         *_torch_example(op),
     ]
     return "\n".join(lines)
@@ -300,7 +300,7 @@ def jax_docstring(op: Operator) -> str:
         "",
         "Notes",
         "-----",
-        *wrapped(f"Source: {op.definition.source}"),
+        *wrap(f"Source: {op.definition.source}"),
         *_jax_example(op),
     ]
     return "\n".join(lines)

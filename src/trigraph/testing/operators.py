@@ -97,7 +97,7 @@ def verify(
     >>> verify(basis_embedding_radial, framework="torch").passed
     True
     """
-    from trigraph.verification.differentiated import differentiated
+    from trigraph.verification.differentiated import differentiate_forward
     from trigraph.verification.implementation import adapt
     from trigraph.verification.run import SKIPPED
     from trigraph.verification.terms import TERMS
@@ -107,7 +107,7 @@ def verify(
         raise TypeError(f"verify: function is a {type(function).__name__}; expected a callable")
     name = getattr(function, "__name__", type(function).__name__)
     if framework is not None:
-        subject, target = differentiated(name, operator, framework, device, function)
+        subject, target = differentiate_forward(name, operator, framework, device, function)
     elif device is not None:
         raise ValueError(f"verify: device is {device!r} and framework is None; expected a framework")
     else:

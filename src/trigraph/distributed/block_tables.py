@@ -59,7 +59,7 @@ def ascending(table: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Kind:
+class BlockTable:
     """How to read a table and build a graph object from some of its rows; the base class has a graph without rows."""
 
     dtype: np.dtype
@@ -83,7 +83,7 @@ class Kind:
         return {}
 
 
-class RowsKind(Kind):
+class RowTable(BlockTable):
     """No graph: each row of edge arrays is a block. The table is empty."""
 
     block = "num_edges"
@@ -91,7 +91,7 @@ class RowsKind(Kind):
 
 
 @dataclass(frozen=True)
-class CSCKind(Kind):
+class CSCTable(BlockTable):
     """Columns: position, destination, source, row of the edge arrays, rank that owns that row."""
 
     in_order: bool  # position p has edge row p
@@ -122,7 +122,7 @@ class CSCKind(Kind):
 
 
 @dataclass(frozen=True)
-class EdgesKind(Kind):
+class EdgeTable(BlockTable):
     """Columns: edge, source, destination, reverse edge or -1. Outputs belong to the block of their edge's source."""
 
     given_reverse: bool  # otherwise the ends of an edge determine its reverse
@@ -150,7 +150,7 @@ class EdgesKind(Kind):
 
 
 @dataclass(frozen=True)
-class SegmentsKind(Kind):
+class SegmentTable(BlockTable):
     """Columns: triplet, edge, output, input. Each edge also has a row without a triplet (-1)."""
 
     atoms: bool  # edges are summed into outputs; otherwise each edge is an output
