@@ -77,7 +77,7 @@ class _Inputs(NamedTuple):
     attention_weights: Any
 
     @classmethod
-    def of(cls, arrays: Any) -> "_Inputs":
+    def align(cls, arrays: Any) -> "_Inputs":
         """Return arrays whose addresses allow wide accesses."""
         return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
@@ -135,7 +135,7 @@ class _Attention:
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.fields, self.second = call.kernels, call.graph, call.fields, call.second
-        self.inputs, self.dots = _Inputs.of(call.inputs), _Inputs.of(call.dots)
+        self.inputs, self.dots = _Inputs.align(call.inputs), _Inputs.align(call.dots)
         self.num_heads, self.dim_head = call.sizes["num_heads"], call.sizes["dim_head"]
         self.concat_heads = call.values["concat_heads"]
         self.storage = self.inputs.src_embedding.dtype  # of embeddings
@@ -184,7 +184,7 @@ class _Attention:
         """Launch gat_project, which sums over both pairs; a pair without weights is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
-        lanes = Lanes.of(self.dim_head, self.elements, 0)
+        lanes = Lanes.for_width(self.dim_head, self.elements, 0)
         self.kernels.launch(
             "gat_project",
             (self.storage, self.wide),
@@ -225,7 +225,7 @@ class _Attention:
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
         stats_overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
         overflow = None if out is None else self._overflow(rows, out.shape[1])
-        lanes = HeadLanes.of(heads, self.dim_head, self.elements)
+        lanes = HeadLanes.for_heads(heads, self.dim_head, self.elements)
         arguments = {
             "x": self.inputs.src_embedding,
             "dim_head": self.dim_head,
@@ -264,7 +264,7 @@ class _Attention:
     def aggregate(self, records: Any, out: Any) -> None:
         """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, of the records of `records`."""
         rows, width = self.rows, out.shape[1]
-        lanes, overflow = Lanes.of(width, self.elements), self._overflow(rows, width)
+        lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
         self._launch(
             "gat_aggregate",
             (self.wide, self.concat_heads),
@@ -307,7 +307,7 @@ class _Attention:
             means = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
             parts_of_means = sums.overflow_for(self.kernels, rows, means)
         target = self._target(1, rows, out, totals)
-        lanes = HeadLanes.of(heads, self.dim_head, self.elements)
+        lanes = HeadLanes.for_heads(heads, self.dim_head, self.elements)
         arguments = {
             "g": g,
             "x": self.inputs.src_embedding,
@@ -370,7 +370,7 @@ class _Attention:
     def _to_rows(self, k: int, g: Any, records: Any, out: Any) -> None:
         """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
         width, rows, g = self.num_heads * self.dim_head, self.rows_of[k], None if out is None else g
-        lanes, target = Lanes.of(width, self.elements), self._target(k, rows, out, self.totals[k])
+        lanes, target = Lanes.for_width(width, self.elements), self._target(k, rows, out, self.totals[k])
         self._launch(
             "gat_to_rows",
             (self.wide, self.second),

@@ -156,7 +156,7 @@ class _Embedding:
         num_y, num_x, y_stride, x_stride = shape
         self.units.launch(
             "gemnet_embed",
-            RegisterTile.of(num_x, num_y, out.dtype),
+            RegisterTile.for_matrices(num_x, num_y, out.dtype),
             count,
             left=left,
             r=r,
@@ -178,7 +178,7 @@ class _Embedding:
         out = self.kernels.empty(count, self.interm * self.spherical)
         self.units.launch(
             "gemnet_outer",
-            RegisterTile.of(self.spherical, self.interm, out.dtype),
+            RegisterTile.for_matrices(self.spherical, self.interm, out.dtype),
             count,
             left=self.grad,
             right=sph_basis,
@@ -214,7 +214,7 @@ class _Bilinear:
         self.triplets, self.atoms, self.idx_in = (call.values[name] for name in ("triplets", "atoms", "idx_in"))
         self.interm, self.spherical, self.emb_in = (call.sizes[n] for n in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
-        self.tile = RegisterTile.of(self.spherical, self.emb_in, self.inputs.weight.dtype)
+        self.tile = RegisterTile.for_matrices(self.spherical, self.emb_in, self.inputs.weight.dtype)
         # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 

@@ -24,7 +24,7 @@ class RegisterTile(NamedTuple):
     cols: int
 
     @classmethod
-    def of(cls, depth: int, width: int, dtype: Any) -> "RegisterTile":
+    def for_matrices(cls, depth: int, width: int, dtype: Any) -> "RegisterTile":
         """Return the tile for matrices of `depth` rows and `width` columns."""
         if dtype.itemsize == 8:
             return cls(8, 1)

@@ -15,7 +15,7 @@ class Tile(NamedTuple):
     col_bits: int
 
     @classmethod
-    def of(cls, rows: int, cols: int) -> "Tile":
+    def for_product(cls, rows: int, cols: int) -> "Tile":
         """Return lanes for a product of about these extents, with at most 16 slices per warp."""
         col_bits = min(bits(cover(cols, 2)), 4)
         return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
@@ -42,7 +42,7 @@ def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
     """Return left^T right for chunks of ROWS rows, shape (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
-    tile = Tile.of(left.width, right.width)
+    tile = Tile.for_product(left.width, right.width)
     out = kernels.xp.empty((cover(num_rows, ROWS), left.width, right.width), left.matrix.dtype)
     kernels.launch(
         "product_rows",

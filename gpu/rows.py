@@ -35,7 +35,7 @@ class Lanes(NamedTuple):
     position_bits: int
 
     @classmethod
-    def of(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> "Lanes":
+    def for_width(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> "Lanes":
         """Return lanes for rows of `width` columns, at most a warp; a lane has `elements` columns.
 
         The order of sums must not depend on the graph, so lanes do not either; 8 along positions suit degrees 8 to 100.
@@ -61,7 +61,7 @@ class HeadLanes(NamedTuple):
     position_bits: int
 
     @classmethod
-    def of(cls, num_heads: int, dim_head: int, elements: int) -> "HeadLanes":
+    def for_heads(cls, num_heads: int, dim_head: int, elements: int) -> "HeadLanes":
         """Return lanes, at most a warp; like `Lanes`, they do not depend on the graph."""
         column_bits = min(bits(cover(max(dim_head, 1), elements)), WARP_BITS)
         head_bits = min(bits(num_heads), WARP_BITS - column_bits)

@@ -91,7 +91,7 @@ class _Weighted:
         self.by_weight = self.op == "mean" and call.values["mean_by"] == "weight" and self.edge_weight is not None
         self.wide = is_wide(self.width, self.embedding.dtype)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS // int(self.embedding.itemsize) if self.wide else 1
-        self.lanes = Lanes.of(self.width, self.elements)
+        self.lanes = Lanes.for_width(self.width, self.elements)
         self.given_output, self.given_degree, self.given_location = (
             call.values.get(name) for name in ("output_embedding", "node_degree", "output_extrema_location")
         )
@@ -135,7 +135,7 @@ class _Weighted:
 
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
         """out_i = sum of the incoming weights, or the number of in-edges."""
-        rows, lanes = self.rows, Lanes.of(1, 1)
+        rows, lanes = self.rows, Lanes.for_width(1, 1)
         self._sum(
             "weighted_degrees",
             (),

@@ -184,7 +184,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)
     kind = GRAPHS[definition.graph]
-    graphs, belonging = (kind.hub if variant.degree else kind.of)(variant, sizes, rng)
+    graphs, belonging = (kind.hub if variant.degree else kind.build)(variant, sizes, rng)
     setting = {a.name: a.choices[(1 + variant.pick) % len(a.choices)] for a in definition.attributes if a.choices}
     name = variant.label + (f", {half}" if half else "")
     case = assemble(definition, graphs, sizes, {**setting, **variant.setting}, dtype, rng, name, variant.data, half)

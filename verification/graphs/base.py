@@ -35,7 +35,7 @@ class CaseGraphs(ABC):
     variants: tuple[Variant, ...]
     members: str
 
-    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph objects of a variant, and input arrays that depend on them."""
         return {}, {}
 

@@ -61,7 +61,7 @@ class CSCCases(base.CaseGraphs):
     )
     members = "num_positions"
 
-    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return the graph of a variant, and update `sizes`."""
         if variant.name == "square":
             sizes["num_src_nodes"] = sizes["num_dst_nodes"]

@@ -29,7 +29,7 @@ class EdgeCases(CaseGraphs):
     )
     members = "num_positions"
 
-    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
         Edges connect atoms in a skew cell; an edge and its reverse have opposite vectors. Periodic cells have parallel

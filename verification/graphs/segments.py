@@ -35,7 +35,7 @@ class SegmentCases(base.CaseGraphs):
     )
     members = "num_triplets"
 
-    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return `triplets` and, if the definition has them, `atoms` and `idx_in`."""
         if variant.name == "boundaries":
             return _segment_boundaries(variant, sizes, rng), {}
