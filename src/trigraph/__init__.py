@@ -44,6 +44,7 @@ if not _path.exists(__file__):
 globals().update(FUNCTIONS)
 _LIBRARIES["torch"] = lambda: _importlib.import_module("trigraph.torch.arrays")
 _LIBRARIES["libtrigraph"] = lambda: str(_importlib.import_module("trigraph.fortran.levels").LIBRARY)
+_LIBRARIES["num_threads"] = get_num_threads
 
 # Imported when they are first asked for, as `trigraph.compat` or by an import statement.
 _MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "torch", "verification")

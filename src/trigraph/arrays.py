@@ -1,19 +1,18 @@
 """Kinds and devices of NumPy and CuPy arrays and of tensors; checks of index arrays and of numbers."""
 
-import ctypes
 import math
 import numbers
 import operator
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 # By name, functions that return what is built on this module, which it does not import: for "torch" the module that
-# reads and makes tensors, for "libtrigraph" the path of the C library. `trigraph` enters both.
+# reads and makes tensors, for "libtrigraph" the path of the C library, for "num_threads" the number of threads of large
+# calls. `trigraph` enters them.
 LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
@@ -233,36 +232,6 @@ def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
 def is_ascending(keys: Any) -> bool:
     """Whether no key is below the one before."""
     return bool((keys[1:] >= keys[:-1]).all())
-
-
-@cache  # depends on the dtype, which is its key, and the installed library, which does not change
-def _counting_sort(dtype: np.dtype) -> Any:
-    """Return the function of libtrigraph that sorts indices of a type."""
-    function = ctypes.CDLL(LIBRARIES["libtrigraph"]())[f"trigraph_build_segments_i{8 * dtype.itemsize}"]
-    function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 3]
-    return function
-
-
-def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any]:
-    """Offsets and positions of a stable counting sort by key; its time is linear in the number of positions.
-
-    The first two arguments are for the error message if the memory cannot hold the offsets of `num_keys` keys. Keys
-    are at least 0 and less than `num_keys`.
-    """
-    xp, dtype = namespace_of(keys), keys.dtype
-    if xp is not np:
-        counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
-        offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
-        ordered = is_ascending(keys)
-        return offsets, xp.arange(keys.size, dtype=dtype) if ordered else xp.argsort(keys, kind="stable").astype(dtype)
-    check_memory(caller, name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
-    if max(keys.size, num_keys) > LARGEST_C_INT:  # sizes of libtrigraph are C's int
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_keys))])
-        return offsets.astype(dtype, copy=False), np.argsort(keys, kind="stable").astype(dtype, copy=False)
-    offsets, positions, keys = np.empty(num_keys + 1, dtype), np.empty(keys.size, dtype), np.ascontiguousarray(keys)
-    status = _counting_sort(dtype)(keys.size, num_keys, *(a.ctypes.data for a in (keys, offsets, positions)))
-    assert status == 0, (caller, name)
-    return offsets, positions
 
 
 def scalar_of(value: Any) -> Any:

@@ -18,13 +18,12 @@ from trigraph.arrays import (
     count,
     frozen,
     index_array,
-    is_ascending,
     most,
     namespace_of,
-    order_by,
     wait_for,
 )
 from trigraph.graphs.base import VIEWS, Immutable, on_device
+from trigraph.graphs.counting import counts_fit, filled, order_by, order_by_destination
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
@@ -62,13 +61,13 @@ def number_of(name: str, values: Any) -> int:
 
 
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
-    """Row of the edge arrays for each element of `ends` (called `name` in messages), and the number of rows."""
+    """Row of the edge arrays for each element of `ends` (called `name` in messages), or None, and the number of rows."""
     rows = None if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     if edge_ids is None:
         rows = ends.size if rows is None else rows
         if rows < ends.size:
             raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
-        return frozen(namespace_of(ends).arange(ends.size, dtype=ends.dtype)), int(rows)
+        return None, int(rows)
     edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
     if edge_ids.size != ends.size:
         raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
@@ -159,18 +158,27 @@ class CSC(Immutable):
         else:
             num_src = count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
-        in_order = edge_ids is None
         edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
+        in_order = edge_ids is None
+        if in_order:
+            edge_ids = frozen(namespace_of(indices).arange(num_positions, dtype=indices.dtype))
+        degree = int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0
+        self._set_parts(offsets, indices, edge_ids, in_order, num_src, rows, degree)
+
+    def _set_parts(
+        self, offsets: Any, indices: Any, edge_ids: Any, in_order: bool, num_src: int, rows: int, degree: int
+    ) -> None:
+        """Set every attribute from what is checked, in arrays that nobody else writes to."""
         self._set(
             offsets=offsets,
             indices=indices,
             edge_ids=edge_ids,
             edges_in_order=in_order,
             num_src_nodes=num_src,
-            num_dst_nodes=num_dst,
-            num_positions=num_positions,
+            num_dst_nodes=int(offsets.size) - 1,
+            num_positions=int(indices.size),
             num_edges=rows,
-            max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
+            max_in_degree=degree,
             **self._common_attributes(offsets),
         )
 
@@ -208,23 +216,27 @@ class CSC(Immutable):
         return reverse
 
     def _build_reverse(self) -> ReverseCSC:
-        xp = namespace_of(self.offsets)
-        dtype = self.offsets.dtype
+        xp, dtype = namespace_of(self.offsets), self.offsets.dtype
         if xp is np:
-            destinations = np.repeat(np.arange(self.num_dst_nodes, dtype=dtype), np.diff(self.offsets))
-        else:  # CuPy's repeat needs its counts on the host
-            positions = xp.arange(self.num_positions, dtype=dtype)
-            destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(dtype)
-        src_offsets, src_positions = map(frozen, order_by("CSC", "num_src_nodes", self.indices, self.num_src_nodes))
+            check_memory("CSC", "num_src_nodes", self.num_src_nodes, 2 * dtype.itemsize)
+            check_memory("CSC", "num_edges", self.num_edges, 2 * dtype.itemsize)
+            sizes = self.num_src_nodes, self.num_dst_nodes, self.num_positions, self.num_edges
+            if counts_fit(*sizes):
+                ids = None if self.edges_in_order else self.edge_ids
+                n, given = self.num_positions, (self.offsets, self.indices, ids)
+                lengths = (n, self.num_src_nodes + 1, n, self.num_edges + 1, 0 if ids is None else n)
+                status, _, arrays = filled("csc_orders", sizes, given, lengths)
+                assert status == 0
+                return ReverseCSC(*arrays[:4], self.edge_ids if ids is None else arrays[4])
+        positions = xp.arange(self.num_positions, dtype=dtype)
+        destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(dtype)
+        by_src = order_by("CSC", "indices", self.indices, "num_src_nodes", self.num_src_nodes)
         if self.edges_in_order:
-            if xp is np:
-                check_memory("CSC", "num_edges", self.num_edges, 2 * dtype.itemsize)
             row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=dtype), self.edge_ids
             row_offsets[self.num_positions :] = self.num_positions
         else:
-            row_offsets, row_positions = order_by("CSC", "num_edges", self.edge_ids, self.num_edges)
-            row_positions = frozen(row_positions)
-        reverse = ReverseCSC(frozen(destinations), src_offsets, src_positions, frozen(row_offsets), row_positions)
+            row_offsets, row_positions, *_ = order_by("CSC", "edge_ids", self.edge_ids, "num_edges", self.num_edges)
+        reverse = ReverseCSC(frozen(destinations), *by_src[:2], frozen(row_offsets), row_positions)
         wait_for(self.offsets)
         return reverse
 
@@ -302,7 +314,6 @@ class CSC(Immutable):
         dst = index_array("CSC", "dst", dst, src, "src")
         if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
-        in_order = edge_ids is None and is_ascending(dst)
         edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
         numbers = [
             None if value is None else count("CSC", name, value, maximum=most(src.dtype))
@@ -310,12 +321,28 @@ class CSC(Immutable):
         ]
         largest = max(number_of("src", src), number_of("dst", dst)) if None in numbers else 0
         n_src, n_dst = (max(largest, *(n or 0 for n in numbers)) if n is None else n for n in numbers)
+        if array_kind(src) == "numpy" and counts_fit(src.size, n_src, n_dst):
+            return cls._of_ends(src, dst, n_src, n_dst, edge_ids, rows)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
-        check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
-        offsets, order = order_by("CSC", "num_dst_nodes", dst, n_dst)
-        if in_order:  # then no look-up of rows is needed
-            return cls(offsets, src, n_src, None, rows)
+        offsets, order, _, rises = order_by("CSC", "dst", dst, "num_dst_nodes", n_dst)
+        if edge_ids is None:
+            return cls(offsets, src, n_src, None, rows) if rises else cls(offsets, src[order], n_src, order, rows)
         return cls(offsets, src[order], n_src, edge_ids[order], rows)
+
+    @classmethod
+    def _of_ends(
+        cls, src: Any, dst: Any, num_src: int, num_dst: int, edge_ids: Any = None, rows: int = -1, loops: int = -1
+    ) -> "CSC":
+        """Build from read-only arrays, of sizes that `counts_fit`, after a check of the nodes.
+
+        With `loops` >= 0, edges of a node to itself are left out first, and one of each of so many nodes is added. -1
+        rows are as many as edges.
+        """
+        offsets, indices, order, degree, rises = order_by_destination(src, dst, num_src, num_dst, loops)
+        graph, in_order = cls.__new__(cls), edge_ids is None and rises
+        ids = order if edge_ids is None else frozen(edge_ids[order])
+        graph._set_parts(offsets, indices, ids, in_order, num_src, order.size if rows < 0 else rows, degree)
+        return graph
 
     @classmethod
     @on_device

@@ -22,9 +22,9 @@ from trigraph.arrays import (
     like_given,
     most,
     namespace_of,
-    order_by,
 )
 from trigraph.graphs.base import Immutable, on_device
+from trigraph.graphs.counting import counts_fit, filled, order_by
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
 from trigraph.graphs.reverse import reverse_position
 from trigraph.table.graph_kinds import GRAPH_PARTS
@@ -155,17 +155,17 @@ class EdgeGraph(Immutable):
         """Set every attribute; whichever of the last three arguments is given determines the reverse edges."""
         xp, dtype = namespace_of(src), src.dtype
         # src is sorted, so that the order by source is the order of the edges.
-        src_offsets, _ = order_by("EdgeGraph", "num_nodes", src, num_nodes)
-        dst_offsets, by_dst = order_by("EdgeGraph", "num_nodes", dst, num_nodes)
-        # The in-edges of a node ascend by source, so that those from one source are contiguous.
-        pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
-        wanted = _pair_number(src, dst, num_nodes)
-        start, stop = xp.searchsorted(pairs, wanted, side="left"), xp.searchsorted(pairs, wanted, side="right")
-        alike = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")
-        most = int(alike.max()) if alike.size else 0
+        src_offsets, _, out_degree, _ = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes)
+        dst_offsets, by_dst, in_degree, _ = order_by("EdgeGraph", "dst", dst, "num_nodes", num_nodes)
+        by_ends = shifts is None and vec is None
+        wanted = reverse_edge is None and (by_ends or shifts is not None)
+        start, stop, most, found = _edges_back(src, dst, num_nodes, dst_offsets, by_dst, shifts, wanted)
         edge_start = edge_stop = None
-        if reverse_edge is not None or shifts is not None or vec is not None or most < 2:
+        if found:
+            edge_start, edge_stop, reverse_edge = found
+        elif reverse_edge is not None or not by_ends or most < 2:
             if reverse_edge is None:
+                pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
                 position = reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
             else:
                 place = xp.empty_like(by_dst)
@@ -178,18 +178,18 @@ class EdgeGraph(Immutable):
         self._set(
             src=src,
             dst=dst,
-            src_offsets=frozen(src_offsets),
-            dst_offsets=frozen(dst_offsets),
-            dst_edge_index=frozen(by_dst),
-            reverse_start=frozen(start.astype(dtype)),
-            reverse_stop=frozen(stop.astype(dtype)),
+            src_offsets=src_offsets,
+            dst_offsets=dst_offsets,
+            dst_edge_index=by_dst,
+            reverse_start=start,
+            reverse_stop=stop,
             reverse_edge=reverse_edge,
             _edge_start=edge_start,
             _edge_stop=edge_stop,
             num_nodes=num_nodes,
             num_edges=int(src.size),
-            max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
-            max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
+            max_in_degree=in_degree,
+            max_out_degree=out_degree,
             max_parallel_edges=most,
             **self._common_attributes(src),
         )
@@ -217,7 +217,7 @@ class EdgeGraph(Immutable):
         like = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
-        _, permutation = order_by("EdgeGraph", "num_nodes", src, num_nodes)
+        permutation = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes).positions
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
         return SortedEdges(graph, like_given(permutation, like))
@@ -464,6 +464,29 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
                 "expected a finite vector of non-zero length"
             )
     return shifts, vec
+
+
+def _edges_back(
+    src: Any, dst: Any, num_nodes: int, dst_offsets: Any, by_dst: Any, shifts: Any, wanted: bool
+) -> tuple[Any, Any, int, list[Any]]:
+    """Return the range of the edges back for each edge, and the largest number of edges between the same nodes.
+
+    With `wanted`, `edge_start`, `edge_stop` and `reverse_edge` follow where libtrigraph finds one reverse of each edge
+    at most, without long searches.
+    """
+    n = int(src.size)
+    if array_kind(src) == "numpy" and counts_fit(n, num_nodes):
+        shifts = None if shifts is None else np.ascontiguousarray(shifts, src.dtype)
+        given = src, dst, shifts, dst_offsets, by_dst
+        lengths = [n, n] + [n if wanted else 0] * 3
+        status, (most, *_), (start, stop, *found) = filled("edges_back", (num_nodes, n, wanted), given, lengths)
+        return start, stop, most, found if status == 0 else []
+    # The in-edges of a node ascend by source, so that those from one source are contiguous.
+    xp, dtype = namespace_of(src), src.dtype
+    pairs, asked = _pair_number(dst[by_dst], src[by_dst], num_nodes), _pair_number(src, dst, num_nodes)
+    start, stop = xp.searchsorted(pairs, asked, side="left"), xp.searchsorted(pairs, asked, side="right")
+    alike = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")
+    return frozen(start.astype(dtype)), frozen(stop.astype(dtype)), int(alike.max()) if n else 0, []
 
 
 def _pair_number(major: Any, minor: Any, num_nodes: int) -> Any:

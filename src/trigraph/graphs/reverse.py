@@ -49,7 +49,7 @@ def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
     xp = namespace_of(values)
     low, high = start, stop
     for _ in range(int((stop - start).max()).bit_length()):
-        middle = (low + high) // 2
+        middle = low + (high - low) // 2
         below = (low < high) & (values[xp.minimum(middle, values.size - 1)] < targets)
         low, high = xp.where(below, middle + 1, low), xp.where(below, high, middle)
     return low

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from trigraph.arrays import check_range, count, frozen, index_array, most, order_by
+from trigraph.arrays import count, index_array, most
 from trigraph.graphs.base import Immutable, on_device
+from trigraph.graphs.counting import order_by
 from trigraph.table.constants import PART_SIZE
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
@@ -64,17 +65,16 @@ class Segments(Immutable):
     def __init__(self, index: Any, num_segments: int) -> None:
         index = index_array("Segments", "index", index)
         num_segments = count("Segments", "num_segments", num_segments, maximum=most(index.dtype))
-        check_range("Segments", "index", index, num_segments, "num_segments")
-        offsets, order = order_by("Segments", "num_segments", index, num_segments)
+        offsets, order, max_size, is_sorted = order_by("Segments", "index", index, "num_segments", num_segments)
         self._set(
             index=index,
-            offsets=frozen(offsets),
-            order=frozen(order),
+            offsets=offsets,
+            order=order,
             num_members=int(index.size),
             num_segments=num_segments,
-            max_size=int((offsets[1:] - offsets[:-1]).max()) if num_segments else 0,
+            max_size=max_size,
             **self._common_attributes(index),
-            is_sorted=bool((index[1:] >= index[:-1]).all()),
+            is_sorted=is_sorted,
         )
         if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize, and can be captured
             self.long_rows("offsets")

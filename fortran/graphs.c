@@ -1,0 +1,336 @@
+/* Graph objects of the package from lists of edges: stable counting sorts, by several threads where there are many edges.
+
+   These functions are for trigraph/graphs/counting.py, and not in trigraph.h. They check every index before they write, so nobody may
+   write to the arrays meanwhile. Results do not depend on the number of threads. Sizes are those of C's int, the sums of them too. */
+#ifndef INDEX
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { wrong_index = -1, no_memory = -2, two_reverses = -3, no_reverses = -4 };
+enum { most_parts = 64, least_part = 1 << 16 };
+
+struct part {
+    void (*work)(void *job, int number);
+    void *job;
+    int number;
+};
+
+static void *do_part(void *given)
+{
+    struct part *part = given;
+
+    part->work(part->job, part->number);
+    return NULL;
+}
+
+/* Do the parts of a job, each in a thread of its own, or in this one where the system starts no other. */
+static void do_parts(void (*work)(void *, int), void *job, int parts)
+{
+    struct part each[most_parts];
+    pthread_t threads[most_parts];
+    int is_started[most_parts];
+
+    for (int i = 1; i < parts; i++) {
+        each[i] = (struct part){work, job, i};
+        is_started[i] = pthread_create(&threads[i], NULL, do_part, &each[i]) == 0;
+    }
+    work(job, 0);
+    for (int i = 1; i < parts; i++)
+        if (is_started[i])
+            pthread_join(threads[i], NULL);
+        else
+            work(job, i);
+}
+
+/* Into how many parts members are divided, which each need a count of every key. */
+static int parts_of(int num_threads, int members, int keys)
+{
+    int parts = members / (keys > least_part ? keys : least_part);
+
+    parts = parts < num_threads ? parts : num_threads;
+    return parts < 1 ? 1 : parts < most_parts ? parts : most_parts;
+}
+
+static int begin_of(int members, int parts, int part)
+{
+    return (int)((int64_t)members * part / parts);
+}
+
+#define JOIN(a, b) a##b
+#define EXPAND(a, b) JOIN(a, b)
+#define NAME(name) EXPAND(name, SUFFIX)
+
+#define INDEX int32_t
+#define SUFFIX _i32
+#include "graphs.c"
+#undef INDEX
+#undef SUFFIX
+#define INDEX int64_t
+#define SUFFIX _i64
+#include "graphs.c"
+#else
+
+/* A stable counting sort of members by key. With `src`, members are edges and keys their destinations; then `loops` edges follow, of
+   each of the first nodes to itself, and take the place of those in the list. loops = -1 leaves the list as it is. */
+struct NAME(sort) {
+    int members, keys, parts, sources, loops;
+    const INDEX *key, *src;
+    INDEX *offsets, *order, *indices;
+    uint32_t *counts;  /* of each part by key, then the place of its next member */
+    struct {
+        int wrong, rises, kept;
+        INDEX first, last;
+    } found[most_parts];
+};
+
+static void NAME(count)(void *job, int part)
+{
+    struct NAME(sort) *s = job;
+    const INDEX *keys = s->key, *src = s->src;  /* beside the structure, which the compiler would read again after each count */
+    uint32_t *counts = s->counts + (size_t)part * s->keys;
+    int end = begin_of(s->members, s->parts, part + 1), rises = 1, kept = 0, drops = s->loops >= 0;
+    INDEX first = 0, last = 0, stop = s->keys, src_stop = s->sources;
+
+    memset(counts, 0, (size_t)s->keys * sizeof *counts);
+    s->found[part].wrong = 1;
+    for (int m = begin_of(s->members, s->parts, part); m < end; m++) {
+        INDEX key = keys[m];
+        if (key < 0 || key >= stop || (src != NULL && (src[m] < 0 || src[m] >= src_stop)))
+            return;
+        if (drops && src[m] == key)
+            continue;
+        if (kept++ == 0)
+            first = last = key;
+        rises &= key >= last;
+        last = key;
+        counts[key]++;
+    }
+    s->found[part].wrong = 0;
+    s->found[part].rises = rises;
+    s->found[part].kept = kept;
+    s->found[part].first = first;
+    s->found[part].last = last;
+}
+
+static void NAME(put)(void *job, int part)
+{
+    struct NAME(sort) *s = job;
+    const INDEX *keys = s->key, *src = s->src;
+    uint32_t *next = s->counts + (size_t)part * s->keys;
+    INDEX *order = s->order, *indices = s->indices;
+    int end = begin_of(s->members, s->parts, part + 1), number = 0, drops = s->loops >= 0;
+
+    for (int i = 0; i < part; i++)
+        number += s->found[i].kept;
+    for (int m = begin_of(s->members, s->parts, part); m < end; m++) {
+        if (drops && src[m] == keys[m])
+            continue;
+        uint32_t place = next[keys[m]]++;
+        order[place] = number++;
+        if (src != NULL)
+            indices[place] = src[m];
+    }
+}
+
+/* Sort; facts are the number of all members, the largest number of a key, and whether keys rise already. */
+static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
+{
+    int total = 0, most = 0, kept = 0, rises = 1, loops = s->loops > 0 ? s->loops : 0;
+    INDEX last = 0;
+
+    s->parts = parts_of(num_threads, s->members, s->keys);
+    s->counts = malloc((size_t)s->keys * s->parts * sizeof *s->counts + 1);
+    if (s->counts == NULL)
+        return no_memory;
+    do_parts(NAME(count), s, s->parts);
+    for (int part = 0; part < s->parts; part++)
+        if (s->found[part].wrong) {
+            free(s->counts);
+            return wrong_index;
+        }
+    s->offsets[0] = 0;
+    for (int key = 0; key < s->keys; key++) {
+        int begin = total;
+        for (int part = 0; part < s->parts; part++) {
+            uint32_t *counts = &s->counts[(size_t)part * s->keys + key], number = *counts;
+            *counts = (uint32_t)total;
+            total += (int)number;
+        }
+        total += key < loops;
+        s->offsets[key + 1] = total;
+        most = total - begin > most ? total - begin : most;
+    }
+    do_parts(NAME(put), s, s->parts);
+    free(s->counts);
+    for (int part = 0; part < s->parts; part++)
+        if (s->found[part].kept > 0) {
+            rises &= s->found[part].rises && s->found[part].first >= last;
+            last = s->found[part].last;
+            kept += s->found[part].kept;
+        }
+    for (int i = 0; i < loops; i++) {
+        s->order[s->offsets[i + 1] - 1] = kept + i;
+        s->indices[s->offsets[i + 1] - 1] = i;
+    }
+    facts[0] = total;
+    facts[1] = most;
+    facts[2] = rises && (loops == 0 || last == 0);
+    return 0;
+}
+
+int NAME(trigraph_sort)(int num_threads, int members, int keys, const INDEX *key, INDEX *offsets, INDEX *order, int *facts);
+int NAME(trigraph_sort)(int num_threads, int members, int keys, const INDEX *key, INDEX *offsets, INDEX *order, int *facts)
+{
+    struct NAME(sort) s = {.members = members, .keys = keys, .loops = -1, .key = key, .offsets = offsets, .order = order};
+
+    return NAME(sorted)(&s, num_threads, facts);
+}
+
+/* A CSC of edges; edge_ids has the places in the list, from which edges of a node to itself are left out if loops >= 0. */
+int NAME(trigraph_csc)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_edges, int loops, const INDEX *src,
+                       const INDEX *dst, INDEX *offsets, INDEX *indices, INDEX *edge_ids, int *facts);
+int NAME(trigraph_csc)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_edges, int loops, const INDEX *src,
+                       const INDEX *dst, INDEX *offsets, INDEX *indices, INDEX *edge_ids, int *facts)
+{
+    struct NAME(sort) s = {.members = num_edges, .keys = num_dst_nodes, .sources = num_src_nodes, .loops = loops, .key = dst,
+                           .src = src, .offsets = offsets, .order = edge_ids, .indices = indices};
+
+    return NAME(sorted)(&s, num_threads, facts);
+}
+
+struct NAME(spread) {
+    int num_dst_nodes, num_positions, parts;
+    const INDEX *offsets, *edge_ids;
+    INDEX *destinations, *row_positions;
+};
+
+/* Write the destinations of the positions, and prepare the next step. */
+static void NAME(spread)(void *job, int part)
+{
+    struct NAME(spread) *s = job;
+    int begin = begin_of(s->num_positions, s->parts, part), end = begin_of(s->num_positions, s->parts, part + 1);
+
+    for (int i = begin_of(s->num_dst_nodes, s->parts, part); i < begin_of(s->num_dst_nodes, s->parts, part + 1); i++)
+        for (INDEX p = s->offsets[i]; p < s->offsets[i + 1]; p++)
+            s->destinations[p] = i;
+    if (s->edge_ids != NULL)
+        memset(s->row_positions + begin, -1, (size_t)(end - begin) * sizeof(INDEX));
+}
+
+/* Write the position of each row, where each row has one. */
+static void NAME(invert)(void *job, int part)
+{
+    struct NAME(spread) *s = job;
+
+    for (int p = begin_of(s->num_positions, s->parts, part); p < begin_of(s->num_positions, s->parts, part + 1); p++)
+        __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);  /* a row that is not alone has two writers */
+}
+
+/* The orders of derivatives of a CSC. edge_ids, and then row_positions too, is NULL where each position is its row. */
+int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
+                              const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
+                              INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions);
+int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
+                              const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
+                              INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
+{
+    int may_be_inverted = edge_ids != NULL && num_edges == num_positions, facts[3];
+    struct NAME(spread) s = {num_dst_nodes, num_positions, parts_of(num_threads, num_positions, 0), offsets,
+                             may_be_inverted ? edge_ids : NULL, destinations, row_positions};
+    int status = NAME(trigraph_sort)(num_threads, num_positions, num_src_nodes, indices, src_offsets, src_positions, facts);
+
+    if (status != 0)
+        return status;
+    do_parts(NAME(spread), &s, s.parts);
+    if (may_be_inverted) {
+        do_parts(NAME(invert), &s, s.parts);
+        for (int row = 0; row < num_edges; row++)  /* as many as positions: if each has one, each has only one */
+            may_be_inverted &= row_positions[row] >= 0;
+    }
+    if (edge_ids != NULL && !may_be_inverted)
+        return NAME(trigraph_sort)(num_threads, num_positions, num_edges, edge_ids, row_offsets, row_positions, facts);
+    for (int row = 0; row <= num_edges; row++)
+        row_offsets[row] = row < num_positions ? row : num_positions;
+    return 0;
+}
+
+struct NAME(back) {
+    int num_edges, parts, wanted;
+    const INDEX *src, *dst, *shifts, *dst_offsets, *dst_edge_index;
+    INDEX *start, *stop, *edge_start, *edge_stop, *reverse_edge;
+    int wrong[most_parts];
+};
+
+/* The first place of low..high from which on the edges, which ascend by source there, do not begin below `node`. */
+static INDEX NAME(not_below)(const struct NAME(back) *s, INDEX low, INDEX high, INDEX node)
+{
+    while (low < high) {
+        INDEX middle = low + (high - low) / 2;
+        if (s->src[s->dst_edge_index[middle]] < node)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void NAME(find_back)(void *job, int part)
+{
+    struct NAME(back) *s = job;
+    int end = begin_of(s->num_edges, s->parts, part + 1);
+
+    s->wrong[part] = 0;
+    for (int e = begin_of(s->num_edges, s->parts, part); e < end; e++) {
+        INDEX last = s->dst_offsets[s->src[e] + 1], place = -1;
+        s->start[e] = NAME(not_below)(s, s->dst_offsets[s->src[e]], last, s->dst[e]);
+        s->stop[e] = NAME(not_below)(s, s->start[e], last, s->dst[e] + 1);
+        if (!s->wanted)
+            continue;
+        for (INDEX p = s->start[e]; p < s->stop[e]; p++) {
+            int64_t own = 3 * (int64_t)e, other = 3 * (int64_t)s->dst_edge_index[p];
+            const INDEX *shift = s->shifts;
+            if (shift == NULL ? own == other : shift[own] != -shift[other] || shift[own + 1] != -shift[other + 1]
+                                                   || shift[own + 2] != -shift[other + 2])
+                continue;
+            s->wrong[part] |= place >= 0;
+            place = p;
+        }
+        s->reverse_edge[e] = place < 0 ? -1 : s->dst_edge_index[place];
+        s->edge_start[e] = place < 0 ? s->start[e] : place;
+        s->edge_stop[e] = s->edge_start[e] + (place >= 0);
+    }
+}
+
+/* The edges back of edges that are sorted by source, whose order by destination is given: the range of all, and with `wanted` the one
+   with the opposite shift, or without shifts the only one. facts[0] is the largest number of edges between the same nodes; no_reverses
+   says that none are written, because there are parallel edges without shifts, or so many that to look at all would take long. */
+int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
+                              const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
+                              INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts);
+int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
+                              const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
+                              INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts)
+{
+    enum { many = 256 };
+    int most = 0, wrong = 0;
+
+    for (int i = 0; i < num_nodes; i++) {
+        int number = 0;
+        for (INDEX p = dst_offsets[i]; p < dst_offsets[i + 1]; p++) {
+            int is_parallel = p > dst_offsets[i] && src[dst_edge_index[p]] == src[dst_edge_index[p - 1]];
+            number = is_parallel ? number + 1 : 1;
+            most = number > most ? number : most;
+        }
+    }
+    wanted = wanted && (shifts == NULL ? most < 2 : most <= many);
+    struct NAME(back) s = {num_edges, parts_of(num_threads, num_edges, 0), wanted, src, dst, shifts, dst_offsets, dst_edge_index,
+                           start, stop, edge_start, edge_stop, reverse_edge, {0}};
+    do_parts(NAME(find_back), &s, s.parts);
+    facts[0] = most;
+    for (int part = 0; part < s.parts; part++)
+        wrong |= s.wrong[part];
+    return wrong ? two_reverses : wanted ? 0 : no_reverses;
+}
+#endif
