@@ -79,6 +79,8 @@ struct NAME(sort) {
     const INDEX *key, *src;
     INDEX *offsets, *order, *indices;
     uint32_t *counts;  /* of each part by key, then the place of its next member */
+    uint64_t *pairs;  /* source and number of the edge of each place: one random write, where two arrays would need two longer ones */
+    int total;
     struct {
         int wrong, rises, kept;
         INDEX first, last;
@@ -119,7 +121,8 @@ static void NAME(put)(void *job, int part)
     struct NAME(sort) *s = job;
     const INDEX *keys = s->key, *src = s->src;
     uint32_t *next = s->counts + (size_t)part * s->keys;
-    INDEX *order = s->order, *indices = s->indices;
+    uint64_t *pairs = s->pairs;
+    INDEX *order = s->order;
     int end = begin_of(s->members, s->parts, part + 1), number = 0, drops = s->loops >= 0;
 
     for (int i = 0; i < part; i++)
@@ -128,9 +131,23 @@ static void NAME(put)(void *job, int part)
         if (drops && src[m] == keys[m])
             continue;
         uint32_t place = next[keys[m]]++;
-        order[place] = number++;
-        if (src != NULL)
-            indices[place] = src[m];
+        if (src == NULL)
+            order[place] = number++;
+        else
+            pairs[place] = (uint64_t)src[m] << 32 | (uint32_t)number++;
+    }
+}
+
+static void NAME(widen)(void *job, int part)
+{
+    struct NAME(sort) *s = job;
+    const uint64_t *pairs = s->pairs;
+    INDEX *order = s->order, *indices = s->indices;
+    int end = begin_of(s->total, s->parts, part + 1);
+
+    for (int place = begin_of(s->total, s->parts, part); place < end; place++) {
+        order[place] = (INDEX)(uint32_t)pairs[place];
+        indices[place] = (INDEX)(pairs[place] >> 32);
     }
 }
 
@@ -142,12 +159,17 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
 
     s->parts = parts_of(num_threads, s->members, s->keys);
     s->counts = malloc((size_t)s->keys * s->parts * sizeof *s->counts + 1);
-    if (s->counts == NULL)
+    s->pairs = s->src == NULL ? NULL : malloc(((size_t)s->members + loops) * sizeof *s->pairs + 1);
+    if (s->counts == NULL || (s->src != NULL && s->pairs == NULL)) {
+        free(s->counts);
+        free(s->pairs);
         return no_memory;
+    }
     do_parts(NAME(count), s, s->parts);
     for (int part = 0; part < s->parts; part++)
         if (s->found[part].wrong) {
             free(s->counts);
+            free(s->pairs);
             return wrong_index;
         }
     s->offsets[0] = 0;
@@ -163,17 +185,19 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
         most = total - begin > most ? total - begin : most;
     }
     do_parts(NAME(put), s, s->parts);
-    free(s->counts);
     for (int part = 0; part < s->parts; part++)
         if (s->found[part].kept > 0) {
             rises &= s->found[part].rises && s->found[part].first >= last;
             last = s->found[part].last;
             kept += s->found[part].kept;
         }
-    for (int i = 0; i < loops; i++) {
-        s->order[s->offsets[i + 1] - 1] = kept + i;
-        s->indices[s->offsets[i + 1] - 1] = i;
-    }
+    for (int i = 0; i < loops; i++)
+        s->pairs[s->offsets[i + 1] - 1] = (uint64_t)i << 32 | (uint32_t)(kept + i);
+    s->total = total;
+    if (s->src != NULL)
+        do_parts(NAME(widen), s, s->parts);
+    free(s->counts);
+    free(s->pairs);
     facts[0] = total;
     facts[1] = most;
     facts[2] = rises && (loops == 0 || last == 0);

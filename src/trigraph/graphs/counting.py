@@ -52,26 +52,20 @@ def _function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
     return function
 
 
-def address_of(array: np.ndarray) -> int:
-    """Return where the memory of an array begins; faster than ``array.ctypes.data``."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def counts_fit(*numbers: int) -> bool:
     """Whether libtrigraph, whose sizes are C's int, can count so many."""
     return max(numbers) <= LARGEST_C_INT
 
 
 def filled(
-    name: str, integers: Sequence[int], given: Sequence[np.ndarray | None], lengths: Sequence[int]
+    name: str, integers: Sequence[int], given: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[int, list[int], list[np.ndarray]]:
     """Call a function of libtrigraph; return its status, its facts and the read-only arrays that it has written.
 
-    `given` are contiguous arrays of one dtype that nobody writes to, None for one that is absent; results have the same
-    dtype. They lie in one bytes object, which is filled before anything else knows it.
+    `given` are contiguous arrays of one dtype that nobody writes to, None for one that is absent, the first never;
+    results have the same dtype. They lie in one bytes object, which is filled before anything else knows it.
     """
-    dtype = next(a.dtype for a in given if a is not None)
+    dtype = given[0].dtype
     starts, size = [], 0
     for length in lengths:
         starts.append(size)
@@ -81,14 +75,14 @@ def filled(
     except MemoryError:
         raise MemoryError(f"the system has no {size} bytes for the arrays of a graph") from None
     arrays = [np.ndarray(n, dtype, memory, start) for n, start in zip(lengths, starts, strict=True)]
-    addresses = [None if a is None else address_of(a) for a in (*given, *arrays)]
-    facts = (ctypes.c_int * 3)()
-    function = _function(name, dtype, len(integers) + 1, len(addresses))
+    first, facts = arrays[0].ctypes.data, (ctypes.c_int * 3)()
+    inputs = [None if a is None else a.ctypes.data for a in given]
+    function = _function(name, dtype, len(integers) + 1, len(given) + len(lengths))
     num_threads = 1 if max(integers) < LARGE else LIBRARIES["num_threads"]()
-    status = function(num_threads, *integers, *addresses, facts)
+    status = function(num_threads, *integers, *inputs, *[first + start for start in starts], facts)
     if status == NO_MEMORY:
         raise MemoryError(f"the system has no memory to sort {max(integers)} edges or nodes of a graph")
-    return status, list(facts), arrays
+    return status, facts[:], arrays
 
 
 def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) -> Order:

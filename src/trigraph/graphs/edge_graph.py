@@ -441,13 +441,12 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
     xp = namespace_of(src)
     if shifts is not None:
         shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)
-        outside = ((shifts < -LARGEST_SHIFT) | (shifts > LARGEST_SHIFT)).any(axis=1)
-        if bool(outside.any()):
-            at = int(xp.argmax(outside))
+        if shifts.size and not (shifts.min() >= -LARGEST_SHIFT and shifts.max() <= LARGEST_SHIFT):
+            at = int(xp.argmax(((shifts < -LARGEST_SHIFT) | (shifts > LARGEST_SHIFT)).any(axis=1)))
             raise ValueError(
                 f"EdgeGraph: shifts[{at}] is {shifts[at].tolist()}; expected at most {LARGEST_SHIFT} cells either way"
             )
-        still = (src == dst) & (shifts == 0).all(axis=1)
+        still = (src == dst) & _are_zero(shifts)
         if bool(still.any()):
             at = int(xp.argmax(still))
             raise ValueError(
@@ -456,14 +455,19 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
             )
     if vec is not None:
         vec = _check_rows("vec", vec, src, FLOATS)
-        bad = ~(xp.isfinite(vec).all(axis=1) & (vec != 0).any(axis=1))
-        if bool(bad.any()):
-            at = int(xp.argmax(bad))
+        bad = _are_zero(vec)
+        if not xp.isfinite(vec).all() or bool(bad.any()):
+            at = int(xp.argmax(bad | ~xp.isfinite(vec).all(axis=1)))
             raise ValueError(
                 f"EdgeGraph: vec[{at}] is {vec[at].tolist()} (edge from node {int(src[at])} to node {int(dst[at])}); "
                 "expected a finite vector of non-zero length"
             )
     return shifts, vec
+
+
+def _are_zero(rows: Any) -> Any:
+    """Whether each row of three is zero; column by column, which for NumPy takes less time than row by row."""
+    return (rows[:, 0] == 0) & (rows[:, 1] == 0) & (rows[:, 2] == 0)
 
 
 def _edges_back(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.arrays import array_kind, dtype_name, real_number, shown
+from trigraph.graphs.counting import order_by
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
@@ -120,13 +121,30 @@ def _pairs(
     if of_atom is not None:  # whose places are lost among the digits of atoms far away
         inside &= of_atom[i] == of_atom[j]
     i, j, shifts = i[inside], j[inside], shifts[inside]
-    order = np.lexsort((shifts[:, 2], shifts[:, 1], shifts[:, 0], i, j))
+    order = _order(j, i, shifts, len(positions))
     return j[order], i[order], shifts[order]
+
+
+def _order(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) -> np.ndarray:
+    """Return the order by source, destination and shifts: stable counting sorts by the last key first."""
+    columns = shifts.T
+    lowest, highest = ([int(m) for m in extreme(columns, axis=1, initial=0)] for extreme in (np.min, np.max))
+    sizes = [high - low + 1 for low, high in zip(lowest, highest, strict=True)]
+    if math.prod(sizes) > max(len(src), 2**16):  # more cells than a count of each is worth
+        return np.lexsort((*columns[::-1], dst, src))
+    cells = np.ravel_multi_index([s - low for s, low in zip(columns, lowest, strict=True)], sizes)
+    order = order_by("EdgeGraph", "shifts", cells, "cells", math.prod(sizes)).positions
+    for ends in (dst, src):
+        order = order[order_by("EdgeGraph", "positions", ends[order], "num_nodes", number).positions]
+    return order
 
 
 def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     """``shifts @ cell``, but exactly odd in the shifts, which a matrix product need not be."""
-    return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
+    counts, offset = shifts.T.astype(np.float64), np.empty(shifts.shape)
+    for k in range(3):
+        offset[:, k] = counts[0] * cell[0, k] + counts[1] * cell[1, k] + counts[2] * cell[2, k]
+    return offset
 
 
 def _search_box(

@@ -52,19 +52,25 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
     if needed and not pointer:  # torch's efficient zeros, which have no memory
         return array_of(value.clone())
     # `Tensor.numpy` would forbid the owner of the storage ever to resize it, as frameworks that shard parameters do.
-    memory: Any = _Memory.from_address(pointer)
-    memory.tensor = value
+    memory = Memory.at(pointer, value)
     shape, dtype = value.shape, dtype_of(value.dtype)
     if dense:
         return np.ndarray(shape, dtype, memory)
     return np.ndarray(shape, dtype, memory, strides=[n * dtype.itemsize for n in value.stride()])
 
 
-class _Memory(ctypes.Array):  # type: ignore[type-arg]
-    """Memory from an address on, of which the array that views it knows the end; keeps the tensor alive."""
+class Memory(ctypes.Array):  # type: ignore[type-arg]
+    """Memory from an address on, of which the array that views it knows the end; keeps its owner alive."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_char, sys.maxsize
+
+    @classmethod
+    def at(cls, address: int, owner: Any) -> "Memory":
+        """Return the memory from an address on that `owner` owns."""
+        memory = cls.from_address(address)
+        memory.owner = owner
+        return memory
 
 
 @functools.cache  # a function of its argument

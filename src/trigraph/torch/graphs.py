@@ -5,6 +5,7 @@ views of its arrays as tensors. `GraphTensors` holds tensors and numbers for pro
 object built from them holds tensors instead of arrays and works with `trigraph.torch` only.
 """
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -23,21 +24,13 @@ from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, coarsened
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import array_of, in_plain_thread, on_device, tensor_from
+from trigraph.torch.arrays import Memory, array_of, in_plain_thread, on_device, tensor_from
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
 """Whether torch's compiler can trace a call. In older versions, each call breaks the graph of a compiled program."""
-
-
-class _Memory:
-    """Memory of a read-only array, declared as writeable, because torch warns about read-only arrays."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
 class _Owner:
@@ -56,7 +49,8 @@ def tensor_of(array: Any) -> Any:
         return array
     if not isinstance(array, np.ndarray):
         return tensor_from(array)
-    return torch.from_numpy(np.asarray(_Memory(array)))
+    # Torch warns about read-only arrays; nothing writes to this one, which is declared as writeable.
+    return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
 
 
 def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
@@ -66,8 +60,10 @@ def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
     inference mode, but the cached tensors of a graph outlive all of these.
     """
     arrays = tuple(arrays)
-    plain = tuple(map(tensor_of, arrays))
-    if all(t is None or _is_plain(t) for t in plain):
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
+        plain = tuple(map(tensor_of, arrays))
+    made = [t for t in plain if t is not None]
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but one that is empty may not show it
         return plain
     return in_plain_thread(lambda: tuple(map(tensor_of, arrays)))
 

@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from trigraph.arrays import array_kind, as_array, called, check_memory, check_range, count, device_of, frozen
 from trigraph.graphs import CSC, entered
+from trigraph.graphs.counting import counts_fit
 from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
 from trigraph.torch.graphs import GraphTensors, tensor_of, tensors, uncompiled
 from trigraph.torch.layers.arguments import check_device
@@ -166,8 +166,9 @@ class _Kept:
 
     def holds(self, edges: Any) -> bool:
         """Whether the copy equals an array in kind, device, dtype, shape and all values; a device synchronizes."""
-        alike = all(of(self.edges) == of(edges) for of in (array_kind, device_of, lambda a: (a.dtype, a.shape)))
-        return alike and bool((self.edges == edges).all())
+        own = self.edges
+        alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
+        return alike and device_of(own) == device_of(edges) and bool((own == edges).all())
 
 
 MOST_KEPT = 16  # tensors whose graphs are cached; a graph takes several times the memory of its tensor
@@ -196,7 +197,7 @@ def build_graph(
                 kept = _Kept(edges)
             key = (num_src_nodes, num_dst_nodes, loops)
             if key not in kept.graphs:
-                kept.graphs[key] = _built(owner, kept.edges, *key)
+                kept.graphs[key] = _built(kept.edges, *key)
     if lasts and _kept.get(edge_index) is not kept:  # type: ignore[no-untyped-call]
         if len(_kept) >= MOST_KEPT:
             _kept.clear()
@@ -204,16 +205,14 @@ def build_graph(
     return kept.graphs[key]
 
 
-def _built(owner: str, edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
-    """Return the graph of an array of edges."""
+def _built(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
+    """Return the graph of an array of edges that nobody writes to."""
+    number = min(num_src_nodes, num_dst_nodes)
+    if array_kind(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
+        return CSC._of_ends(*edges, num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or array_kind(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
-        number = min(num_src_nodes, num_dst_nodes)
-        if array_kind(edges) == "cupy":
-            edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
-        else:  # without torch, whose modes would need a thread, which takes longer to start than small graphs to build
-            own = np.broadcast_to(np.arange(number, dtype=edges.dtype), (2, number))
-            edges = np.concatenate([edges[:, edges[0] != edges[1]], own], axis=1)
+        edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
