@@ -107,7 +107,9 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
     return Order(frozen(offsets), frozen(positions), int(counts.max()) if num_keys else 0, rises)
 
 
-def order_by_destination(src: np.ndarray, dst: np.ndarray, num_src: int, num_dst: int, loops: int = -1) -> ByDestination:
+def order_by_destination(
+    src: np.ndarray, dst: np.ndarray, num_src: int, num_dst: int, loops: int = -1
+) -> ByDestination:
     """Return the arrays of a CSC of edges of the host, whose nodes are checked.
 
     With `loops` >= 0, edges of a node to itself are left out first, and one of each of so many nodes is added.

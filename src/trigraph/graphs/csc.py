@@ -61,7 +61,7 @@ def number_of(name: str, values: Any) -> int:
 
 
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
-    """Row of the edge arrays for each element of `ends` (called `name` in messages), or None, and the number of rows."""
+    """Row of the edge arrays for each of `ends` (called `name` in messages), or None, and the number of rows."""
     rows = None if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     if edge_ids is None:
         rows = ends.size if rows is None else rows

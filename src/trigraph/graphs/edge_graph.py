@@ -217,7 +217,9 @@ class EdgeGraph(Immutable):
         like = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
-        permutation = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes).positions
+        permutation = order_by(
+            "EdgeGraph", "src", src, "num_nodes", num_nodes
+        ).positions.copy()  # the caller may write to it
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
         return SortedEdges(graph, like_given(permutation, like))

@@ -1,0 +1,181 @@
+"""The counting sorts of graphs.c give NumPy's arrays, in any number of threads, and refuse what they cannot sort."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trigraph
+from trigraph import CSC, EdgeGraph, Segments
+from trigraph.fortran.threads import kept_num_threads
+from trigraph.graphs import counting, csc, edge_graph
+
+FEW = 300
+MANY = 2 * counting.LARGE  # so many that they are divided among threads
+RNG = np.random.default_rng(0)
+
+
+def lists_of_edges():
+    """Yield sources, destinations and the numbers of both: random, a hub, in order, a node's edges to itself, none."""
+    for n in (FEW, MANY):
+        yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
+    yield RNG.integers(40, size=FEW), RNG.integers(60, size=FEW), 50, 70
+    yield RNG.integers(9, size=MANY), np.sort(RNG.integers(9, size=MANY)), 9, 9
+    yield np.arange(5), np.arange(5), 6, 5
+    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # in order with loops in place of the last
+    yield np.array([], int), np.array([], int), 0, 3
+    yield np.array([], int), np.array([], int), 0, 0
+
+
+def each_way():
+    """Yield each list of edges with each type of index, in one thread and in several."""
+    for src, dst, *sizes in lists_of_edges():
+        for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
+            with kept_num_threads():
+                trigraph.set_num_threads(threads)
+                yield src.astype(index), dst.astype(index), *sizes
+
+
+def order_of(keys, number):
+    return np.searchsorted(np.sort(keys), np.arange(number + 1)), np.argsort(keys, kind="stable")
+
+
+def test_arrays_are_those_of_numpy():
+    for src, dst, n_src, n_dst in each_way():
+        for loops in (-1, min(n_src, n_dst)):
+            graph, of_edges = CSC._of_ends(src, dst, n_src, n_dst, loops=loops), (src, dst)
+            if loops >= 0:
+                own = np.arange(loops)
+                of_edges = [np.append(a[src != dst], own) for a in of_edges]
+            offsets, order = order_of(of_edges[1], n_dst)
+            sources, destinations = (a[order] for a in of_edges)
+            places = [np.arange(len(order) + 1), np.argsort(order)]
+            expected = [offsets, sources, order, destinations, *order_of(sources, n_src), *places]
+            for got, right in zip(
+                (graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()), expected, strict=True
+            ):
+                assert got.dtype == src.dtype
+                assert not got.flags.writeable
+                np.testing.assert_array_equal(got, right)
+            assert graph.edges_in_order == (np.diff(of_edges[1]) >= 0).all()
+            assert (graph.max_in_degree, graph.num_edges) == (max(np.diff(offsets), default=0), len(order))
+        members = Segments(dst, n_dst)
+        assert members.is_sorted == (np.diff(dst) >= 0).all()
+        for got, right in zip((members.offsets, members.order), order_of(dst, n_dst), strict=True):
+            np.testing.assert_array_equal(got, right)
+        for place, wrong in ((0, -1), (len(src) - 1, n_src), (len(src) // 2, -(2**31))):
+            bad = src.copy()
+            if len(src):
+                bad[place] = wrong
+                text = f"CSC: src\\[{place}\\] is {wrong}; expected 0 <= src < num_src_nodes = {n_src}$"
+                with pytest.raises(ValueError, match=text):
+                    CSC.from_coo(bad, dst, n_src, n_dst)
+                with pytest.raises(ValueError, match=f"index\\[{place}\\] is {wrong}; expected 0 <= index < num_s"):
+                    Segments(bad, n_src)
+
+
+def values_of(graph):
+    reverse = graph.prepare() if isinstance(graph, CSC) else ()
+    return [np.asarray(a) for a in (*(getattr(graph, n) for n in graph.__slots__), *reverse) if a is not None]
+
+
+def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
+    """Graphs with more edges than C's int counts, which are sorted by NumPy, and others have the same arrays."""
+    lists, index = list(each_way())[::2], np.int32
+    many = np.zeros(600, index), np.zeros(600, index)  # images of one atom
+    far = np.arange(1, 301).repeat(3).reshape(300, 3)
+    cells, dimer = np.concatenate([far, -far]), (np.array([0, 0, 1, 1], index), np.array([1, 1, 0, 0], index))
+    signs = np.array([[1, 0, 2], [0, 0, 0], [0, 0, 0], [-1, 0, -2]])
+
+    def graphs():
+        for src, dst, n_src, n_dst in lists:
+            yield CSC.from_coo(src, dst, n_src, n_dst)
+            yield CSC.from_coo(src, dst, n_src, n_dst, (dst + 1) // 2, n_dst + 1)
+            yield CSC.from_coo(src, dst, n_src, n_dst, None, len(src) + 2)
+            yield Segments(dst, n_dst)
+            yield EdgeGraph.sorted(src, dst, max(n_src, n_dst)).graph
+            pairs = np.unique(np.stack([src, dst])[:, :FEW], axis=1).reshape(2, -1)
+            yield EdgeGraph(*pairs, max(n_src, n_dst))
+        yield EdgeGraph(*many, 1, cells)
+        yield EdgeGraph(*dimer, 2, signs)
+
+    with kept_num_threads():
+        trigraph.set_num_threads(3)
+        fast = list(graphs())
+    with pytest.raises(ValueError, match="EdgeGraph: edges 2 and 3 are both the reverse of edge 0; expected every"):
+        EdgeGraph(*dimer, 2, 0 * signs)
+    for module in (csc, counting, edge_graph):
+        monkeypatch.setattr(module, "counts_fit", lambda *numbers: False)
+    for got, right in zip(fast, graphs(), strict=True):
+        for a, b in zip(values_of(got), values_of(right), strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert a.dtype == b.dtype
+
+
+REFUSED = """
+import re, resource
+import numpy as np
+import trigraph
+trigraph.Segments(np.array([0]), 1)  # what is loaded late
+with open("/proc/self/statm") as file:
+    size = int(file.read().split()[0]) * resource.getpagesize()
+arrays, sort = "the system has no [0-9]+ bytes for the arrays of a graph", "the system has no memory to sort"
+for more, text in ((2**26, arrays), (3 * 2**26, sort)):
+    resource.setrlimit(resource.RLIMIT_AS, (size + more, resource.RLIM_INFINITY))
+    try:
+        trigraph.Segments(np.array([0], np.int32), 2**25)
+    except MemoryError as error:
+        assert re.match(text, str(error)), error
+    else:
+        raise AssertionError
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
+def test_refused_memory_is_an_error():
+    subprocess.run([sys.executable, "-c", REFUSED], check=True)
+
+
+# Wrong lines of graphs.c: right and wrong text.
+WRONG = {
+    "": ("most", "most"),
+    "a sort that is not stable": ("(size_t)part * s->keys + key]", "(s->parts - 1 - part) * s->keys + key]"),
+    "an offset is that of the key before": ("s->offsets[key + 1] = total;", "s->offsets[key + 1] = begin;"),
+    "negative destinations": ("if (key < 0 || key", "if (key"),
+    "negative sources": ("(src[m] < 0 || src[m]", "(src[m]"),
+    "what only the first thread finds is wrong": ("if (s->found[part].wrong)", "if (s->found[0].wrong)"),
+    "edges of a thread are numbered from 0": ("number += s->found[i].kept;", ""),
+    "edges in order within each thread": ("rises && s->found[part].first >= last", "rises"),
+    "a loop too many": ("total += key < loops;", "total += key <= loops;"),
+    "loops are in order": ("rises && (loops == 0 || last == 0)", "rises"),
+    "rows of two positions are inverted": ("row_positions[row] >= 0;", "row_positions[row] >= -1;"),
+    "rows that nothing uses": ("row < num_positions ? row : num_positions;", "row;"),
+    "edges back from the node alone": ("s->dst[e] + 1);", "s->dst[e]);"),
+    "the reverse has the same shift": ("shift[own] != -shift[other]", "shift[own] != shift[other]"),
+    "two reverses": ("s->wrong[part] |= place >= 0;", ""),
+    "parallel edges are counted as one": ("is_parallel ? number + 1 : 1", "1"),
+}
+RUN = """import sys
+import trigraph
+from trigraph.arrays import LIBRARIES
+LIBRARIES["libtrigraph"] = lambda: sys.argv[1]
+import pytest
+ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
+sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-m", "not slow", sys.argv[2]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_lines_are_found(tmp_path, wrong):
+    text, (right, changed) = (Path(trigraph.__file__).parent / "fortran" / "graphs.c").read_text(), WRONG[wrong]
+    assert text.count(right) >= 1
+    (tmp_path / "graphs.c").write_text(text.replace(right, changed))
+    library = tmp_path / "libgraphs.so"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
+    done = subprocess.run([sys.executable, "-c", RUN, library, __file__], check=False)
+    assert done.returncode not in (2, 4, 5)  # no test ran
+    assert (done.returncode != 0) == bool(wrong)  # a failed test, or a crash
