@@ -336,6 +336,43 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return call
 
 
+def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Two layers of attention with self loops, other edges in every step; the losses, and the first step's gradients.
+
+    Each step gets a copy of its edges, of which no graph is kept from an earlier call.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy, elu
+
+    from trigraph.torch.nn import GATConv
+
+    rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
+    nodes, real, channels = sizes["num_nodes"], getattr(torch, dtype), heads * width
+    batches = [torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"]))) for _ in range(sizes["batches"])]
+    x = torch.tensor(rng.standard_normal((nodes, channels)), dtype=real)
+    labels = torch.tensor(rng.integers(channels, size=nodes))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleList(GATConv(channels, width, heads) for _ in range(2))
+    if form == "pyg":
+        from torch_geometric.nn import GATConv as PygGATConv
+
+        state, model = model.state_dict(), torch.nn.ModuleList(PygGATConv(channels, width, heads) for _ in range(2))
+        model.load_state_dict(state)
+    model.to(real)
+
+    def call() -> dict[str, Any]:
+        losses, first = [], {}
+        for edge_index in (edges.clone() for edges in batches):
+            loss = cross_entropy(model[1](elu(model[0](x, edge_index)), edge_index), labels)
+            gradients = _gradients(loss, model)
+            losses.append(gradients.pop("loss").detach())
+            first = first or gradients
+        return {"losses": torch.stack(losses), **first}
+
+    return call
+
+
 def _contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
     """Return contenders of forms and of what they are; that of PyTorch Geometric is the peer."""
     found = {}
@@ -366,6 +403,8 @@ def _potentials(name: str, what: str, structure: str, **more: Any) -> tuple[Prog
 OF_SLAB: Any = {"sizes": SLAB, "small": SMALL_SLAB, "terms": TRIPLETS}
 OF_COPPER: Any = {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}
 OF_MOLECULES: Any = {"sizes": {"molecules": 32, **WIDTHS}, "small": SMALL_BATCH}
+GAT_CONVS = ("trigraph", "trigraph.torch.nn.GATConv"), ("pyg", "PyTorch Geometric GATConv")
+MINIBATCHES = ((200, 800, 100), (1_000, 8_000, 20), (10_000, 100_000, 4), (50_000, 600_000, 2))  # nodes, edges, steps
 PROGRAMS = (
     *_potentials("dimenet-energy-forces", "a periodic slab", "slab", **OF_SLAB),
     *_potentials("dimenet-copper", "copper atoms", "copper", **OF_COPPER),
@@ -402,11 +441,20 @@ PROGRAMS = (
     Program(
         name="gat-training",
         summary="three GATConv layers, loss and its gradients in all weights",
-        contenders=_contenders(
-            gat_training, ("trigraph", "trigraph.torch.nn.GATConv"), ("pyg", "PyTorch Geometric GATConv"), ase=False
-        ),
+        contenders=_contenders(gat_training, *GAT_CONVS, ase=False),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
         terms=GAT["num_edges"],
+    ),
+    *(
+        Program(
+            name=f"gat-minibatches-{edges}",
+            summary=f"two GATConv layers, {steps} training steps, each on {edges:,} other edges",
+            contenders=_contenders(gat_batches_training, *GAT_CONVS, ase=False),
+            sizes={"num_nodes": nodes, "num_edges": edges, "batches": steps, "num_heads": 4, "dim_head": 16},
+            small={"num_nodes": 100, "num_edges": 400, "batches": 2},
+            terms=edges,
+        )
+        for nodes, edges, steps in MINIBATCHES
     ),
 )
