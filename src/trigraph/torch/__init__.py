@@ -22,10 +22,22 @@ from trigraph.torch.library import LIBRARY as _LIBRARY
 _register(_LIBRARY)
 _register_derivatives()
 globals().update(FUNCTIONS)
-__all__ = ["GraphTensors", "basis_embedding", "compile_potential", "convert", "nn", *sorted(FUNCTIONS)]
+__all__ = [
+    "GraphTensors",
+    "basis_embedding",
+    "compile_potential",
+    "convert",
+    "export_potential",
+    "nn",
+    *sorted(FUNCTIONS),
+]
 
 
-_MODULES = {"convert": "conversion", "compile_potential": "potentials.compiled"}
+_MODULES = {
+    "convert": "conversion",
+    "compile_potential": "potentials.compiled",
+    "export_potential": "potentials.export",
+}
 
 
 def __getattr__(name: str) -> object:

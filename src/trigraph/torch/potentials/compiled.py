@@ -168,7 +168,7 @@ class _Program:
                 if tensor is not None:
                     tensor.requires_grad_(bool(requires_grad))
         expected = self._call_model(model, key, example)
-        program = traced_program(_copy_model(model, key), kind.constants, example, key.not_compared)
+        program = traced_program(copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, sum_of_each(program, key.state, example))
         # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
@@ -218,7 +218,7 @@ class _Program:
 
         Raise RuntimeError if the call changes anything else of the model.
         """
-        eager = _copy_model(model, key)
+        eager = copy_model(model, key)
         before = ProgramKey(eager)
         results = self._run_or_call(before.state, example, eager)
         after = ProgramKey(eager)
@@ -292,7 +292,7 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
-def _copy_model(model: Potential, key: ProgramKey) -> Potential:
+def copy_model(model: Potential, key: ProgramKey) -> Potential:
     """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
 
     Neither changes the model then, which other threads may use meanwhile.
@@ -313,7 +313,11 @@ def state_of(model: Potential) -> dict[str, Tensor]:
 
 
 def traced_program(
-    model: Potential, given_constants: Sequence[Sequence[int]], example: Inputs, plain: Sequence[str]
+    model: Potential,
+    given_constants: Sequence[Sequence[int]],
+    example: Inputs,
+    plain: Sequence[str],
+    owner: str = "compile_potential",
 ) -> Any:
     """Trace energies and derivatives by parameters, buffers and `Inputs`; `plain` may hold tensors that are neither."""
 
@@ -329,7 +333,7 @@ def traced_program(
     except Exception as error:
         buffers = f", with buffers instead of tensors in {', '.join(plain)}" if plain else ""
         raise RuntimeError(
-            f"compile_potential: {type(model).__name__} cannot be traced; expected a model that "
+            f"{owner}: {type(model).__name__} cannot be traced; expected a model that "
             f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}: {error}"
         ) from error
 
@@ -499,7 +503,10 @@ class CompiledPotential(Module):
                 _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs)
             self._tell_once(key.not_compared)
             devices = [inputs.pos.device] if inputs.pos.is_cuda else []
-            with _report_progress(type(self.model).__name__, changed), torch.random.fork_rng(devices):
+            why = "" if changed is None else f", because {changed} has changed"
+            name = type(self.model).__name__
+            beginning = f"compile_potential: compiling {name}{why}; this may take minutes"
+            with report_progress(beginning, f"compile_potential: compiled {name}"), torch.random.fork_rng(devices):
                 program = _Program(self.model, key, kind, inputs, self.options)
             self.programs.append(program)
             if len(self.programs) > MOST_PROGRAMS:
@@ -534,18 +541,19 @@ def _tell(what: str, inputs: Inputs) -> None:
 
 
 @contextlib.contextmanager
-def _report_progress(name: str, changed: str | None) -> Iterator[None]:
-    """Say that a program is made, and how long it took, to the log `trigraph`, or else to a terminal."""
+def report_progress(beginning: str, end: str) -> Iterator[None]:
+    """Say that something is made, and how long it took, to the log `trigraph`, or else to a terminal."""
     logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
-    why = "" if changed is None else f", because {changed} has changed"
-    began = time.perf_counter()
-    for text in (f"compile_potential: compiling {name}{why}; this may take minutes", ""):
-        text = text or f"compile_potential: compiled {name} in {time.perf_counter() - began:.0f} s"
+
+    def say(text: str) -> None:
         _log.info(text)
         if terminal and not logged:
             print(text, file=sys.stderr, flush=True)
-        if "compiling" in text:
-            yield
+
+    began = time.perf_counter()
+    say(beginning)
+    yield
+    say(f"{end} in {time.perf_counter() - began:.0f} s")
 
 
 def compile_potential(model: Potential, **options: Any) -> CompiledPotential:

@@ -1,0 +1,344 @@
+"""Potentials as packages that C++ programs run without Python, LAMMPS among them.
+
+The program of a package is the traced one of `trigraph.torch.compile_potential`, after operations that build the graphs
+of the neighbours from a list of edges. Torch's AOTInductor compiles it for any sizes.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+import trigraph
+from trigraph.arrays import shown
+from trigraph.fortran.levels import torch_operators
+from trigraph.torch.graphs import constants
+from trigraph.torch.potentials.compiled import (
+    Inputs,
+    copy_model,
+    example_of,
+    graphs_of,
+    report_progress,
+    traced_program,
+)
+from trigraph.torch.potentials.potential import Potential, outputs_of_atoms
+from trigraph.torch.potentials.program_key import ProgramKey, differences
+from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like_model, find_neighbors
+from trigraph.torch.potentials.traced import rewrite_products, rewrite_sums, sum_of_each
+
+FORMAT = "1"
+"""Of the inputs, outputs and metadata of a package, which trigraph/potential.hpp reads."""
+LONGEST_CHAIN = 24  # atoms along which the reach of a model is measured
+SYMBOLS = re.findall(
+    "[A-Z][a-z]?",
+    "HHeLiBeBCNOFNeNaMgAlSiPSClArKCaScTiVCrMnFeCoNiCuZnGaGeAsSeBrKrRbSrYZrNbMoTcRuRhPdAgCdInSnSbTeIXeCsBaLaCePrNdPmSm"
+    "EuGdTbDyHoErTmYbLuHfTaWReOsIrPtAuHgTlPbBiPoAtRnFrRaAcThPaUNpPuAmCmBkCfEsFmMdNoLrRfDbSgBhHsMtDsRgCnNhFlMcLvTsOg",
+)
+
+
+class Atoms(NamedTuple):
+    """Arguments of a package."""
+
+    z: Tensor  # (num_atoms,) int64
+    pos: Tensor  # (num_atoms, 3)
+    cells: Tensor  # (num_structures, 3, 3), zero without a cell
+    batch: Tensor  # (num_atoms,) int64: structure of each atom
+    edges: Tensor  # (2, num_edges) int64: source and destination, in any order
+    shifts: Tensor  # (num_edges, 3) int64: cells that each edge crosses
+    weights: Tensor  # (num_atoms,): factor of the energy of each atom
+
+    @classmethod
+    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "Atoms":
+        """Return the arguments for atoms and their neighbours."""
+        number, num_edges = neighbors.num_structures, len(neighbors.src)
+        batch = z.new_zeros(len(z)) if neighbors.batch is None else neighbors.batch
+        shifts = z.new_zeros(num_edges, 3) if neighbors.shifts is None else neighbors.shifts
+        cells = pos.new_zeros(number, 3, 3) if cells is None else cells.reshape(number, 3, 3)
+        edges = torch.stack([neighbors.src, neighbors.dst])
+        return cls(z.long(), pos, cells, batch.long(), edges.long(), shifts.long(), pos.new_ones(len(z)))
+
+
+def sort_edges(atoms: Atoms) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
+    """Return the shifts and the graphs of `Inputs`, which `build_graphs` makes of the same edges outside of programs.
+
+    All sizes follow from those of the arguments, and nothing is remembered: these are operations of each call.
+    """
+    (src, dst), shifts, num_atoms = atoms.edges, atoms.shifts, atoms.z.shape[0]
+    each_atom, each_edge, ends = (
+        torch.arange(n, device=src.device) for n in (num_atoms, src.shape[0], 2 * src.shape[0] + 1)
+    )
+    to_atoms = torch.arange(num_atoms + 1, device=src.device)
+    to_edges = ends[: src.shape[0] + 1]
+    # One number for source, destination and shift, which an edge and its reverse have with opposite shifts.
+    base = 2 * torch.cat([shifts.abs().flatten(), shifts.new_zeros(1)]).amax() + 1
+    code = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
+    codes, half = base**3, (base**3 - 1) // 2
+    numbers, order = ((src * num_atoms + dst) * codes + code + half).sort()
+    src, dst, shifts, code = (t.index_select(0, order) for t in (src, dst, shifts, code))
+    opposite = (dst * num_atoms + src) * codes - code + half
+    back = torch.searchsorted(numbers, opposite).clamp(max=src.shape[0] - 1)
+    has_reverse = numbers.index_select(0, back) == opposite
+    ends_sorted, by_dst = dst.sort(stable=True)
+    place = torch.zeros_like(by_dst).scatter(0, by_dst, each_edge)
+    src_offsets, dst_offsets = torch.searchsorted(src, to_atoms), torch.searchsorted(ends_sorted, to_atoms)
+    pairs = ends_sorted * num_atoms + src.index_select(0, by_dst)
+    start, stop = (torch.searchsorted(pairs, src * num_atoms + dst, right=right) for right in (False, True))
+    edge_start = torch.where(has_reverse, place.index_select(0, back), start)
+    reverse = torch.where(has_reverse, back, -1)
+    graph = (src_offsets, dst_offsets, by_dst, src, dst, start, stop, reverse, edge_start, edge_start + has_reverse)
+    each_end = ends[:-1]
+    of_ends = (
+        *(2 * to_edges, torch.stack([src, num_atoms + dst], dim=1).flatten(), each_end),
+        *(each_end // 2, torch.cat([src_offsets, src.shape[0] + dst_offsets[1:]])),
+        *(torch.cat([2 * each_edge, 2 * by_dst + 1]), ends, each_end),
+    )
+    into = dst_offsets, by_dst, each_edge, ends_sorted, to_edges, place, to_edges, each_edge
+    structures, by_structure = atoms.batch.sort(stable=True)
+    offsets = torch.searchsorted(structures, torch.arange(atoms.cells.shape[0] + 1, device=src.device))
+    position = torch.zeros_like(by_structure).scatter(0, by_structure, each_atom)
+    members = offsets, by_structure, by_structure, structures, to_atoms, position, to_atoms, position
+    return shifts, (graph, of_ends, into, members)
+
+
+class _Weighted(Potential):
+    """A potential whose outputs of atoms have factors, in the buffer `weights`."""
+
+    weights: Tensor
+
+    def __init__(self, model: Potential, weights: Tensor) -> None:
+        super().__init__()
+        self.model, self.cutoff, self.out_channels = model, model.cutoff, model.out_channels
+        self.register_buffer("weights", weights)
+
+    def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+        return outputs_of_atoms(self.model, z, vec, neighbors) * self.weights[:, None]
+
+
+class _Program(Module):
+    """Energies, forces, energies of atoms and, if wanted, stresses of `Atoms`; parameters and buffers are within."""
+
+    def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
+        super().__init__()
+        self.program, self.names, self.stress = program, list(state), stress
+        for i, tensor in enumerate(state.values()):
+            self.register_buffer(f"state_{i}", tensor.detach().clone())
+
+    def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        atoms = Atoms(*arguments)
+        state = {name: getattr(self, f"state_{i}") for i, name in enumerate(self.names)}
+        state["weights"] = atoms.weights
+        shifts, graphs = sort_edges(atoms)
+        inputs = Inputs(atoms.z, atoms.pos, atoms.cells, atoms.batch, shifts, graphs, None)
+        energy, forces, stress, energies = self.program(state, *inputs)
+        return (energy, forces, energies, stress) if self.stress else (energy, forces, energies)
+
+
+def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
+    """Refuse what cannot be exported, before anything is compiled; return the atomic numbers that the model takes."""
+    if not isinstance(model, Potential):
+        raise TypeError(f"export_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")
+    owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
+    if not like.is_cpu:
+        raise ValueError(f"{owner} is on {like.device}; expected the CPU")
+    if like.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{owner} has parameters of {like.dtype}; expected torch.float32 or torch.float64")
+    if model.out_channels != 1:
+        raise ValueError(f"{owner} has out_channels {model.out_channels}; expected 1, an energy")
+    if model.max_num_neighbors is not None:
+        raise ValueError(f"{owner} has max_num_neighbors {model.max_num_neighbors}; expected None: packages take edges")
+    if torch_operators()[0] != "C++":
+        raise RuntimeError(f"export_potential: the operators in C++ are not used ({torch_operators()[1]})")
+    if path.suffix != ".pt2" or not path.parent.is_dir():
+        raise ValueError(f"export_potential: path is {str(path)!r}; expected a name that ends in .pt2 in a folder")
+    if elements is None:
+        numbers = [z for z in range(1, len(SYMBOLS) + 1) if _takes(model, z)]
+    else:
+        wrong = [elements] if isinstance(elements, str) else [symbol for symbol in elements if symbol not in SYMBOLS]
+        if wrong:
+            raise ValueError(f"export_potential: elements has {shown(wrong[0])}; expected chemical symbols")
+        numbers = sorted({SYMBOLS.index(symbol) + 1 for symbol in elements})
+        model.check_numbers(torch.tensor(numbers))
+    if not numbers:
+        raise ValueError(f"{owner} takes no element; expected one at least")
+    return numbers
+
+
+def _takes(model: Potential, z: int) -> bool:
+    try:
+        model.check_numbers(torch.tensor([z]))
+    except ValueError:
+        return False
+    return True
+
+
+def reach_of(model: Potential, z: int) -> int:
+    """Return over how many edges the energy of an atom depends on others; `LONGEST_CHAIN` - 1 if that has no bound.
+
+    It is measured with a chain of atoms, each of which has its next ones as neighbours: by the derivative of the energy
+    of the first, and by the energies that are no numbers if its position is none. Each alone misses some dependences,
+    such as on a weight that is zero, or on a comparison.
+    """
+    like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
+    places = torch.arange(LONGEST_CHAIN)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
+    pos = model.cutoff * (places + 0.1 * torch.rand(places.shape, generator=generator)).to(like)
+    numbers, neighbors = torch.full((LONGEST_CHAIN,), z), find_neighbors("export_potential", pos, model.cutoff)
+
+    def energies(pos: Tensor) -> Tensor:
+        return outputs_of_atoms(model, numbers, neighbors.vectors(pos, None), neighbors)[:, 0]
+
+    pos.requires_grad_()
+    first = energies(pos)[0]
+    (by_pos,) = (
+        torch.autograd.grad(first, pos, materialize_grads=True) if first.requires_grad else (pos.new_zeros(pos.shape),)
+    )
+    with torch.no_grad():
+        depends = (by_pos != 0).any(1) | energies(torch.cat([pos[:1] * torch.nan, pos[1:]])).isnan()
+    return max([0, *depends.nonzero()[:, 0].tolist()])
+
+
+def _program_of(model: Potential, numbers: Sequence[int], stress: bool) -> tuple[_Program, Atoms]:
+    """Return the program of a model and arguments to compile it with; refuse one that a package cannot have."""
+    owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
+    key = ProgramKey(model)
+    alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
+    seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), alone, None)
+    example = example_of(model, seed)
+    weighted = type(type(model).__name__, (_Weighted,), {})(copy_model(model, key), like.new_ones(len(example.z)))
+    before = ProgramKey(weighted)
+    buffers = {n: t.clone() for n, t in before.state.items() if n not in before.parameters}
+    # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
+    numbers_of_graphs = tuple(map(constants, graphs_of(alone)))
+    program = traced_program(weighted, numbers_of_graphs, example, key.not_compared, "export_potential")
+    rewrite_products(program)
+    rewrite_sums(program, sum_of_each(program, before.state, example))
+    changed = differences(before.values, ProgramKey(weighted).values)
+    changed += [n for n, t in buffers.items() if not torch.equal(t, before.state[n])]
+    if changed:
+        name = changed[0].removeprefix("model.")
+        raise ValueError(f"{owner} changes {name} when it is called; expected a model that stays as it is")
+    for node in program.graph.nodes:
+        if getattr(node.target, "namespace", "aten") not in ("aten", "prims", "trigraph_cpu"):
+            raise ValueError(
+                f"{owner} calls {node.target}, which needs Python; expected operators of torch and trigraph"
+            )
+    edges = torch.stack([example.graphs[0][SRC], example.graphs[0][DST]])  # type: ignore[list-item]
+    atoms = Atoms(*example[:4], edges, example.shifts, before.state["weights"])  # type: ignore[arg-type]
+    return _Program(program, before.state, stress), atoms
+
+
+def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, Atoms, list[Tensor]]]:
+    """Yield structures, and the model's results, with which a package is compared; it contains the first, a crystal."""
+    generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
+    places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
+    pos = (0.5 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))).to(like)
+    z = torch.tensor(numbers)[torch.randint(len(numbers), (len(pos),), generator=generator)]
+    cell = (model.cutoff * (torch.eye(3) + 0.1 * torch.rand(3, 3, generator=generator))).to(like)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])
+    cases: Any = [("a crystal", 8, None, cell), ("a cluster", 3, None, None), ("two structures", 8, batch, None)]
+    for name, number, of_atom, cells in (*cases, ("one atom", 1, None, None), ("one in a cell", 1, None, 0.6 * cell)):
+        given, neighbors = (z[:number], pos[:number]), model.neighbors(pos[:number], of_atom, cells)
+        energy, forces, stress, energies = model.energy_forces_stress(*given, cell=cells, neighbors=neighbors)
+        stress = energy.new_full((len(energy), 3, 3), torch.nan) if stress is None else stress
+        yield name, Atoms.of(*given, cells, neighbors), [energy, forces, energies, stress]  # type: ignore[list-item]
+
+
+def _metadata(model: Potential, numbers: Sequence[int], stress: bool, atoms: Atoms, expected: Any) -> dict[str, str]:
+    """Return what a package says of itself; numbers are separated by spaces, in the order of rows."""
+
+    def text(tensor: Tensor) -> str:
+        return " ".join(map(repr, tensor.flatten().tolist()))
+
+    dtype = str(atoms.pos.dtype).removeprefix("torch.")
+    facts = {"format": FORMAT, "model": type(model).__name__, "dtype": dtype, "stress": f"{int(stress)}"}
+    facts |= {"cutoff": repr(float(model.cutoff)), "reach": f"{reach_of(model, numbers[0])}"}
+    facts |= {"units": "eV angstrom", "trigraph": trigraph.__version__, "torch": torch.__version__}
+    facts |= {"numbers": " ".join(map(str, numbers)), "elements": " ".join(SYMBOLS[z - 1] for z in numbers)}
+    facts["processor"] = torch.backends.cpu.get_cpu_capability()
+    facts |= {f"example_{name}": text(tensor) for name, tensor in atoms._asdict().items()}
+    outputs = zip(("energy", "forces", "energies", "stress"), expected, strict=True)
+    return facts | {f"expected_{name}": text(tensor) for name, tensor in outputs}
+
+
+def _compare(owner: str, name: str, results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Raise RuntimeError unless results agree, up to rounding, and are NaN in the same places."""
+    for got, other in zip(results, expected, strict=False):
+        scale = max(float(t.nan_to_num().abs().max()) for t in expected)
+        bound = 1e4 * torch.finfo(other.dtype).eps * max(scale, 1e-30)
+        error = float((got.nan_to_num() - other.nan_to_num()).abs().max())
+        if not (error <= bound and torch.equal(got.isnan(), other.isnan())):
+            raise RuntimeError(
+                f"{owner} and its package differ by {error:.1e} for {name}; expected at most {bound:.1e}: does it "
+                "depend on the number of atoms, detach a tensor, or use random numbers?"
+            )
+
+
+def export_potential(
+    model: Potential, path: str | os.PathLike[str], *, stress: bool = True, elements: Sequence[str] | None = None
+) -> None:
+    """Write a potential as a package that C++ programs and LAMMPS run without Python.
+
+    It computes energies, forces and stresses of any number of atoms, edges and structures, on processors with the
+    instructions of this one. Parameters are fixed. Compilation takes a minute or more; its steps are told to the log
+    ``trigraph`` (level INFO), or else to standard error if it is a terminal. The package is then compared with the
+    model for five structures. It contains one of them, with which a program that loads it compares it again.
+
+    Parameters
+    ----------
+    model : Potential
+        On the CPU, in eV and angstrom, in the mode (``model.eval()``) in which it is to be used.
+    path : str or path
+        Ends in ``.pt2``.
+    stress : bool
+        Whether the package computes stresses, too.
+    elements : sequence of str, optional
+        Chemical symbols that the package accepts (default: all that ``model.check_numbers`` accepts).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model cannot be exported: if it is no `Potential`, not on the CPU, has other outputs than an energy, or
+        `max_num_neighbors`, takes none of the elements, changes when it is called, or calls operators in Python.
+    RuntimeError
+        If the operators in C++ are not used, the model cannot be traced or compiled, or the package computes anything
+        else than the model.
+
+    See Also
+    --------
+    trigraph.torch.compile_potential
+
+    Examples
+    --------
+    >>> from trigraph.torch import export_potential
+    >>> from trigraph.torch.nn import DimeNetPlusPlus
+    >>> model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4, output_initializer="glorot_orthogonal")
+    >>> export_potential(model, "potential.pt2")  # doctest: +SKIP
+    """
+    path = Path(path)
+    numbers = _elements(model, path, elements)
+    owner = f"export_potential: {type(model).__name__}"
+    step = "export_potential: {} " + type(model).__name__
+    with report_progress(step.format("tracing"), step.format("traced")), torch.random.fork_rng([]):
+        examples = list(_examples(model, numbers))
+        metadata = _metadata(model, numbers, stress, *examples[0][1:])
+        program, atoms = _program_of(model, numbers, stress)
+        sizes = tuple({1 if name == "edges" else 0: torch.export.Dim.AUTO} for name in Atoms._fields)
+        with torch.no_grad():
+            exported = torch.export.export(program, tuple(atoms), dynamic_shapes=(sizes,), strict=False)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        package = str(Path(folder, path.name))
+        beginning = step.format("compiling") + "; this may take minutes"
+        with report_progress(beginning, step.format("compiled")):
+            # The documentation of AOTInductor names these two functions: they are public in spite of their module.
+            torch._inductor.aoti_compile_and_package(
+                exported, package_path=package, inductor_configs={"aot_inductor.metadata": metadata}
+            )
+        loaded = torch._inductor.aoti_load_package(package)
+        for name, given, expected in examples:
+            _compare(owner, name, loaded(*given), expected)
+        os.replace(package, path)
