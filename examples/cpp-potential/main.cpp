@@ -1,4 +1,6 @@
-// potential potential.pt2 structure.xyz ...: print energy, forces and stress of each file in extended XYZ, as ASE writes it.
+// potential potential.pt2 structure.xyz ...: print energy, forces and stress of each file in extended XYZ, as ASE writes it, and the
+// time of a call, the fastest of 200.
+#include <chrono>
 #include <cstdio>
 #include <regex>
 #include <trigraph_potential.hpp>
@@ -47,6 +49,13 @@ try {
     for (int k = 2; k < argc; k++) {
         const auto atoms = read(argv[k], potential);
         const auto results = potential.compute(atoms);
+        double fastest = 1e9;
+        for (int call = 0; call < 200; call++) {
+            const auto began = std::chrono::steady_clock::now();
+            potential.compute(atoms);
+            fastest = std::min(fastest, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+        }
+        std::fprintf(stderr, "%zu atoms, %zu edges: %.3f ms\n", atoms.z.size(), atoms.src.size(), 1e3 * fastest);
         std::printf("energy %.17g\n", results.energy[0]);
         for (size_t i = 0; i < atoms.z.size(); i++)
             std::printf("force %.17g %.17g %.17g\n", results.forces[3 * i], results.forces[3 * i + 1], results.forces[3 * i + 2]);

@@ -1,0 +1,63 @@
+"""Energies and forces of small structures by DimeNet++, eager, compiled, and as a package in C++: ratios of one run.
+
+``python -m trigraph.benchmarks.packages PROGRAM`` takes the program of examples/cpp-potential, and exports the model.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def fastest(function: Callable[[], Any], calls: int = 200) -> float:
+    """Return milliseconds of the fastest of some calls."""
+    times = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - began)
+    return 1e3 * min(times)
+
+
+def main(program: str) -> None:
+    """Print a line for each structure."""
+    from ase import Atoms
+    from ase.build import molecule
+    from ase.io import write
+
+    from trigraph.torch import compile_potential, export_potential
+    from trigraph.torch.nn import DimeNetPlusPlus
+
+    torch.manual_seed(0)
+    model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 3, 4, output_initializer="glorot_orthogonal").eval()
+    compiled = compile_potential(model)
+    cluster = Atoms(numbers=torch.randint(1, 9, (24,)).numpy(), positions=5.0 * torch.rand(24, 3).numpy())
+    with tempfile.TemporaryDirectory() as folder:
+        package = f"{folder}/potential.pt2"
+        export_potential(model, package, stress=False)
+        loaded = torch._inductor.aoti_load_package(package)
+        for name, atoms in ("water", molecule("H2O")), ("24 atoms", cluster):
+            path = f"{folder}/{name}.xyz"
+            write(path, atoms, format="extxyz", columns=["symbols", "positions"])
+            given = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions).float()
+            neighbors = model.neighbors(given[1])
+            from trigraph.torch.potentials.export import Atoms as Arguments
+
+            arguments = Arguments.of(*given, None, neighbors)
+            times: dict[str, Any] = {}
+            for _ in range(2):  # the second round is the one that counts
+                times["eager"] = fastest(lambda: model.energy_forces_stress(*given, neighbors=neighbors))
+                times["compiled"] = fastest(lambda: compiled.energy_forces_stress(*given, neighbors=neighbors))
+                times["package from Python"] = fastest(lambda: loaded(*arguments))
+                result = subprocess.run([program, package, path], capture_output=True, text=True, check=True)
+                times["package from C++"] = float(result.stderr.split()[-2])
+            print(name, *(f"{what} {t:.2f} ms ({t / times['eager']:.2f})" for what, t in times.items()), sep="; ")
+
+
+if __name__ == "__main__":
+    main(str(Path(sys.argv[1])))
