@@ -223,7 +223,7 @@ def test_cpp_refusals(packages, program, tmp_path):
         ([tmp_path / "format.pt2", paths["good"]], "was not written by this version"),
         ([good, paths["element"]], "the potential does not know N"),
         ([good, paths["cell"]], "the cell has no volume"),
-        ([good, paths["nan"]], "the position of atom"),
+        ([good, paths["nan"]], "atom 0 is not a symbol and a position"),
     ):
         done = run_program(program, *arguments)
         assert done.returncode == 1
