@@ -4,7 +4,8 @@
 // 2.9 and are declared here as far as they are called: neither torch nor its headers are needed where this is built. They are looked up
 // in the libtorch_cpu of the process; without one, or with an older one, nothing is registered. The operators themselves are written by
 // torch_operators.py. What their checks refuse raises RuntimeError, upon which trigraph.torch asks its operators in Python; but errors of
-// elements and of memory have the type and text that they have there, since compiled programs call no others.
+// elements and of memory have the type and text that they have there, since compiled programs call no others. Each is there a second time,
+// as trigraph_cpu::eager_X, for calls outside of programs: trigraph.torch gives it no derivative, which torch would ask Python for in each call.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -324,10 +325,11 @@ __attribute__((constructor)) void load()
     if (torch_library_init_fragment("trigraph_cpu", __FILE__, __LINE__, &fragment) != success
         || torch_library_init_impl("trigraph_cpu", "CPU", __FILE__, __LINE__, &kernels) != success)
         return;
-    for (const auto &op : operators) {
-        torch_library_def(fragment, op.schema);
-        torch_library_impl(kernels, op.name, op.kernel);
-    }
+    for (const auto &op : operators)
+        for (const std::string &before : {"", "eager_"}) {
+            torch_library_def(fragment, (before + op.schema).c_str());
+            torch_library_impl(kernels, (before + op.name).c_str(), op.kernel);
+        }
 }
 
 }  // namespace

@@ -38,14 +38,22 @@ class Derivative:
         """The bwd and bwd2 operators of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
-        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode."""
+    def save(
+        self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False, keywords: Any = None
+    ) -> None:
+        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode.
+
+        Inputs are the flat arguments, or the arrays alone if `keywords` has all others.
+        """
+        count = self.op.num_tensors if keywords is None else self.op.num_arrays
         results = output if isinstance(output, tuple) else (output,)
-        ctx.rest = inputs[self.op.num_tensors :]
-        absent, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
+        ctx.keywords, ctx.rest = keywords, inputs[count:]
+        if keywords is None:
+            keywords = dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True))
+        absent, places = self.chosen(keywords)
         kept = [None if i is None else results[i] for i in places]
         # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
-        saved = (*inputs[: self.op.num_tensors], *kept)
+        saved = (*inputs[:count], *kept)
         ctx.save_for_backward(*saved)
         if forwards:
             ctx.save_for_forward(*saved)
@@ -74,9 +82,11 @@ class Derivative:
 
     def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call and its reusable results by name, and all others."""
-        count = self.op.num_tensors
-        arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
-        values = dict(zip(self.op.array_names, arrays, strict=True))
+        count, arrays, keywords = self.op.num_arrays, saved, ctx.keywords
+        if keywords is None:
+            count = self.op.num_tensors
+            arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
+        values = dict(zip(self.op.array_names, arrays, strict=False))
         if self.order == 0:
             values |= zip(self.spec.given_back, saved[count:], strict=True)
         return values, keywords
@@ -85,7 +95,10 @@ class Derivative:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
-        result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
+        arrays, keywords = [values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)}
+        result = op.compute_plain({**keywords, **dict(zip(op.array_names, arrays, strict=True))})
+        if result is None:
+            result = op(arrays, keywords)
         named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in named if n in fields}
 

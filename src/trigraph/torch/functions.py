@@ -169,6 +169,11 @@ def _function(spec: Definition) -> Callable[..., Any]:
 
     def call(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
+        values["backend"] = backend or ""
+        if out is None and not torch.compiler.is_compiling():
+            fields = op.compute_plain(values)
+            if fields is not None:
+                return returned(fields, values)
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
@@ -180,7 +185,6 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if backend is not None:
             choose_backend(table, values, backend)
         arrays = [values.pop(n) for n in op.array_names]
-        values["backend"] = backend or ""
         if out is not None:
             results = _into(op, arrays, values, out)
             return results[table.fields[0].name] if result is None else result(**results)

@@ -58,6 +58,7 @@ class TorchOperator:
         self.native: NativeOperator | None = None
         self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
+        self.keyword_names = (*(name for name, _ in self.graphs), *self.plain_names)
         self.names = (*self.array_names, *(name for name, _ in self.graphs), *(a.name for a in op.attributes))
         # Checks of a call on the CPU depend on shapes, dtypes, contiguity and alignment of its arrays, on attributes,
         # backend and requested fields, and on classes, numbers and dtypes of its graphs. The key that `compute_on_cpu`
@@ -86,6 +87,42 @@ class TorchOperator:
                 f"{self.op.name}: {', '.join(made)}: made in torch.inference_mode(), of which torch takes no "
                 "derivatives; expected tensors, and a model, that were made outside, or torch.no_grad() around the call"
             ) from error
+
+    def compute_plain(self, values: Mapping[str, Any]) -> Any:
+        """Compute a call in C++ and record it, given all arguments by name; None if it is not plain, or refused.
+
+        Plain are calls on the CPU by the default backend, outside of programs, of transforms and of forward mode.
+        """
+        native = self.native
+        if native is None or values["backend"] or (arrays := native.plain_arrays(values)) is None:
+            return None
+        rest = native.plain_rest(values)
+        if rest is None:
+            return None
+        try:
+            if requires_grad(arrays):
+                return self.plain_function.apply(values, rest, *arrays)
+            return native.eager(*arrays, *rest)
+        except (RuntimeError, ValueError, MemoryError):  # also where a transform is active
+            return None
+
+    @lazy
+    def plain_function(self) -> Any:
+        """The torch.autograd.Function that records a plain call."""
+
+        class Plain(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, values: Mapping[str, Any], rest: Sequence[Any], *arrays: Any) -> Any:
+                output = self.native.eager(*arrays, *rest)  # type: ignore[union-attr]
+                self.derivative.save(ctx, arrays, output, keywords={n: values[n] for n in self.keyword_names})
+                return output
+
+            @staticmethod
+            def backward(ctx: Any, *cotangents: Any) -> Any:
+                return None, None, *self.derivative.backward(ctx, cotangents, ctx.needs_input_grad[2:])
+
+        Plain.__name__ = Plain.__qualname__ = f"Trigraph_{self.op.name}"
+        return Plain
 
     def call_flat(self, *args: Any) -> Any:
         """Call the operator with flat arguments, recorded as by `__call__`.

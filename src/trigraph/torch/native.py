@@ -2,21 +2,27 @@
 
 An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers in place
 of choices and a number whose bits are the requested fields. A call that its checks refuse is computed by
-``trigraph::X``, which says why.
+``trigraph::X``, which says why. ``trigraph_cpu::eager_X`` is the same without a derivative, which torch would ask Python
+for in each call: programs that record it get ``trigraph_cpu::X``.
 """
 
 import ctypes
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from trigraph.checks import choice_number
 from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level, torch_operators
 from trigraph.fortran.threads import get_num_threads, least_work
-from trigraph.table import Operator
+from trigraph.graphs import GRAPH_TYPES
+from trigraph.table import GRAPH_PARTS, Operator
+from trigraph.torch.graphs import tensors
 
 _REFUSED = (RuntimeError, ValueError, MemoryError)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _load() -> Any:
@@ -54,6 +60,14 @@ class NativeOperator:
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
         # The bits for the names of requested fields, separated by commas; nothing else decides them.
         self.masks: dict[str, int] = {}
+        self.arrays = [(a.name, a.nullable) for a in op.arguments]
+        self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
+        self.graphs = [
+            (g.name, g.optional, GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name])
+            for g in (op.graph.arguments if op.graph else ())
+        ]
+        self.eager = getattr(_OPERATORS, f"eager_{op.name}").default
+        _FRAGMENT.impl(f"eager_{op.name}", lambda *args: self.overload(*args), "Python")
         torch.library.register_fake(f"trigraph_cpu::{op.name}", lambda *args: fake(*self.named(args)), lib=_FRAGMENT)
 
         def rule(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -70,17 +84,65 @@ class NativeOperator:
             lib=_FRAGMENT,
         )
 
+    def plain_arrays(self, values: Mapping[str, Any]) -> list[Any] | None:
+        """Return the arrays of a call if they are torch's own tensors on the CPU, without transforms and tangents."""
+        if torch.compiler.is_compiling():
+            return None
+        arrays = []
+        for name, nullable in self.arrays:
+            array = values[name]
+            if array is None:
+                if not nullable:
+                    return None
+            elif type(array) not in _PLAIN or not array.is_cpu:
+                return None
+            arrays.append(array)
+        try:
+            for array in arrays:
+                if array is not None:
+                    array.untyped_storage()  # wrappers of torch.func have none
+            # Where forward mode is active, it returns another tensor.
+            return arrays if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
+        except RuntimeError:
+            return None
+
+    def plain_rest(self, values: Mapping[str, Any]) -> list[Any] | None:
+        """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them."""
+        rest: list[Any] = []
+        numbers: list[Any] = []
+        for name, optional, cls, parts in self.graphs:
+            graph = values[name]
+            if graph is None and optional:
+                rest += [None] * (len(parts.arrays) + len(parts.reverse))
+                numbers += [0] * len(parts.numbers)
+            elif type(graph) is cls and graph.kind == "numpy":
+                rest += tensors(graph, self.op.order > 0)
+                numbers += [+getattr(graph, n) for n in parts.numbers]
+            else:
+                return None
+        for attribute in self.op.attributes:
+            value = values[attribute.name]
+            if type(value) not in attribute.kinds:
+                return None
+            numbers.append(choice_number(attribute.choices, value) if attribute.choices else value)
+        if self.op.selective:
+            numbers.append(self.mask(values["wanted"]))
+        return rest + numbers
+
     def numbered(self, args: Any) -> list[Any]:
         """Return the arguments of the operator for those of ``trigraph::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
         numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
         if not self.op.selective:
             return [*args[: self.start], *numbers]
-        wanted = args[-1]
+        return [*args[: self.start], *numbers, self.mask(args[-1])]
+
+    def mask(self, wanted: str) -> int:
+        """Return the bits for names of requested fields."""
         mask = self.masks.get(wanted)
         if mask is None:
             mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
-        return [*args[: self.start], *numbers, mask]
+        return mask
 
     def named(self, args: Any) -> list[Any]:
         """Return the arguments of ``trigraph::X`` for those of the operator."""
