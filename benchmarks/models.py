@@ -373,12 +373,45 @@ def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Cal
     return call
 
 
+def small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
+    """Weighted sums over a small graph: one alone (None), with its gradients (0), or two in each layer of a model."""
+    import torch
+
+    from trigraph.torch import agg_weighted_n2n
+
+    rng, nodes, width = np.random.default_rng(0), sizes["num_nodes"], sizes["dim"]
+    src, dst = edge_index = torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"])))
+    x, weight = (torch.tensor(rng.random(s), dtype=getattr(torch, dtype)) for s in ((nodes, width), len(src)))
+    graph = CSC.from_edge_index(edge_index, nodes)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(layers or 0)).to(x.dtype)
+    inputs = [t.requires_grad_(layers is not None) for t in (x, weight)]
+
+    def add(h: Any) -> Any:
+        if form == "trigraph":
+            return agg_weighted_n2n(h, weight, graph).output_embedding
+        return torch.zeros_like(x).index_add(0, dst, h.index_select(0, src) * weight[:, None])
+
+    def call() -> dict[str, Any]:
+        h = x if model else add(x)
+        for layer in model:
+            h = add(add(torch.tanh(layer(h))))
+        if layers is None:
+            return {"sums": h}
+        if model:
+            return _gradients(h.square().sum(), model)
+        return dict(zip(("x", "weight"), torch.autograd.grad(h, inputs, h.detach()), strict=True))
+
+    return call
+
+
 def _contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
-    """Return contenders of forms and of what they are; that of PyTorch Geometric is the peer."""
+    """Return contenders of forms and of what they are; those of PyTorch Geometric and torch are peers."""
     found = {}
     for form, about in several:
         requires = ("torch", *["torch_geometric"] * (form == "pyg"), *["ase"] * ase)
-        found[form] = Contender(partial(make, form=form), about, requires, peer=form == "pyg")
+        found[form] = Contender(partial(make, form=form), about, requires, peer=form in ("pyg", "torch"))
     return found
 
 
@@ -405,7 +438,21 @@ OF_COPPER: Any = {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}
 OF_MOLECULES: Any = {"sizes": {"molecules": 32, **WIDTHS}, "small": SMALL_BATCH}
 GAT_CONVS = ("trigraph", "trigraph.torch.nn.GATConv"), ("pyg", "PyTorch Geometric GATConv")
 MINIBATCHES = ((200, 800, 100), (1_000, 8_000, 20), (10_000, 100_000, 4), (50_000, 600_000, 2))  # nodes, edges, steps
+EAGER_SUMS = ("trigraph", "trigraph.torch.agg_weighted_n2n"), ("torch", "torch's index_select and index_add")
 PROGRAMS = (
+    *(
+        Program(
+            name=name,
+            summary=summary,
+            contenders=_contenders(partial(small_sums, layers=layers), *EAGER_SUMS, ase=False),
+            sizes={"num_nodes": 60, "num_edges": 180, "dim": 16},
+        )
+        for name, summary, layers in (
+            ("small-sum", "weighted sum of 180 edges", None),
+            ("small-sum-training", "weighted sum of 180 edges and its gradients", 0),
+            ("small-layers-training", "five linear layers, tanh and two weighted sums of 180 edges each; gradients", 5),
+        )
+    ),
     *_potentials("dimenet-energy-forces", "a periodic slab", "slab", **OF_SLAB),
     *_potentials("dimenet-copper", "copper atoms", "copper", **OF_COPPER),
     *_potentials("dimenet-molecules", "32 molecules of the G2 set", "molecules", **OF_MOLECULES),

@@ -13,7 +13,7 @@ from trigraph.gpu.call import Call
 from trigraph.table import OPERATORS, Operator
 
 
-def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, backend_cache: Any) -> Any:
+def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
     """Run a call that has passed the checks."""
     call = Call(op, values, sizes, wanted, out)
     if wanted:

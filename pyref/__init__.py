@@ -50,7 +50,7 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
     return result_type(op.name)(**{f.name: results.get(f.name) for f in op.fields})
 
 
-def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, backend_cache: Any) -> Any:
+def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
     """Run a call that has passed the checks; `out` receives copies, since formulas return new arrays."""
     if op.order == 3:
         result = third(op, values, wanted)

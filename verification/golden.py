@@ -59,7 +59,7 @@ class Vector:
     def sizes(self) -> dict[str, int]:
         """Size of every symbol."""
         op = OPERATORS[self.operator]
-        return bind_sizes(op, self.values, {a.name: self.values[a.name].shape for a in op.given(self.values)})
+        return bind_sizes(op, self.values)
 
     @cached_property
     def judged(self) -> dict[str, np.ndarray]:

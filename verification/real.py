@@ -107,7 +107,7 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
         notes.append(f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink")
         values = typed(~bad)
         directions[name] = frozen(directions[name][~bad])
-    sizes = bind_sizes(fwd, values, {n: values[n].shape for n in inputs})
+    sizes = bind_sizes(fwd, {n: values[n] for n in fwd.parameters})
     cotangents = [draw(s, sizes, dtype, rng) for s in (grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, grads)]
     label = f"{real.name} patch" if patch else real.name
     directions |= cotangents[2]

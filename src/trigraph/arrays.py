@@ -52,6 +52,40 @@ def array_kind(value: Any) -> str | None:
     return None
 
 
+class ArrayLibrary:
+    """What checks ask of the arrays of one library: of NumPy or CuPy, for one backend.
+
+    `trigraph.torch` and `trigraph.jax` have classes of their own, without a backend.
+    """
+
+    floats = "native float32 or float64"
+
+    def __init__(self, kind: str, backend: str) -> None:
+        self.kind, self.backend = kind, backend
+        self.takes = f"backend {backend!r} takes {kind}.ndarray"
+
+    def is_array(self, value: Any) -> bool:
+        """Whether a value is an array, from which a graph object can be made."""
+        return array_kind(value) is not None
+
+    def look(self, caller: str, name: str, value: Any, first: str = "") -> tuple[Any, str]:
+        """Return dtype and device of an array; TypeError if it is none of this library.
+
+        The dtype is None where it is checked later. `first` is the name of the array that was looked at first.
+        """
+        kind = array_kind(value)
+        if kind == self.kind:
+            return value.dtype, device_of(value)
+        if kind is None:
+            expected = f"expected a {self.kind}.ndarray of float32 or float64{advice(name, value)}"
+            raise TypeError(f"{caller}: {name} is a {type(value).__name__}; {expected}")
+        raise TypeError(f"{caller}: {name} is a {kind}.ndarray; {self.takes}")
+
+    def graph_of(self, value: Any) -> Any:
+        """Return a graph object as the library takes it; anything else is returned unchanged."""
+        return value
+
+
 def device_of(value: Any) -> str:
     """``"host"``, or the CUDA device of an array or a tensor."""
     if isinstance(value, np.ndarray):

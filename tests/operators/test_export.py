@@ -21,6 +21,7 @@ from programs import run
 
 import trigraph
 from trigraph import cli
+from trigraph.backends import LIBRARY_OF
 from trigraph.checks import bind_arguments, check_call
 from trigraph.fortran import calls, levels
 from trigraph.fortran.shims import SHIM_SETS, order_of
@@ -48,7 +49,7 @@ def options(*names):
 
 def prepared(op, case, arguments, wrt=None):
     """Sizes and flags, numbers, arrays by name and results by name, as the header and the lists of README.md say."""
-    checked = check_call(op, dict(bind_arguments(op, (), arguments, op.signature)), None, None, "numpy", "fortran")
+    checked = check_call(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order, values, sizes, dtype = order_of(op, SHIM_SETS["fast"]), checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
     presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
@@ -111,7 +112,7 @@ def call(library, op, case, arguments, wrt=None):
 
 
 def check_values(op, arguments):
-    return check_call(op, dict(bind_arguments(op, (), arguments, op.signature)), None, None, "numpy", "fortran").values
+    return check_call(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"]).values
 
 
 def operators_of(definition, case):

@@ -193,7 +193,7 @@ def _extremes(place: Device, notes: Notes) -> None:
                     right = called(op, values, "gpu-host")
                     got = place.hosted(called(op, place.moved(values), place.backend))
                     exact = ask(op, values)
-                sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
+                sizes = bind_sizes(op, values)
                 most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
                 names = [n for n, v in exact.items() if not _as_good(fields[n], got[n], right[n], v, most)]
                 wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from trigraph.arrays import NO_CUPY, array_kind
+from trigraph.arrays import NO_CUPY
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import FAMILIES, OPERATORS
 from trigraph.table.public import BACKENDS
@@ -19,20 +17,6 @@ DIFFERENTIATED = ("pyref", "fortran-reference")  # the backends that differentia
 def backend_function(backend: str, name: str) -> Callable[..., Any]:
     """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
-
-
-def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
-    """Return the backend that was asked for, by default the one for the kind of the arrays."""
-    if backend is None:
-        for a in op.arguments:
-            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
-                return "gpu"
-        return "fortran"
-    if not isinstance(backend, str):
-        raise TypeError(f"{op.name}: backend is a {type(backend).__name__}; expected a string")
-    if backend not in BACKENDS:
-        raise ValueError(f"{op.name}: backend is {backend!r}; expected one of {', '.join(BACKENDS)}")
-    return backend
 
 
 def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:

@@ -4,17 +4,36 @@
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
+
+from trigraph.arrays import ArrayLibrary, array_kind
 from trigraph.backends import third
-from trigraph.backends.choice import backend_function, choose_backend
+from trigraph.backends.choice import backend_function
 from trigraph.checks.arrays import Checked, check_call
-from trigraph.checks.attributes import bind_arguments
+from trigraph.checks.attributes import bind_arguments, check_attributes
 from trigraph.graphs.base import entered
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import NAMED
 from trigraph.table.public import BACKENDS, docstring, public_signature, publish
+
+
+LIBRARY_OF = {name: ArrayLibrary(kind, name) for name, (_, kind) in BACKENDS.items()}
+
+
+def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
+    """Return the backend that was asked for, by default the one for the kind of the arrays."""
+    if backend is None:
+        for a in op.arguments:
+            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
+                return "gpu"
+        return "fortran"
+    if not isinstance(backend, str):
+        raise TypeError(f"{op.name}: backend is a {type(backend).__name__}; expected a string")
+    if backend not in BACKENDS:
+        raise ValueError(f"{op.name}: backend is {backend!r}; expected one of {', '.join(BACKENDS)}")
+    return backend
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
@@ -35,40 +54,37 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
     def call(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         try:
-            return checked_call(bind_arguments(op, args, kwargs, signature), out, backend)
+            values = bind_arguments(op, args, kwargs, signature)
+            check_attributes(op, values)
+            wrt = values.pop("wrt", None)
+            library = LIBRARY_OF[choose_backend(op, values, backend)]
+            if library.kind == "numpy":
+                return execute(op, check_call(op, values, wrt, out, library), library.backend)
+            with entered(*values.values()):
+                return execute(op, check_call(op, values, wrt, out, library), library.backend)
         except MemoryError as error:
             raise_named(op, error)
-
-    def checked_call(values: dict[str, Any], out: Any, backend: str | None) -> Any:
-        wrt = values.pop("wrt", None)
-        chosen = choose_backend(op, values, backend)
-        if BACKENDS[chosen][1] == "numpy":
-            return execute(op, check_call(op, values, wrt, out, "numpy", chosen), chosen)
-        with entered(*values.values()):
-            return execute(op, check_call(op, values, wrt, out, BACKENDS[chosen][1], chosen), chosen)
 
     publish(call, "trigraph", op.name, signature, docstring(op))
     return call
 
 
-def function_of(op: Operator, backend: str) -> Callable[..., Any]:
-    """Return the function that runs a checked call of an operator in a backend: ``execute`` of its module."""
-    return partial(third.execute, backend=backend) if op.order == 3 else backend_function(backend, "execute")
-
-
 def execute(op: Operator, checked: Checked, backend: str) -> Any:
     """Run a checked call in a backend, and return the result of the public function."""
-    out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
-    run = function_of(op, backend)
-    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.backend_cache), checked)
+    values, sizes, wanted, out, columns = checked
+    if columns:
+        out = {n: a[..., 0] if n in columns else a for n, a in out.items()}
+    if op.order == 3:
+        result = third.execute(op, values, sizes, wanted, out, backend)
+    else:
+        result = backend_function(backend, "execute")(op, values, sizes, wanted, out)
+    return result if not columns and not out else _restore(op, result, checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:
     """Return the result with the caller's own output arrays, and with the trailing axis of column inputs restored."""
     if op.single:
         return next(iter(checked.out.values()), result)
-    if not checked.columns and not checked.out:
-        return result
     columns = {n: getattr(result, n)[..., None] for n in checked.columns if getattr(result, n) is not None}
     changed = columns | checked.out
     return result._replace(**changed) if changed else result

@@ -62,13 +62,11 @@ def multilinear(
     return results
 
 
-def execute(
-    op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend_cache: Any, backend: str
-) -> Any:
+def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend: str) -> Any:
     """Run a checked call of bwd3; ValueError where the backend does not have it."""
     spec = op.definition
     if backend in DIFFERENTIATED or (third_is_native(backend, op.name) and not third_is_composed(op, values)):
-        return backend_function(backend, "execute")(op, values, sizes, wanted, out, backend_cache)
+        return backend_function(backend, "execute")(op, values, sizes, wanted, out)
     if not supports_third(backend, op, values):
         others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_third(b, op, values))
         raise ValueError(
@@ -83,7 +81,7 @@ def execute(
 
     def call(order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int) -> dict[str, Any]:
         given = {n: changed.get(n) for n in lower[order].names if n != "wrt"}
-        result = backend_function(backend, "execute")(lower[order], given, {**sizes, **other_sizes}, fields, {}, {})
+        result = backend_function(backend, "execute")(lower[order], given, {**sizes, **other_sizes}, fields, {})
         return {n: getattr(result, n) for n in fields}
 
     cotangents = {f.name: values[f"ggg_{f.name}"] for f in lower[2].fields if values[f"ggg_{f.name}"] is not None}

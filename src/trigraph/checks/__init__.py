@@ -2,23 +2,21 @@
 
 from trigraph.checks.arrays import (
     HALF_BACKENDS,
-    MOST_PASSED,
     bind_sizes,
+    check_arrays,
     check_call,
-    check_elements,
+    check_graphs,
     check_members,
-    graph_expected,
     index_dtype,
     layout,
-    shape_of,
-    warn_of_indices,
+    squeeze_columns,
 )
 from trigraph.checks.attributes import (
     HALF,
     bind_arguments,
-    checked_attribute,
+    check_attributes,
     checked_wrt,
     choice_number,
-    squeeze_columns,
 )
 from trigraph.checks.unchecked import unchecked
+from trigraph.table.grammar import shape_of

@@ -1,7 +1,7 @@
 """Checks of arrays, graphs and sizes, derived from the table, which the public functions make once for each call.
 
-Order: kinds of arrays, dtypes, attributes, graph, shapes, `wrt`, `out`. Every message names the operator, the argument,
-the expected and the actual value. Errors are raised before anything is computed.
+Order: kinds of arrays, dtypes, graph, shapes, `wrt`, `out`; attributes come before. Every message names the operator,
+the argument, the expected and the actual value. Errors are raised before anything is computed.
 """
 
 import warnings
@@ -10,38 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import advice, array_kind, device_of, dtype_name, namespace_of
-from trigraph.checks.attributes import (
-    PLAIN_TYPES,
-    checked_attribute,
-    checked_wrt,
-    choice_number,
-    is_half,
-    squeeze_columns,
-)
+from trigraph.arrays import ArrayLibrary, advice, array_kind, device_of, dtype_name, namespace_of
+from trigraph.checks.attributes import checked_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
-from trigraph.table.grammar import Array, Operator, evaluate, names_in
+from trigraph.table.grammar import Array, Operator, evaluate, names_in, shape_of
 from trigraph.table.graph_kinds import GraphArgument
 
 HALF_BACKENDS = ("gpu", "gpu-host")
-GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
-
-# Sizes, wanted fields and `Checked.backend_cache` of calls that have passed every check, by `_key`.
-# Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
-# They depend on operator, backend, requested fields, attributes, kinds, shapes, dtypes, contiguity and devices of
-# arrays, and on class, numbers, dtypes and device of graphs, which never change: the key holds all of these. What
-# depends on elements of arrays is checked again (`check_elements`); calls with `out` are not
-# remembered.
-_passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
-MOST_PASSED = 256
 
 
 class Checked(NamedTuple):
     """A call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, outputs given.
 
-    `columns` are the fields returned with a trailing axis of length one, because their input has one. A backend may
-    store in `backend_cache` what depends only on shapes, dtypes and attributes; later calls with the same reuse it.
+    `columns` are the fields returned with a trailing axis of length one, because their input has one.
     """
 
     values: dict[str, Any]
@@ -49,13 +31,6 @@ class Checked(NamedTuple):
     wanted: tuple[str, ...]
     out: dict[str, Any]
     columns: frozenset[str]
-    backend_cache: dict[Any, Any]
-    unchanged: bool  # whether the checks converted no argument, so that they depend on `_key` alone
-
-
-def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Shape of an array of the table for given sizes."""
-    return tuple([evaluate(dim, sizes) for dim in array.dims])
 
 
 def layout(
@@ -79,42 +54,33 @@ def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
     return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
 
 
-def _solve(op: Operator, dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
-    """Return the integer `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if none exists."""
-    if dim == symbol:
-        at_zero, slope = 0, 1
-    else:
-        at_zero = evaluate(dim, {**sizes, symbol: 0})
-        slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
-    value, rest = (size - at_zero) // slope, (size - at_zero) % slope
-    limits = op.definition.symbol(symbol)
-    fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
-    return value if fits else None
+def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
+    """Return the integer `symbol` for which `dim`, linear in it, equals `size`; None if none exists."""
+    at_zero = evaluate(dim, {**sizes, symbol: 0})
+    slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
+    return None if (size - at_zero) % slope else (size - at_zero) // slope
 
 
-def _limits(op: Operator, symbol: str) -> str:
-    limits = op.definition.symbol(symbol)
-    return f">= {limits.minimum}" + ("" if limits.maximum is None else f" and <= {limits.maximum}")
-
-
-def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[str, int]:
     """Return the size of every symbol, from the graph, the attributes and the arrays' shapes; ValueError on a conflict.
 
-    Inputs bind before gradients and cotangents, so that the message names a gradient of the wrong shape, not an input.
+    Arrays have `lead` leading axes in addition to those in the table, except results of fwd. Inputs bind before
+    gradients and cotangents, so that the message names a gradient of the wrong shape, not an input.
     """
     sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:
         if a.choices:
-            sizes[a.name] = choice_number(a.choices, values[a.name])
+            sizes[a.name] = a.choices.index(values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
     lengths: dict[str, int] = {}  # values of expressions
     for array, dims in op.axes:
-        shape = shapes.get(array.name)
-        if shape is None:
+        value = values.get(array.name)
+        if value is None:
             continue
+        shape = tuple(value.shape)[0 if array.given_back else lead :]
         if len(shape) != len(dims):
             raise ValueError(
                 f"{op.name}: {array.name} has shape {shape} of rank {len(shape)}; "
@@ -127,15 +93,18 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
             if expected is None and names <= sizes.keys():
                 expected = lengths[dim] = evaluate(dim, sizes)
             if expected is None:
-                unknown = sorted(names - sizes.keys())
-                solved = _solve(op, dim, unknown[0], sizes, size)
-                if solved is None:
-                    other_sizes = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
+                unknown = min(names - sizes.keys())
+                limits = op.definition.symbol(unknown)
+                solved = size if dim == unknown else _solve(dim, unknown, sizes, size)
+                most = limits.maximum
+                if solved is None or solved < limits.minimum or (most is not None and solved > most):
+                    others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
+                    whole = f"{unknown} >= {limits.minimum}" + f" and <= {most}" * (most is not None)
                     raise ValueError(
                         f"{op.name}: {array.name} has shape {shape}; expected {expected_shape(array, sizes)} with a "
-                        f"whole {unknown[0]} {_limits(op, unknown[0])}" + (f" for {other_sizes}" if other_sizes else "")
+                        f"whole {whole}" + (f" for {others}" if others else "")
                     )
-                sizes[unknown[0]] = solved
+                sizes[unknown] = solved
                 lengths[dim] = size
             elif expected != size:
                 raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {expected_shape(array, sizes)}")
@@ -148,47 +117,43 @@ def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
     return op.graph.find(op.graph.forward[0][0], values).dtype
 
 
-def _refuse_kind(op: Operator, name: str, value: Any, kind: str, backend: str) -> None:
-    if array_kind(value) is None:
-        expected = f"expected a {kind}.ndarray of float32 or float64{advice(name, value)}"
-        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; {expected}")
-    raise TypeError(f"{op.name}: {name} is a {array_kind(value)}.ndarray; backend {backend!r} takes {kind}.ndarray")
+def _dtype_of(array: Array, first: Any) -> Any:
+    """Dtype of an array for that of the first input: float32 if that is half precision and the array cannot be."""
+    return first if array.half or not is_half(first) else np.dtype(np.float32)
 
 
-def _dtype_of(array: Array, first: Any) -> np.dtype:
-    """Dtype of the first input; float32 if that is half precision and the array cannot be."""
-    return first.dtype if array.half or not is_half(first.dtype) else np.dtype(np.float32)
+def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary, half: bool = False) -> tuple[Any, Any]:
+    """Check that arrays are of one library, dtype and device, and that numbers fit it; return both of the first array.
 
-
-def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, backend: str) -> None:
-    """Check kinds, dtypes and devices of the floating arrays."""
-    first: str | None = None
-    takes_half = backend in HALF_BACKENDS
+    Each is looked at once. With `half`, those that kernels take in half precision may be so.
+    """
+    first, first_dtype, first_device = "", None, None
     for array in op.binding_order:
-        value = values[array.name]
+        name, value = array.name, values[array.name]
         if value is None and array.nullable:
             continue
-        if array_kind(value) != kind:
-            _refuse_kind(op, array.name, value, kind, backend)
-        if array.index:
-            continue
-        half = takes_half and array.half
-        if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # nor is a dtype of the other byte order
-            more = ", float16 or bfloat16" if half else ""
-            raise TypeError(
-                f"{op.name}: {array.name} has dtype {dtype_name(value.dtype)}; expected native float32 or float64{more}"
-            )
-        if first is None:
-            first = array.name
-        elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):
-            same = expected == values[first].dtype
-            reason = f"the dtype of {first}" if same else f"since {first} has {values[first].dtype}"
-            raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype}; expected {expected}, {reason}")
-        elif kind != "numpy" and device_of(value) != device_of(values[first]):
-            expected_device = device_of(values[first])
-            raise ValueError(
-                f"{op.name}: {array.name} is on {device_of(value)}; expected {expected_device}, where {first} is"
-            )
+        if type(value) is np.ndarray and library.kind == "numpy":  # the common case
+            dtype, device = value.dtype, "host"
+        else:
+            dtype, device = library.look(op.name, name, value, first)
+        if dtype is not None and not array.index:
+            takes_half = half and array.half
+            if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # nor is a dtype of the other byte order
+                floats = library.floats + ", float16 or bfloat16" * takes_half
+                raise TypeError(f"{op.name}: {name} has dtype {dtype_name(dtype)}; expected {floats}")
+            if first and dtype is not first_dtype and dtype != (expected := _dtype_of(array, first_dtype)):
+                same = expected == first_dtype
+                reason = f"the dtype of {first}" if same else f"since {first} has {first_dtype}"
+                raise TypeError(f"{op.name}: {name} has dtype {dtype}; expected {expected}, {reason}")
+        if not first:
+            first, first_dtype, first_device = name, dtype, device
+        elif device != first_device:
+            raise ValueError(f"{op.name}: {name} is on {device}; expected {first_device}, where {first} is")
+    for name in op.numbers if first_dtype is not None else ():  # backends convert them to the dtype they compute in
+        number, dtype = values[name], first_dtype
+        if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
+            raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")
+    return first_dtype, first_device
 
 
 def graph_expected(op: Operator, argument: GraphArgument) -> str:
@@ -198,64 +163,71 @@ def graph_expected(op: Operator, argument: GraphArgument) -> str:
     return f"a trigraph.{op.graph.type_name}{alternatives}"
 
 
-def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, backend: str) -> None:
-    """Check the classes and devices of graph objects, and that they support the choices."""
+def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, device: Any, stacklevel: int = 4) -> None:
+    """Check the classes and devices of graph objects, and that they support the choices.
+
+    Index arrays become graph objects where they are accepted, which sorts them at every call. For a device array the
+    host also has to wait, at every call; a warning with the caller's `stacklevel` says so.
+    """
     if op.graph is None:
         return
-    first = values[op.definition.inputs[0].name]
     for argument in op.graph.arguments:
         name, graph = argument.name, values[argument.name]
         if graph is None and argument.optional:
             continue
+        indices = argument.rows and library.is_array(graph)
+        try:
+            if indices:
+                rows = values[argument.rows].shape
+                graph = Segments(graph, rows[0] if rows else 0)
+            graph = values[name] = graph if library.backend else library.graph_of(graph)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{op.name}: {name}: {error}") from None
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
-            more = advice(name, graph) if argument.rows else ""
-            raise TypeError(
-                f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}{more}"
+            alternatives = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
+            more = advice(name, graph) if argument.rows and library.backend else ""
+            expected = f"a trigraph.{op.graph.type_name}{alternatives}{more}"
+            raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
+        if indices and graph.kind == "cupy":
+            warnings.warn(
+                f"{op.name}: {name} is an index array on a device: it is sorted and checked at every call, and "
+                f"the host waits for it; give trigraph.Segments({name}, len({argument.rows}))",
+                RuntimeWarning,
+                stacklevel,
             )
-        if graph.kind != kind:
+        if library.backend and graph.kind != library.kind:
             held = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
-            raise TypeError(f"{op.name}: {name} holds {held}; backend {backend!r} takes {kind}.ndarray")
-        if kind != "numpy" and graph.device != device_of(first):
-            device = device_of(first)
+            raise TypeError(f"{op.name}: {name} holds {held}; {library.takes}")
+        if graph.device != device:
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {device}, where the arrays are")
-    if len(op.graph.arguments) > 1:  # a single graph always fits
-        check_members(op, values)
+
+
+def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
+    """Drop the trailing axis of length one that column arrays may have; return the names of those that had it."""
+    squeezed = set()
+    for a in op.column_arguments:
+        value = values[a.name]
+        if value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
+            values[a.name] = value[..., 0]
+            squeezed.add(a.name)
+    # A cotangent that is None has the shape of its input.
+    return frozenset(squeezed.union(gg for n in squeezed if (gg := f"gg_{n}") in op.names and values[gg] is None))
+
+
+def check_members(op: Operator, values: Mapping[str, Any]) -> None:
+    """Check that graph objects fit each other and the choices, and indices that fwd returned the graph."""
+    if op.graph is None:
+        return
     for attribute in op.attributes:
         for choice, method in attribute.requires:
             if values[attribute.name] == choice:
                 getattr(values["graph"], method)(op.name)
-
-
-def warn_of_indices(op: Operator, argument: GraphArgument, segments: Segments, stacklevel: int) -> None:
-    """Warn of a graph object that a call has made of indices on a device; `stacklevel` is the caller's line."""
-    if segments.kind == "cupy":
-        warnings.warn(
-            f"{op.name}: {argument.name} is an index array on a device: it is sorted and checked at every call, and "
-            f"the host waits for it; give trigraph.Segments({argument.name}, len({argument.rows}))",
-            RuntimeWarning,
-            stacklevel=stacklevel,
-        )
-
-
-def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
-    """Replace an index array by its graph object, where one is accepted. This sorts the array at every call.
-
-    For a device array the host also has to wait, at every call; a warning says so.
-    """
-    for argument in op.graph.arguments if op.graph else ():
-        value = values[argument.name]
-        if argument.rows and array_kind(value) is not None:
-            rows = values[argument.rows].shape
-            try:
-                values[argument.name] = Segments(value, rows[0] if rows else 0)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{op.name}: {argument.name}: {error}") from None
-            warn_of_indices(op, argument, values[argument.name], stacklevel=6)
-
-
-def check_members(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check that several graph objects fit each other."""
-    assert op.graph is not None
+    for a in op.index_arguments:
+        array, dtype = values[a.name], index_dtype(op, values)
+        if array is not None and array.dtype != dtype:
+            raise TypeError(f"{op.name}: {a.name} has dtype {array.dtype}; expected {dtype}, the dtype of the graph")
+    if len(op.graph.arguments) == 1:
+        return
     sizes = op.graph.find_sizes(values)
     arrays = {n: (op.graph.find(n, values), length) for n, length in op.graph.forward}
     first, dtype = op.graph.arguments[0].name, index_dtype(op, values)
@@ -268,14 +240,6 @@ def check_members(op: Operator, values: Mapping[str, Any]) -> None:
         if array.size != evaluate(length, sizes):
             expected = f"{length} = {evaluate(length, sizes)}"
             raise ValueError(f"{op.name}: {argument} has {array.size} members; expected {expected}")
-
-
-def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check that integer results of fwd passed to bwd have the graph's dtype."""
-    for a in op.index_arguments:
-        array, dtype = values[a.name], index_dtype(op, values)
-        if array is not None and array.dtype != dtype:
-            raise TypeError(f"{op.name}: {a.name} has dtype {array.dtype}; expected {dtype}, the dtype of the graph")
 
 
 def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
@@ -304,22 +268,6 @@ def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
             raise ValueError(f"{op.name}: {a.name}[{row}] is {values[a.name].flat[row]}; expected a number > 0")
 
 
-def check_elements(op: Operator, values: Mapping[str, Any]) -> None:
-    """Make the checks that depend on elements of arrays."""
-    if op.index_arguments:
-        _check_positions(op, values)
-    if op.positive_arguments:
-        _check_positive(op, values)
-
-
-def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
-    """Raise if an input is None, but not each of its cotangents."""
-    for a in (a for a in op.definition.inputs if a.optional and values[a.name] is None):
-        for cotangent in (f"gg_{a.name}", f"ggg_{a.name}"):
-            if values.get(cotangent) is not None:
-                raise ValueError(f"{op.name}: {cotangent} is given, but {a.name} is None; expected None")
-
-
 def check_out(
     op: Operator,
     out: Any,
@@ -327,15 +275,12 @@ def check_out(
     sizes: Mapping[str, int],
     wanted: tuple[str, ...],
     columns: frozenset[str],
-    kind: str,
-    backend: str,
+    library: ArrayLibrary,
 ) -> dict[str, Any]:
     """Return the caller's output arrays by field, or raise.
 
     They must have the right kind, dtype and shape, be writable, and overlap neither an input nor each other.
     """
-    if out is None:
-        return {}
     if not isinstance(out, Mapping):
         if len(wanted) != 1:
             expected = f"a mapping from field to array for {', '.join(wanted)}"
@@ -351,9 +296,8 @@ def check_out(
         label = f"out[{name!r}]"
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
-        if array_kind(array) != kind:
-            _refuse_kind(op, label, array, kind, backend)
-        dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first)
+        library.look(op.name, label, array)
+        dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first.dtype)
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
         if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):
@@ -362,9 +306,9 @@ def check_out(
             )
         if not array.flags.c_contiguous:
             raise ValueError(f"{op.name}: {label} has strides {array.strides}; expected a C-contiguous array")
-        if kind == "numpy" and not array.flags.writeable:
+        if library.kind == "numpy" and not array.flags.writeable:
             raise ValueError(f"{op.name}: {label} is read-only; expected a writable array")
-        if kind == "numpy" and not array.flags.aligned:
+        if library.kind == "numpy" and not array.flags.aligned:
             raise ValueError(f"{op.name}: {label} is not aligned; expected memory aligned for {array.dtype}")
         if device_of(array) != device_of(first):
             raise ValueError(f"{op.name}: {label} is on {device_of(array)}; expected {device_of(first)}")
@@ -380,80 +324,37 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _contiguous(value: Any) -> Any:
-    if type(value) is np.ndarray and value.flags.c_contiguous and value.flags.aligned:
-        return value
+    if value is None:
+        return None
     if isinstance(value, np.ndarray):
         return np.require(value, requirements=("C", "A", "E"))  # E: no subclass, which may have its own arithmetic
     return value if value.flags.c_contiguous else namespace_of(value).ascontiguousarray(value)
 
 
-def _key(op: Operator, values: Mapping[str, Any], wrt: Any, backend: str) -> tuple[Any, ...] | None:
-    """Return all that checks of a call without `out` depend on, except array elements; None if that is not plain.
-
-    It is plain where arrays are contiguous, of numbers, and all else is a number, a string or a graph.
-    """
-    asked = tuple(wrt) if type(wrt) is list else wrt
-    if asked is not None and not all(type(name) is str for name in (asked if type(asked) is tuple else (asked,))):
-        return None
-    key: list[Any] = [op.name, backend, asked]
-    for name in op.parameters:
-        value = values[name]
-        kind = type(value)
-        if kind is np.ndarray:
-            flags = value.flags
-            if not (flags.c_contiguous and flags.aligned and value.dtype.kind in "fiu"):
-                return None
-            key.append((value.shape, value.dtype))
-        elif kind in PLAIN_TYPES:
-            key.append((kind, value))
-        elif array_kind(value) == "cupy":
-            if not (value.flags.c_contiguous and (value.dtype.kind in "fiu" or is_half(value.dtype))):
-                return None
-            key.append((value.shape, value.dtype, value.data.device_id))
-        elif kind in GRAPH_CLASSES:
-            key.append(value._key)
-        else:
-            return None
-    return tuple(key)
-
-
-def _is_same(checked: Any, argument: Any) -> bool:
-    """Whether checks left an argument unconverted. Strings compare by value: torch copies a choice at each call."""
-    return checked is argument or (type(checked) is str and type(argument) is str and checked == argument)
-
-
-def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, backend: str) -> Checked:
-    """Check a call of a backend that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
-    key = _key(op, values, wrt, backend) if out is None else None
-    passed = _passed.get(key)
-    if passed is not None:
-        check_elements(op, values)
-        return Checked(values, *passed[:2], {}, frozenset(), passed[2], True)
-    before = dict(values)
-    _check_arrays(op, values, kind, backend)
-    _wrap_indices(op, values)
-    for attribute in op.attributes:
-        dtype = values[op.definition.inputs[0].name].dtype
-        values[attribute.name] = checked_attribute(op, attribute, values[attribute.name], dtype)
-    _check_graph(op, values, kind, backend)
-    _check_absent(op, values)
-    _check_indices(op, values)
+def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary) -> Checked:
+    """Check a call of a backend; `values` has arrays, graph and checked attributes by name."""
+    _, device = check_arrays(op, values, library, library.backend in HALF_BACKENDS)
+    check_graphs(op, values, library, device)
+    check_members(op, values)
+    for a in op.definition.inputs:
+        if a.optional and values[a.name] is None:
+            for cotangent in (f"gg_{a.name}", f"ggg_{a.name}"):
+                if values.get(cotangent) is not None:
+                    raise ValueError(f"{op.name}: {cotangent} is given, but {a.name} is None; expected None")
     columns = squeeze_columns(op, values)
-    # A cotangent that is None has the shape of its input.
-    columns |= {gg for n in columns if (gg := f"gg_{n}") in op.names and values[gg] is None}
-    sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
-    check_elements(op, values)
-    returned = [f.name for f in op.returned(values, sizes)]
-    wanted = tuple(returned) if wrt is None else tuple(n for n in checked_wrt(op, wrt) if n in returned)
-    outputs = check_out(op, out, values, sizes, wanted, columns, kind, backend)
+    sizes = bind_sizes(op, values)
+    if op.index_arguments:
+        _check_positions(op, values)
+    if op.positive_arguments:
+        _check_positive(op, values)
+    asked = None if wrt is None else checked_wrt(op, wrt)
+    wanted: tuple[str, ...] = ()
+    for f in op.returned(values, sizes):
+        if asked is None or f.name in asked:
+            wanted += (f.name,)
+    outputs = {} if out is None else check_out(op, out, values, sizes, wanted, columns, library)
     for a in op.arguments:
-        if values[a.name] is not None:
-            values[a.name] = _contiguous(values[a.name])
-    backend_cache: dict[Any, Any] = {}
-    unchanged = key is not None and all(_is_same(values[name], value) for name, value in before.items())
-    if unchanged:
-        if len(_passed) >= MOST_PASSED:
-            _passed.clear()
-        _passed[key] = sizes, wanted, backend_cache
-    columns &= {f.name for f in op.fields}
-    return Checked(values, sizes, wanted, outputs, columns, backend_cache, unchanged)
+        value = values[a.name]
+        if type(value) is not np.ndarray or not (value.flags.c_contiguous and value.flags.aligned):
+            values[a.name] = _contiguous(value)
+    return Checked(values, sizes, wanted, outputs, columns & {f.name for f in op.fields} if columns else columns)

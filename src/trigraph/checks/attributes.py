@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from trigraph.arrays import LARGEST_INT, count, real_number, scalar_of, shown
-from trigraph.table.grammar import Attribute, Operator
+from trigraph.table.grammar import Operator
 
 HALF = ("float16", "bfloat16")
-
-PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
 
 def choice_number(choices: tuple[Any, ...], value: Any) -> int:
@@ -57,32 +55,26 @@ def is_half(dtype: np.dtype) -> bool:
     return dtype.name in HALF and dtype.isnative
 
 
-def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
-    """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
+def check_attributes(op: Operator, values: dict[str, Any]) -> None:
+    """Convert attributes to one of their choices, a float or an int.
 
-    TypeError or ValueError if it is not one of these, or is out of range.
+    TypeError or ValueError if a value is not one of these, or is out of range.
     """
-    name = attribute.name
-    if attribute.choices:
-        place = choice_number(attribute.choices, value)
-        if place < 0:
-            expected = ", ".join(map(repr, attribute.choices))
-            error = ValueError if isinstance(value, str) else TypeError
-            raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
-        return attribute.choices[place]
-    if attribute.real:
-        return _number(op, name, value, dtype)
-    symbol = op.definition.symbol(name)
-    maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
-    return count(op.name, name, value, symbol.minimum, maximum)
-
-
-def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
-    """Return an attribute that is a number as a float; backends convert it to the dtype they compute in."""
-    number = real_number(op.name, name, value)
-    if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
-        raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
-    return number
+    for attribute in op.attributes:
+        name, value = attribute.name, values[attribute.name]
+        if attribute.choices:
+            place = choice_number(attribute.choices, value)
+            if place < 0:
+                expected = ", ".join(map(repr, attribute.choices))
+                error = ValueError if isinstance(value, str) else TypeError
+                raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
+            values[name] = attribute.choices[place]
+        elif attribute.real:
+            values[name] = real_number(op.name, name, value)
+        else:
+            symbol = op.definition.symbol(name)
+            maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
+            values[name] = count(op.name, name, value, symbol.minimum, maximum)
 
 
 def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
@@ -104,14 +96,3 @@ def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ..
         if name not in names:
             raise ValueError(f"{owner}: wrt names {name!r}; expected one of {', '.join(names)}")
     return tuple(n for n in names if n in asked)
-
-
-def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
-    """Drop the trailing axis of length one that column arrays may have; return the names of those that had it."""
-    squeezed = []
-    for a in op.arguments:
-        value = values[a.name]
-        if a.column and value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
-            values[a.name] = value[..., 0]
-            squeezed.append(a.name)
-    return frozenset(squeezed)

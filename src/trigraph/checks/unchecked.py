@@ -18,12 +18,11 @@ def unchecked(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Calla
         bound = op.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        shapes = {a.name: values[a.name].shape[0 if a.given_back else lead :] for a in op.given(values)}
-        sizes = bind_sizes(op, values, shapes)
+        sizes = bind_sizes(op, values, lead)
         asked = values.pop("wrt", None)
         names = (asked,) if isinstance(asked, str) else asked
         wanted = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
-        return execute(op, values, sizes, wanted, out or {}, {})
+        return execute(op, values, sizes, wanted, out or {})
 
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."

@@ -7,7 +7,7 @@ import numpy as np
 
 from trigraph.arrays import array_kind, namespace_of
 from trigraph.backends import FUNCTIONS as WHOLE
-from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
+from trigraph.checks import bind_arguments, check_attributes, checked_wrt
 from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
 from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.partition import Layout, Partition, Subgraph
@@ -53,9 +53,7 @@ class _Call:
                     f"{self.op.name}: {argument.name} has shape {value.shape} on rank {rank}; expected {own} "
                     f"along axis {axis}, the rows of {symbol} that the rank owns"
                 )
-        for attribute in self.op.attributes:
-            value = self.values[attribute.name]
-            self.values[attribute.name] = checked_attribute(self.op, attribute, value, np.dtype(np.float64))
+        check_attributes(self.op, self.values)
         kind = self.partition.kind
         if isinstance(kind, EdgeTable) and kind.ambiguous and self.values.get("exclude") == "edge":
             raise ValueError(

@@ -99,8 +99,8 @@ class Immutable:
 
     kind: str  # "numpy" or "cupy"; "torch" for a graph that torch has assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    # Orders, tensors and the key of checks, made at first use: they depend on the graph alone, which cannot change, and
-    # are kept with it, by their names. Arrays on a device can be written to; the graph is then no longer checked.
+    # Orders and tensors, made at first use: they depend on the graph alone, which cannot change, and are kept with it,
+    # by their names. Arrays on a device can be written to; the graph is then no longer checked.
     _built: dict[str, Any]
 
     @staticmethod
@@ -118,16 +118,6 @@ class Immutable:
                 break
         for view in VIEWS:
             view(self)
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        """Everything that argument checks depend on: kind, device, numbers, and dtypes of the arrays present."""
-        key: tuple[Any, ...] | None = self._built.get("key")
-        if key is None:
-            parts = (getattr(self, name) for name in type(self).__slots__)
-            numbers_and_dtypes = (p if isinstance(p, int) else getattr(p, "dtype", None) for p in parts)
-            key = self._built.setdefault("key", (type(self), self.kind, self.device, *numbers_and_dtypes))
-        return key
 
     def long_rows(self, name: str) -> LongRows | None:
         """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""

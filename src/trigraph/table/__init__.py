@@ -3,7 +3,17 @@
 Only the standard library is used here: the build imports this package before trigraph exists.
 """
 
-from trigraph.table.grammar import SYMBOLS, Argument, Array, Attribute, Definition, Operator, evaluate, names_in
+from trigraph.table.grammar import (
+    SYMBOLS,
+    Argument,
+    Array,
+    Attribute,
+    Definition,
+    Operator,
+    evaluate,
+    names_in,
+    shape_of,
+)
 from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
 from trigraph.table.operators import (
     ACTIVATIONS,

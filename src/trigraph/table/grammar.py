@@ -394,6 +394,11 @@ class Operator:
         return tuple(a for a in self.arguments if a.positive)
 
     @lazy
+    def column_arguments(self) -> tuple[Argument, ...]:
+        """Array arguments that may have a trailing axis of one."""
+        return tuple(a for a in self.arguments if a.column)
+
+    @lazy
     def signature(self) -> inspect.Signature:
         """Signature of the operator in every backend; derivatives with named fields also have `wrt`."""
         positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
@@ -441,6 +446,11 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     if expression in sizes:  # most expressions are one symbol
         return sizes[expression]
     return eval(_code(expression), _NOTHING, sizes)
+
+
+def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Shape of an array of the table for given sizes."""
+    return tuple([evaluate(dim, sizes) for dim in array.dims])
 
 
 @cache

@@ -95,10 +95,7 @@ class Derivative:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
-        arrays, keywords = [values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)}
-        result = op.compute_plain({**keywords, **dict(zip(op.array_names, arrays, strict=True))})
-        if result is None:
-            result = op(arrays, keywords)
+        result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
         named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in named if n in fields}
 

@@ -7,84 +7,51 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from trigraph.backends import choose_backend, raise_named
+from trigraph.arrays import ArrayLibrary, device_of
+from trigraph.backends import LIBRARY_OF, choose_backend, raise_named
 from trigraph.backends.forms import over_forms
 from trigraph.checks import (
     bind_arguments,
+    check_arrays,
+    check_attributes,
     check_call,
-    checked_attribute,
+    check_graphs,
     choice_number,
-    graph_expected,
-    warn_of_indices,
 )
-from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
-from trigraph.table.public import BACKENDS, public_signature, publish, torch_docstring
+from trigraph.table.public import public_signature, publish, torch_docstring
 from trigraph.torch.arrays import array_of, has_storage, on_device
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 
-def _device(tensor: torch.Tensor) -> str:
-    return "host" if tensor.device.type == "cpu" else str(tensor.device)
+class _Tensors(ArrayLibrary):
+    """Dense tensors on one CPU or CUDA device. The operators check their dtypes."""
 
+    def __init__(self) -> None:
+        self.kind, self.backend = "torch", ""
 
-def _check_tensors(op: Operator, values: Mapping[str, Any]) -> torch.Tensor:
-    """Raise unless array arguments are dense tensors on one CPU or CUDA device; return the first input."""
-    first: torch.Tensor | None = None
-    for a in op.binding_order:
-        value = values[a.name]
-        if value is None and a.nullable:
-            continue
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def look(self, caller: str, name: str, value: Any, first: str = "") -> tuple[Any, str]:
         if not isinstance(value, torch.Tensor):
-            raise TypeError(
-                f"{op.name}: {a.name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64"
-            )
+            expected = "expected a torch.Tensor of float32 or float64"
+            raise TypeError(f"{caller}: {name} is a {type(value).__name__}; {expected}")
         if value.layout is not torch.strided:
-            raise TypeError(f"{op.name}: {a.name} is a tensor of layout {value.layout}; expected torch.strided")
-        if first is None:
-            first = value
-            if value.device.type not in ("cpu", "cuda"):
-                raise ValueError(f"{op.name}: {a.name} is on {value.device}; expected a CPU or CUDA device")
-        elif value.device != first.device:
-            raise ValueError(
-                f"{op.name}: {a.name} is on {_device(value)}; expected {_device(first)}, where "
-                f"{op.binding_order[0].name} is"
-            )
-    assert first is not None
-    return first
+            raise TypeError(f"{caller}: {name} is a tensor of layout {value.layout}; expected torch.strided")
+        if not first and value.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{caller}: {name} is on {value.device}; expected a CPU or CUDA device")
+        return None, device_of(value)
+
+    def graph_of(self, value: Any) -> Any:
+        return value.graph() if isinstance(value, GraphTensors) else value
 
 
-def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> None:
-    """Raise unless graph arguments are graph objects on the right device; convert index tensors to Segments."""
-    for argument in op.graph.arguments if op.graph else ():
-        name, graph = argument.name, values[argument.name]
-        if graph is None and argument.optional:
-            continue
-        if argument.rows and isinstance(graph, torch.Tensor):
-            rows = values[argument.rows].shape
-            try:
-                values[name] = graph = Segments(graph, rows[0] if rows else 0)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{op.name}: {name}: {error}") from None
-            warn_of_indices(op, argument, graph, stacklevel=4)
-        if isinstance(graph, GraphTensors):
-            values[name] = graph = graph.graph()
-        if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):  # type: ignore[union-attr]
-            raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}")
-        if graph.device != _device(first):
-            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {_device(first)}, where the arrays are")
-
-
-def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
-    """Convert attributes to the plain types of torch's operators, which check their values."""
-    for a in op.attributes:
-        if type(values[a.name]) not in a.kinds:
-            values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
+TENSORS = _Tensors()
 
 
 def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
@@ -101,18 +68,15 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
 
 def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
     """Raise unless `out` holds dense tensors on the device of the arguments and the call is not differentiated."""
-    name, first = op.op.name, arrays[op.first]
+    name, device = op.op.name, device_of(arrays[op.first])
     written = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
     for label, tensor in written.items():
         if not isinstance(tensor, torch.Tensor):
             more = "" if op.op.single or label != "out" else ", or a mapping from field to tensor"
             raise TypeError(f"{name}: {label} is a {type(tensor).__name__}; expected a torch.Tensor{more}")
-        if tensor.layout is not torch.strided:
-            raise TypeError(f"{name}: {label} is a tensor of layout {tensor.layout}; expected torch.strided")
-        if tensor.device != first.device:
-            raise ValueError(
-                f"{name}: {label} is on {_device(tensor)}; expected {_device(first)}, where the arguments are"
-            )
+        on = TENSORS.look(name, label, tensor, label)[1]
+        if on != device:
+            raise ValueError(f"{name}: {label} is on {on}; expected {device}, where the arguments are")
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
         if tensor.is_neg():  # it would be read as a copy, and the copy be written
@@ -138,15 +102,16 @@ def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: A
         with on_device(arrays[op.first], shares=True):
             _, values = op.unflattened(op.flattened(arrays, keywords, False), array_of)
             values |= {n: array_of(t, m) for n, m, t in zip(op.array_names, op.labels, arrays, strict=True)}
-            backend = choose_backend(table, values, values.pop("backend") or None)
+            check_attributes(table, values)
+            library = LIBRARY_OF[choose_backend(table, values, values.pop("backend") or None)]
             place = f"{table.name}: out"
             if isinstance(out, Mapping):
                 written = {n: array_of(t, f"{place}[{n!r}]") for n, t in out.items()}
             else:
                 written = array_of(out, place)
-            checked = check_call(table, values, None, written, BACKENDS[backend][1], backend)
+            checked = check_call(table, values, None, written, library)
             outputs = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
-            results = op.execute(checked, backend, arrays[op.first], outputs)
+            results = op.execute(checked, library.backend, arrays[op.first], outputs)
     except MemoryError as error:
         raise_named(table, error)
     for tensor in outputs.values():
@@ -171,17 +136,20 @@ def _function(spec: Definition) -> Callable[..., Any]:
         values = bind_arguments(table, args, kwargs, signature)
         values["backend"] = backend or ""
         if out is None and not torch.compiler.is_compiling():
-            fields = op.compute_plain(values)
+            arrays = [values.pop(n) for n in op.array_names]
+            fields = op.compute_plain(arrays, values)
             if fields is not None:
                 return returned(fields, values)
+            values |= zip(op.array_names, arrays, strict=True)
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
             # Torch's compiler cannot trace NumPy or CuPy, which build graphs and write to `out`.
             return outside(*args, out=out, backend=backend, **kwargs)
-        first = _check_tensors(table, values)
-        _check_graphs(table, values, first)
-        _check_attributes(table, values)
+        _, device = check_arrays(table, values, TENSORS)
+        check_graphs(table, values, TENSORS, device, stacklevel=3)
+        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check their values
+            check_attributes(table, values)
         if backend is not None:
             choose_backend(table, values, backend)
         arrays = [values.pop(n) for n in op.array_names]

@@ -6,33 +6,23 @@ is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2
 same three (`trigraph.torch.derivatives`).
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from trigraph.backends import BACKENDS, choose_backend, execute, function_of, raise_named
-from trigraph.checks import MOST_PASSED, bind_sizes, check_call, check_elements, layout
+from trigraph.backends import LIBRARY_OF, choose_backend, execute, raise_named
+from trigraph.checks import bind_sizes, check_attributes, check_call, layout
 from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
-from trigraph.torch.native import NativeOperator, native
+from trigraph.torch.native import REFUSED, NativeOperator, native
 from trigraph.torch.signatures import apply_to_entries, nested, without_defaults
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
-
-
-class _Passed(NamedTuple):
-    """What is the same in all calls with one key: the backend's function, and results of `check_call`."""
-
-    run: Callable[..., Any]
-    sizes: dict[str, int]
-    wanted: tuple[str, ...]
-    backend_cache: dict[Any, Any]
 
 
 class TorchOperator:
@@ -51,23 +41,18 @@ class TorchOperator:
         self.num_arrays = len(self.array_names)
         self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
-        lengths = (len(p.arrays) + len(p.reverse) for _, p in self.graphs)
-        stops = (*itertools.accumulate(lengths, initial=self.num_arrays),)
-        self.graph_places, self.num_tensors = tuple(itertools.pairwise(stops)), stops[-1]
+        self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.fields = frozenset(f.name for f in op.fields)
         self.native: NativeOperator | None = None
         self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
-        self.keyword_names = (*(name for name, _ in self.graphs), *self.plain_names)
-        self.names = (*self.array_names, *(name for name, _ in self.graphs), *(a.name for a in op.attributes))
-        # Checks of a call on the CPU depend on shapes, dtypes, contiguity and alignment of its arrays, on attributes,
-        # backend and requested fields, and on classes, numbers and dtypes of its graphs. The key that `compute_on_cpu`
-        # makes holds all of these. What depends on elements of arrays is checked in each call.
-        self.passed: dict[tuple[Any, ...], _Passed] = {}
         self.derivative: Any = None  # which `trigraph.torch.derivatives` registers: it is made of operators
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call the operator, and record it if an array requires a gradient or has a tangent."""
+        results = self.compute_plain(arrays, keywords)
+        if results is not None:
+            return results
         arrays = _autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
             return self.composite(*self.flattened(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
@@ -88,33 +73,34 @@ class TorchOperator:
                 "derivatives; expected tensors, and a model, that were made outside, or torch.no_grad() around the call"
             ) from error
 
-    def compute_plain(self, values: Mapping[str, Any]) -> Any:
-        """Compute a call in C++ and record it, given all arguments by name; None if it is not plain, or refused.
+    def compute_plain(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Compute a call in C++, and record it if an array requires a gradient; None if it is not plain, or refused.
 
         Plain are calls on the CPU by the default backend, outside of programs, of transforms and of forward mode.
         """
         native = self.native
-        if native is None or values["backend"] or (arrays := native.plain_arrays(values)) is None:
+        if native is None or keywords["backend"] or not native.are_plain(arrays):
             return None
-        rest = native.plain_rest(values)
+        rest = native.numbered_rest(keywords)
         if rest is None:
             return None
         try:
             if requires_grad(arrays):
-                return self.plain_function.apply(values, rest, *arrays)
+                return self.plain_function.apply(keywords, rest, *arrays)
             return native.eager(*arrays, *rest)
-        except (RuntimeError, ValueError, MemoryError):  # also where a transform is active
+        except REFUSED:  # RuntimeError also where a transform is active
             return None
 
     @lazy
     def plain_function(self) -> Any:
         """The torch.autograd.Function that records a plain call."""
+        eager = self.native.eager  # type: ignore[union-attr]
 
         class Plain(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, values: Mapping[str, Any], rest: Sequence[Any], *arrays: Any) -> Any:
-                output = self.native.eager(*arrays, *rest)  # type: ignore[union-attr]
-                self.derivative.save(ctx, arrays, output, keywords={n: values[n] for n in self.keyword_names})
+            def forward(ctx: Any, keywords: Mapping[str, Any], rest: Sequence[Any], *arrays: Any) -> Any:
+                output = eager(*arrays, *rest)
+                self.derivative.save(ctx, arrays, output, keywords=keywords)
                 return output
 
             @staticmethod
@@ -246,68 +232,24 @@ class TorchOperator:
         def run(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                if first.is_cpu:
-                    return self.compute_on_cpu(args)
                 # Arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
                 with on_device(first, shares=True):
-                    return self.compute(args, None)
+                    return self.compute(args)
             except MemoryError as error:
                 raise_named(self.op, error)
 
         return uncompiled(run)
 
-    def compute_on_cpu(self, args: tuple[Any, ...]) -> Any:
-        """Compute with flat arguments on the CPU, without the checks if a call with the same key has passed them.
-
-        Within a model, checks of a small call would take longer than the call, because what they read is no longer in
-        the processor's cache.
-        """
-        graphs: list[Any] = []
-        views: list[Any] = []
-        key = list(args[self.num_tensors :])
-        for i, j in self.graph_places:
-            graph = graph_of(args[i:j])
-            if graph is None and args[i] is not None:
-                return self.compute(args, None)
-            graphs.append(graph)
-            key.append(None if graph is None else graph._key)
-        for label, tensor in zip(self.labels, args, strict=False):
-            if tensor is None:
-                views.append(None)
-                key.append(None)
-            else:
-                view = array_of(tensor, label)
-                views.append(view)
-                key += (view.shape, view.dtype, view.flags.c_contiguous and view.flags.aligned)
-        passed = self.passed.get(tuple(key))
-        if passed is None:
-            return self.compute(args, tuple(key))
-        given = (*views, *graphs, *args[self.num_tensors + self.num_numbers :])
-        values = dict(zip(self.names, given, strict=False))  # the rest are `backend` and `wanted`
-        check_elements(self.op, values)
-        result = passed.run(self.op, values, passed.sizes, passed.wanted, {}, passed.backend_cache)
-        if self.op.single:
-            return tensor_from(result)
-        first = args[self.first]
-        return tuple([first.new_empty(0) if a is None else tensor_from(a) for a in result])
-
-    def compute(self, args: Sequence[Any], key: tuple[Any, ...] | None) -> Any:
-        """Check a call with flat arguments and compute on their device, which `on_device` has made current.
-
-        On the CPU, remember by `key` that it has passed.
-        """
+    def compute(self, args: Sequence[Any]) -> Any:
+        """Check a call with flat arguments and compute on their device, which `on_device` has made current."""
         arrays, values = self.unflattened(args, array_of)
         first: torch.Tensor = arrays[self.first]
         values |= {n: array_of(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
         wanted, backend = values.pop("wanted", None), values.pop("backend")
+        check_attributes(self.op, values)
         backend = choose_backend(self.op, values, backend) if backend else "gpu" if first.is_cuda else "fortran"
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
-        checked = check_call(self.op, values, wrt, None, BACKENDS[backend][1], backend)
-        if key is not None and checked.unchanged:
-            if len(self.passed) >= MOST_PASSED:
-                self.passed.clear()
-            run = function_of(self.op, backend)
-            self.passed[key] = _Passed(run, checked.sizes, checked.wanted, checked.backend_cache)
+        checked = check_call(self.op, values, wrt, None, LIBRARY_OF[backend])
         results = self.execute(checked, backend, first, {})
         if self.op.single:
             return results[self.op.fields[0].name]
@@ -344,7 +286,7 @@ class TorchOperator:
             if a.column and value is not None and value.dim() == len(a.dims) + 1:
                 values[a.name] = value[..., 0]
                 columns.add(a.name)
-        sizes = bind_sizes(op, values, {a.name: tuple(values[a.name].shape) for a in op.given(values)})
+        sizes = bind_sizes(op, values)
         returned = {f.name for f in op.returned(values, sizes)}
         if op.selective:
             returned &= set(values["wanted"].split(","))

@@ -7,7 +7,6 @@ for in each call: programs that record it get ``trigraph_cpu::X``.
 """
 
 import ctypes
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from trigraph.graphs import GRAPH_TYPES
 from trigraph.table import GRAPH_PARTS, Operator
 from trigraph.torch.graphs import tensors
 
-_REFUSED = (RuntimeError, ValueError, MemoryError)
+REFUSED = (RuntimeError, ValueError, MemoryError)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -60,7 +59,7 @@ class NativeOperator:
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
         # The bits for the names of requested fields, separated by commas; nothing else decides them.
         self.masks: dict[str, int] = {}
-        self.arrays = [(a.name, a.nullable) for a in op.arguments]
+        self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
         self.graphs = [
             (g.name, g.optional, GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name])
@@ -84,34 +83,30 @@ class NativeOperator:
             lib=_FRAGMENT,
         )
 
-    def plain_arrays(self, values: Mapping[str, Any]) -> list[Any] | None:
-        """Return the arrays of a call if they are torch's own tensors on the CPU, without transforms and tangents."""
+    def are_plain(self, arrays: Sequence[Any]) -> bool:
+        """Whether arrays are torch's own tensors on the CPU, outside of programs, transforms and forward mode."""
         if torch.compiler.is_compiling():
-            return None
-        arrays = []
-        for name, nullable in self.arrays:
-            array = values[name]
-            if array is None:
-                if not nullable:
-                    return None
-            elif type(array) not in _PLAIN or not array.is_cpu:
-                return None
-            arrays.append(array)
+            return False
         try:
-            for array in arrays:
-                if array is not None:
-                    array.untyped_storage()  # wrappers of torch.func have none
+            for array, nullable in zip(arrays, self.nullable, strict=True):
+                if array is None:
+                    if not nullable:
+                        return False
+                elif type(array) in _PLAIN and array.is_cpu:
+                    array.untyped_storage()  # which wrappers of torch.func do not have
+                else:
+                    return False
             # Where forward mode is active, it returns another tensor.
-            return arrays if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
+            return forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first]
         except RuntimeError:
-            return None
+            return False
 
-    def plain_rest(self, values: Mapping[str, Any]) -> list[Any] | None:
+    def numbered_rest(self, keywords: Mapping[str, Any]) -> list[Any] | None:
         """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them."""
         rest: list[Any] = []
         numbers: list[Any] = []
         for name, optional, cls, parts in self.graphs:
-            graph = values[name]
+            graph = keywords[name]
             if graph is None and optional:
                 rest += [None] * (len(parts.arrays) + len(parts.reverse))
                 numbers += [0] * len(parts.numbers)
@@ -121,12 +116,12 @@ class NativeOperator:
             else:
                 return None
         for attribute in self.op.attributes:
-            value = values[attribute.name]
+            value = keywords[attribute.name]
             if type(value) not in attribute.kinds:
                 return None
             numbers.append(choice_number(attribute.choices, value) if attribute.choices else value)
         if self.op.selective:
-            numbers.append(self.mask(values["wanted"]))
+            numbers.append(self.mask(keywords["wanted"]))
         return rest + numbers
 
     def numbered(self, args: Any) -> list[Any]:
@@ -155,7 +150,7 @@ class NativeOperator:
         """Compute with the flat arguments of ``trigraph::X``; None if the operator refuses them."""
         try:
             return self.overload(*self.numbered(args))
-        except _REFUSED:
+        except REFUSED:
             return None
 
 
