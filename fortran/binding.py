@@ -32,8 +32,8 @@ class _ShimCall:
         self.presence = shims.presence(op)
         self.graph = shims.graph_arrays(op)
         self.arguments = shims.arguments(op)
-        # Arrays cross flat: one column of numbers, or as many as each number has parts.
-        self.input_shape = (*shims.input_parts, -1)
+        shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
+        self.work_and_shapes = ", ".join([op.operations, *shapes])
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
         self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
 
@@ -52,20 +52,19 @@ class _ShimCall:
             raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
         real = REALS[values[self.first].dtype.itemsize]
         graph = op.graph.find_all(self.graph, values) if op.graph is not None else []
-        index = self.index or INTEGERS[graph[0].dtype.itemsize]
-        shapes, written = [], []
-        for f, parts in zip(op.fields, self.output_parts, strict=True):
-            if f.name in wanted:
-                shapes.append(parts + shape_of(f, sizes))
-                written.append(math.prod(shapes[-1]))
-            else:  # it crosses as one number
-                shapes.append((*parts, 1))
-        work = evaluate(op.operations, sizes) + sum(written)
-        outputs, flat = [], []
+        index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
+        work, *shapes = evaluate(self.work_and_shapes, sizes)  # type: ignore[misc]
+        outputs, flat, least = [], [], min(numbers)
         for f, shape, parts in zip(op.fields, shapes, self.output_parts, strict=True):
-            outputs.append(out[f.name] if f.name in out else empty(shape, index if f.index else real))
-            flat.append(outputs[-1].reshape(*parts, -1).T)
-        if all(numbers) and all(written):
+            if f.name in wanted:
+                written = math.prod(shape)
+                work, least = work + written, min(least, written)
+            else:  # it crosses as one number
+                shape = (1,)
+            output = out[f.name] if f.name in out else empty(parts + shape, index if f.index else real)
+            outputs.append(output)
+            flat.append(flattened(output, parts))
+        if least > 0:
             arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
             module = self.load()
             arguments += numbers
@@ -97,8 +96,12 @@ class _ShimCall:
         if value is None:
             absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
             value = np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), dtype)
-        array: np.ndarray = value.reshape(self.input_shape).T
-        return array
+        return flattened(value, self.shims.input_parts)
+
+
+def flattened(array: np.ndarray, parts: tuple[int, ...]) -> np.ndarray:
+    """Return a view of a contiguous array as it crosses: a column of numbers, or as many as each number has parts."""
+    return array.reshape(*parts, -1).T if parts else array.reshape(-1)
 
 
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
