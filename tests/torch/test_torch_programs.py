@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from compiled_programs import compiled_whole  # noqa: E402
+from table_calls import draw  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -18,6 +19,9 @@ import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
 from trigraph.fortran.levels import torch_operators  # noqa: E402
+from trigraph.table import SYMBOLS  # noqa: E402
+from trigraph.torch import batches  # noqa: E402
+from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator  # noqa: E402
 
 DTYPE = torch.float64
 
@@ -230,15 +234,45 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
         torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
 
 
-def test_vmap_is_a_loop():
-    graph, x, weight = attention_graph(), torch.randn(3, 4, 5, dtype=DTYPE), torch.rand(6, dtype=DTYPE)
-    function = torch.vmap(lambda x: tt.agg_weighted_n2n(x, weight, graph, op="max")[::2])
-    assert [tuple(t.shape) for t in function(x[:0])] == [(0, 4, 5), (0, 4, 5)]
-    mapped = function(x)
-    for i in range(3):
-        single = tt.agg_weighted_n2n(x[i], weight, graph, op="max")
-        assert torch.equal(mapped[0][i], single.output_embedding)
-        assert torch.equal(mapped[1][i], single.output_extrema_location)
+def flat_arguments(op, values):
+    """Return the flat arguments of a torch operator for arguments by name."""
+    arrays = [None if values.get(n) is None else torch.from_numpy(np.array(values[n])) for n in op.array_names]
+    given = {n: values[n] for n, _ in op.graphs} | {a.name: values[a.name] for a in op.op.attributes}
+    absent = {n for n in op.op.definition.optional if values.get(n) is None}
+    wanted = [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
+    return op.flattened(arrays, given | {"backend": "", "wanted": ",".join(wanted)}, True)
+
+
+@pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
+def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
+    """Of every operator, with all arrays batched, all but the last, and each alone; in one call where it can be."""
+    monkeypatch.setattr(batches, "MOST_ROWS", rows)
+    numbers, unrecorded, of_all = [], TorchOperator.unrecorded, lambda a: batches.axis_of_members(a) is None
+    monkeypatch.setattr(TorchOperator, "unrecorded", lambda op, args: numbers.append(op) or unrecorded(op, args))
+    for op in OPERATORS_OF_TORCH.values():
+        settings = op.op.definition.settings or ({},)
+        empty = dict.fromkeys((n for n in op.op.definition.symbols if SYMBOLS[n].minimum == 0), 0)
+        for k, (setting, sizes) in enumerate([*((one, {}) for one in settings), (settings[-1], empty)]):
+            dtype, index = ((np.float64, np.int64), (np.float32, np.int32))[k % 2]
+            args = flat_arguments(op, draw(op.op, dtype, index, setting=setting, **sizes))
+            places = [place for place, t in enumerate(args[: op.num_arrays]) if t is not None]
+            for some in {(*places,), (*places[:-1],), *((place,) for place in places)} - {()}:
+                entries = [[args[p] * (1 + i % 2 * args[p].is_floating_point()) for p in some] for i in range(5)]
+
+                def call(*tensors, op=op, args=args, some=some):
+                    given = dict(zip(some, tensors, strict=True))
+                    results = op.call_flat(*(given.get(place, a) for place, a in enumerate(args)))
+                    return results if isinstance(results, tuple) else (results,)
+
+                numbers.clear()
+                got = torch.vmap(call)(*map(torch.stack, zip(*entries, strict=True)))
+                if rows == 1 << 16:  # what is batched, all entries, and each of them for a gradient of weights
+                    each = any(of_all(op.op.arguments[place]) for place in some)
+                    assert len(numbers) == (6 if each else 2 + 5 * any(map(of_all, op.op.fields))), (op.op.name, some)
+                expected = map(torch.stack, zip(*(call(*tensors) for tensors in entries), strict=True))
+                for t, right in zip(got, expected, strict=True):
+                    assert t.shape == right.shape
+                    assert t.numpy().tobytes() == right.numpy().tobytes(), (op.op.name, setting, some)
 
 
 class _Model(torch.nn.Module):

@@ -83,7 +83,9 @@ class GraphParts:
     reverse: tuple[str, ...]  # arrays of the result of `prepare`, which derivatives also need
     numbers: tuple[str, ...]
     lengths: tuple[tuple[str, str, int], ...]  # (name, array, k): the number `name` is the length of `array` minus k
-    reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # the same for numbers given by arrays of `reverse`
+    # By size, the arrays whose elements number what it counts; the last of offsets is the size itself.
+    numbered: Mapping[str, tuple[str, ...]]
+    reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # the same as `lengths` for arrays of `reverse`
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -174,6 +176,12 @@ GRAPH_PARTS: dict[str, GraphParts] = {
         tuple(name for name, _ in CSC_REVERSE),
         ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),
         (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
+        {
+            "num_src_nodes": ("indices",),
+            "num_dst_nodes": ("destinations",),
+            "num_edges": ("edge_ids",),
+            "num_positions": ("offsets", "src_offsets", "src_positions", "row_offsets", "row_positions"),
+        },
         (("num_src_nodes", "src_offsets", 1), ("num_edges", "row_offsets", 1)),
     ),
     "EdgeGraph": GraphParts(
@@ -187,6 +195,13 @@ GRAPH_PARTS: dict[str, GraphParts] = {
         (),
         ("max_in_degree", "max_out_degree", "max_parallel_edges"),
         (("num_nodes", "src_offsets", 1), ("num_edges", "src", 0)),
+        {
+            "num_nodes": ("src", "dst"),
+            "num_edges": (
+                *("src_offsets", "dst_offsets", "dst_edge_index", "reverse_start", "reverse_stop"),
+                *("reverse_edge", "_edge_start", "_edge_stop"),
+            ),
+        },
     ),
     "Segments": GraphParts(
         ("index", "offsets", "order"),
@@ -194,5 +209,6 @@ GRAPH_PARTS: dict[str, GraphParts] = {
         (),
         ("max_size", "is_sorted"),
         (("num_segments", "offsets", 1), ("num_members", "index", 0)),
+        {"num_segments": ("index",), "num_members": ("offsets", "order")},
     ),
 }

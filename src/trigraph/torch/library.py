@@ -18,9 +18,10 @@ from trigraph.checks import bind_sizes, check_attributes, check_call, layout
 from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
+from trigraph.torch.batches import rule_of
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
 from trigraph.torch.native import REFUSED, NativeOperator, native
-from trigraph.torch.signatures import apply_to_entries, nested, without_defaults
+from trigraph.torch.signatures import nested, without_defaults
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -135,7 +136,7 @@ class TorchOperator:
         Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
         # A nested vmap may have more levels beneath, for which only a custom function has rules.
-        rule = _vmap(self, lambda *args: self.function.apply(True, *args))
+        rule = rule_of(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
             @staticmethod
@@ -325,20 +326,6 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     )
 
 
-def _vmap(op: TorchOperator, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule for torch.vmap, which applies the operator to each entry."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        if info.batch_size == 0:
-            moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
-            one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
-            empty = tuple(t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,)))
-            return (empty, (0,) * len(empty)) if len(empty) > 1 else (empty[0], 0)
-        return apply_to_entries(apply, info.batch_size, in_dims, args)
-
-    return uncompiled(rule)
-
-
 def _register(op: TorchOperator) -> TorchOperator:
     name = f"trigraph::{op.op.name}"
     LIBRARY.define(f"{op.op.name}{op.schema}")
@@ -348,8 +335,8 @@ def _register(op: TorchOperator) -> TorchOperator:
         LIBRARY.impl(op.op.name, lambda *args: op.kernel(*args), key)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
     for each in (name, f"trigraph::call_{op.op.name}"):
-        torch.library.register_vmap(each, _vmap(op, op.call_flat), lib=LIBRARY)
-    op.native = native(op.op, op.num_tensors + op.num_numbers, op.fake, _vmap(op, op.call_flat))
+        torch.library.register_vmap(each, rule_of(op, op.call_flat), lib=LIBRARY)
+    op.native = native(op.op, op.num_tensors + op.num_numbers, op.fake, rule_of(op, op.call_flat))
     return op
 
 

@@ -106,6 +106,15 @@ class _Second(Elementwise):
         along = (tangent_gg * grad + gg * tangent_grad) * second + gg * grad * third * tangent
         return tangent_gg * first + gg * second * tangent, along
 
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], gg: Tensor, *tensors: Tensor) -> Any:
+        """As of `Elementwise`; where `gg` alone is batched, in which both results are linear, by products with it."""
+        if in_dims[1:] != (None, None):
+            return super().vmap(info, in_dims, gg, *tensors)
+        gg = gg.movedim(in_dims[0], 0)  # type: ignore[arg-type]
+        first, second = cls.apply(torch.ones_like(tensors[0]), *tensors)  # type: ignore[no-untyped-call]
+        return (gg * first, gg * second), (0, 0)
+
 
 for _function in (_SiLU, _First, _Second):
     without_defaults(_function)

@@ -6,6 +6,7 @@ and forces, or products with the Hessian, to a graph of operations with symbolic
 
 import contextlib
 import copy
+import functools
 import itertools
 import logging
 import math
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -419,9 +420,10 @@ class CompiledPotential(Module):
         """Call the potential without compilation, for which torch.compile suffices."""
         return self.model(*args, **kwargs)
 
-    # Of this `prepare`, this `differentiated` and this `differentiated_along`.
+    # Of this `prepare`, this `differentiated`, this `differentiated_along` and this `rows_of_hessian`.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
+    hessian: Any = Potential.hessian
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
         """Check the arguments of a call; see :meth:`Potential.prepare`."""
@@ -448,6 +450,19 @@ class CompiledPotential(Module):
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
         product: Tensor = results[0]
         return product
+
+    def rows_of_hessian(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the function of `Potential.rows_of_hessian`: products of a copy of the structures for each row."""
+        copies = functools.cache(neighbors.copies)  # depends on the number of copies alone, its argument
+
+        def rows(directions: Tensor) -> Tensor:
+            k = len(directions)
+            stacked = z.repeat(k), pos.repeat(k, 1), None if cells is None else cells.repeat(k, 1, 1), copies(k)
+            return self.differentiated_along(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
+
+        return rows
 
     def _results_of_program(
         self,

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,8 @@ from trigraph.torch.potentials.structures import (
     find_neighbors,
     stack_cells,
 )
+
+EDGES_OF_ROWS = 4096  # of all rows of a Hessian that are computed at once by default
 
 
 class Potential(Module):
@@ -282,7 +285,7 @@ class Potential(Module):
         pbc: Any = None,
         neighbors: Neighbors | None = None,
         atoms: Any = None,
-        block_size: int = 12,
+        block_size: int | None = None,
         progress: Any = None,
     ) -> Tensor:
         """Return second derivatives of the energies in the positions, by blocks of rows.
@@ -293,8 +296,9 @@ class Potential(Module):
             As for `forward`.
         atoms : sequence of int, optional
             The atoms whose rows are computed (default: all).
-        block_size : int
-            Number of rows that one backward pass computes, by `torch.vmap`; it takes their number times the memory.
+        block_size : int, optional
+            Number of rows that are computed at once, which takes their number times the memory (default: as many as
+            have 4096 edges together, at least one).
         progress : callable, optional
             Wraps the list of blocks, as ``tqdm.tqdm`` and ``rich.progress.track`` do, to show how many are done.
 
@@ -310,24 +314,33 @@ class Potential(Module):
         IndexError
             If there is no atom of a number in `atoms`.
         """
-        count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
+        if block_size is not None:
+            count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            pos = pos.detach().requires_grad_()
-            forces = self.differentiated(z, pos, cells, neighbors, create_graph=True).forces
             numbers = range(len(pos)) if atoms is None else [operator.index(atom) for atom in atoms]
             for number in numbers:
                 if not -len(pos) <= number < len(pos):
                     raise IndexError(f"{type(self).__name__}.hessian: atoms has {number}; expected atoms of {len(pos)}")
             rows = [number % len(pos) * 3 + axis for number in numbers for axis in range(3)]
-            blocks = [rows[k : k + block_size] for k in range(0, len(rows), block_size)]
+            size = block_size or max(1, EDGES_OF_ROWS // max(1, neighbors.graph.num_edges))
+            blocks = [rows[k : k + size] for k in range(0, len(rows), size)]
+            rows_along = self.rows_of_hessian(z, pos, cells, neighbors) if blocks else None
             hessian = [pos.new_empty(0, len(pos), 3)]
             for block in blocks if progress is None else progress(blocks):
-                directions = pos.new_zeros(len(block), forces.numel())
+                directions = pos.new_zeros(len(block), pos.numel())
                 directions[range(len(block)), block] = 1.0
-                hessian.append(_hessian_times(forces, pos, directions.reshape(-1, *pos.shape), batched=True))
+                hessian.append(rows_along(directions.reshape(-1, *pos.shape)))  # type: ignore[misc]
             return torch.cat(hessian).reshape(len(numbers), 3, len(pos), 3)
+
+    def rows_of_hessian(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function from directions (k, num_atoms, 3) to the Hessian's products, of prepared arguments."""
+        pos = pos.detach().requires_grad_()
+        forces = self.differentiated(z, pos, cells, neighbors, create_graph=True).forces
+        return torch.func.vmap(partial(_hessian_times, forces, pos))
 
     def prepare(
         self,
@@ -415,15 +428,11 @@ class ForceField(Module):
         return result
 
 
-def _hessian_times(
-    forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False, batched: bool = False
-) -> Tensor:
-    """Return the product of the Hessian with a vector, or with each of a batch of them."""
+def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
+    """Return the product of the Hessian with a vector."""
     if not forces.requires_grad:  # no neighbours
         return torch.zeros_like(vector)
-    (product,) = torch.autograd.grad(
-        forces, pos, -vector, True, create_graph, is_grads_batched=batched, materialize_grads=True
-    )
+    (product,) = torch.autograd.grad(forces, pos, -vector, True, create_graph, materialize_grads=True)
     return product
 
 

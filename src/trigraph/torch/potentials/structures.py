@@ -126,6 +126,20 @@ class Neighbors(NamedTuple):
         """Destination atom of each edge, shape (num_edges,)."""
         return tensors(self.graph, False)[DST]
 
+    def copies(self, number: int) -> "Neighbors":
+        """Return the neighbours of so many copies of all structures, one after another."""
+        steps = torch.arange(number, device=self.src.device)[:, None]
+
+        def repeated(index: Tensor, size: int) -> Tensor:
+            return (index + size * steps).flatten()
+
+        num_atoms, num_edges, structures = self.graph.num_nodes, self.graph.num_edges, self.num_structures
+        batch = self.src.new_zeros(num_atoms) if self.batch is None else self.batch
+        shifts = self.src.new_zeros(num_edges, 3) if self.shifts is None else self.shifts
+        ends = (repeated(t, num_atoms) for t in (self.src, self.dst))
+        of_atom = repeated(batch, structures)
+        return build_graphs(*ends, shifts.repeat(number, 1), None, of_atom, number * structures, True)
+
     def of_sources(self, values: Tensor) -> Tensor:
         """Return ``values[src]``: the row of the source atom of each edge, shape (num_edges, width).
 
@@ -415,7 +429,13 @@ def _on_host(
 
 
 def build_graphs(
-    src: Tensor, dst: Tensor, shifts: Tensor, vec: Tensor, of_atom: Tensor, num_structures: int, batched: bool
+    src: Tensor,
+    dst: Tensor,
+    shifts: Tensor,
+    vec: Tensor | None,
+    of_atom: Tensor,
+    num_structures: int,
+    batched: bool,
 ) -> Neighbors:
     """Return the graph of the edges and the graphs of sums over it."""
     num_atoms, num_edges, device = len(of_atom), len(src), src.device

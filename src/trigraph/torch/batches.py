@@ -1,0 +1,127 @@
+"""Batches of torch.vmap: one call on as many copies of the graph, with nodes and edges of their own, for all entries."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trigraph.table import GRAPH_PARTS, SYMBOLS, Array
+from trigraph.torch.graphs import assemble, numbers, tensors, uncompiled
+from trigraph.torch.signatures import apply_to_entries
+
+MOST_ROWS = 1 << 16  # of an array that several entries share: more would take memory and save no time
+
+
+def axis_of_members(array: Array) -> int | None:
+    """Return the axis that counts nodes, edges or other members of a graph; None if an array belongs to all of them."""
+    return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
+
+
+def copies(graph: Any, number: int, reverse: bool) -> Any:
+    """Return so many copies of a graph as one graph of tensors, with its reverse arrays if `reverse`."""
+    parts = GRAPH_PARTS[type(graph).__name__]
+    given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
+    for size, names in parts.numbered.items():
+        for name in names:
+            given[name] = _copies_of(given[name], "offsets" in name, getattr(graph, size), number)
+    counts = zip(parts.numbers, numbers(graph), strict=True)
+    counts = [n * number if name in parts.numbered else n for name, n in counts]
+    return assemble(type(graph).__name__, tuple(given.values()), counts)
+
+
+def _copies_of(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
+    """Return copies of an array whose elements number members of the graph, of which there are `size`."""
+    if t is None:
+        return None
+    shifts = size * torch.arange(number, dtype=t.dtype, device=t.device)[:, None]
+    if is_offsets:
+        return torch.cat([(t[:-1] + shifts).flatten(), t.new_full((1,), size * number)])
+    return _shifted(t.expand(number, -1), shifts).flatten()
+
+
+def _shifted(t: Tensor, shifts: Tensor) -> Tensor:
+    return torch.where(t < 0, t, t + shifts)  # -1 stands for none
+
+
+def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule for torch.vmap of a `TorchOperator`, whose flat arguments `apply` takes.
+
+    What is the same for all members, such as weights, cannot differ from copy to copy: where it is batched, or where
+    its gradient is wanted, the operator is applied to one entry after another.
+    """
+    axes = {a.name: axis_of_members(a) for a in (*op.op.arguments, *op.op.fields)}
+    indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
+    common = [f.name for f in op.op.fields if axes[f.name] is None]
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        number = info.batch_size
+        if number == 0:
+            moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
+            one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
+            return _results([t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,))])
+        step = _entries_at_once(in_dims, args)
+        if step == 1:
+            return apply_to_entries(apply, number, in_dims, args)
+        alone: Sequence[Any] = ()
+        if op.op.selective and not {*common}.isdisjoint(wanted := args[-1].split(",")):
+            *given, _ = args
+            some = ",".join(n for n in wanted if n in common)
+            alone = apply_to_entries(apply, number, in_dims, (*given, some))[0]
+            wanted = [n for n in wanted if n not in common]
+            if not wanted:
+                return _results(alone)
+            args = (*given, ",".join(wanted))
+        chunks = [together(in_dims, args, k, min(step, number - k)) for k in range(0, number, step)]
+        results = [torch.cat(column) if len(column) > 1 else column[0] for column in zip(*chunks, strict=True)]
+        if alone:
+            results = [a if f.name in common else t for f, t, a in zip(op.op.fields, results, alone, strict=True)]
+        return _results(results)
+
+    def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
+        """Return the results of some entries, stacked."""
+        arrays, keywords = op.unflattened(args, lambda t: t)
+        reverse = any(args[stop - 1] is not None for _, stop in op.graph_places)
+        graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
+        shifts = None
+        if indices:
+            like = arrays[op.first]
+            shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
+        keywords |= {name: copies(graph, number, reverse) for name, graph in graphs.items()}
+        for k, (name, dim) in enumerate(zip(op.array_names, in_dims, strict=False)):
+            t, axis = arrays[k], axes[name]
+            if t is None or axis is None:
+                continue
+            t = t.expand(number, *t.shape) if dim is None else t.movedim(dim, 0)[begin : begin + number]
+            t = _shifted(t, shifts.to(t.dtype)) if name in indices else t
+            arrays[k] = t.movedim(0, axis).flatten(axis, axis + 1)
+        results = apply(*op.flattened(arrays, keywords, reverse))
+        stacked = []
+        for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
+            axis = axes[f.name]
+            if axis is None or t.dim() <= axis:  # without elements
+                stacked.append(t.expand(number, *t.shape))
+                continue
+            t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
+            stacked.append(_shifted(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
+        return stacked
+
+    def _entries_at_once(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:
+        if any(d is not None for d in in_dims[op.num_arrays : op.num_tensors]):
+            return 1  # a graph for each entry
+        rows = [t.shape[0] for t in args[op.num_arrays : op.num_tensors] if t is not None]
+        for name, t, d in zip(op.array_names, args, in_dims, strict=False):
+            if t is not None and axes[name] is not None:
+                rows.append(t.shape[axes[name] + (d is not None and d <= axes[name])])
+            elif d is not None:
+                return 1
+        if not all(isinstance(n, int) for n in rows):
+            return 1  # symbols of a program, whose indices might not number so many copies
+        return max(1, MOST_ROWS // max(1, *rows))
+
+    return uncompiled(rule)
+
+
+def _results(results: Sequence[Tensor]) -> tuple[Any, Any]:
+    """Return the results of a rule, whose batched dimensions are the first."""
+    return (tuple(results), (0,) * len(results)) if len(results) > 1 else (results[0], 0)
