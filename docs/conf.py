@@ -112,7 +112,7 @@ CONTENTS = {
     "Tutorials": ("tutorials/index",),
     "How-to guides": (*("verify-your-own", "torch", "jax", "gpu", "distributed", "lammps", "fortran", "clients"),),
     "Reference and background": (
-        *("operators", "api", "maths", "accuracy", "benchmarks", "benchmarking", "design", "constants", "tests"),
+        *("operators", "api", "maths", "accuracy", "benchmarks", "benchmarking", "design", "tests"),
         *("contributing", "releasing", "security", "changelog"),
     ),
 }
@@ -120,7 +120,7 @@ CONTENTS = {
 
 def add_contents(app, docname, source):
     """Append the lists of pages to the front page, and to that of checks."""
-    of_page = {"index": CONTENTS, "verify-your-own": {"": ("implementation", "derivatives", "calculators")}}
+    of_page = {"index": CONTENTS, "verify-your-own": {"": ("derivatives", "calculators")}}
     for caption, pages in of_page.get(docname, {}).items():
         listed = "\n".join(pages)
         title = f":caption: {caption}\n" * bool(caption)

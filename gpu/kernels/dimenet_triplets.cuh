@@ -269,7 +269,7 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
 // Decides whether left-out terms may be subtracted from the sum over all terms: no group of terms that is left out together may
-// exceed 3/4 of the sum of sizes (docs/constants.md gives the reason), and all must be finite. Stores for each sum the total, the
+// exceed 3/4 of the sum of sizes (docs/design.md gives the reason), and all must be finite. Stores for each sum the total, the
 // largest group, and the group of the last term.
 template <class T> struct Balance {
     T *total, *largest, *group;

@@ -126,7 +126,7 @@ def test_links():
 
 @pytest.mark.slow
 def test_verifying_an_implementation():
-    right, wrong, forward, *_ = blocks(ROOT / "docs" / "implementation.md", "sh")
+    right, wrong, forward, *_ = blocks(ROOT / "docs" / "verify-your-own.md", "sh")
     printed = shell(right, ROOT / "examples")
     assert "✓ my_gno:gno_kernel_bwd" in printed
     assert re.search(r"^\d+ checks passed, 0 failed$", printed, re.MULTILINE)
