@@ -2,11 +2,10 @@
 Molecular dynamics of copper in LAMMPS
 ======================================
 
-Writes `lammps.png`: the energies of a run at constant energy. The potential is Morse's of copper (Girifalco and Weizer,
-1959) with a smooth end, written as a `trigraph.torch.nn.Potential`; any other model is used in the same way.
+This program runs dynamics at constant energy and draws the energies in `lammps.png`. The potential is Morse's for
+copper (Girifalco and Weizer, 1959) with a smooth end, written as a `trigraph.torch.nn.Potential`. Any other model is used
+in the same way.
 """
-
-import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,10 +14,10 @@ from ase.build import bulk
 
 import trigraph.ase
 import trigraph.lammps
-from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.nn import Potential
 
 plt.style.use("tableau-colorblind10")
-CELLS, STEPS, TIMED = 4, 1000, 20
+CELLS, STEPS = 4, 1000
 SCRIPT = """
 units metal
 lattice fcc 3.6
@@ -37,7 +36,7 @@ thermo 100
 
 
 class Morse(Potential):
-    """Pairs of copper atoms."""
+    """The Morse potential of copper."""
 
     cutoff = 6.0
 
@@ -46,24 +45,19 @@ class Morse(Potential):
         self.depth = torch.nn.Parameter(torch.tensor(0.3429, dtype=torch.float64))
 
     def atoms_of_vectors(self, z, vec, neighbors):
-        """Return half of each pair's energy at either atom; the last factor ends without a kink."""
+        """Return half of each pair's energy at both atoms. The last factor makes the end smooth."""
         square = vec.square().sum(dim=1, keepdim=True)
         well = (1 - torch.exp(-1.3588 * (square.sqrt() - 2.866))).square() - 1
         return neighbors.into_atoms(0.5 * self.depth * well * (1 - (square / self.cutoff**2).clamp(max=1) ** 4) ** 3)
 
 
-def started(model, cells, **options):
-    """Return LAMMPS with a model and a crystal."""
-    with open("in.copper", "w") as file:
-        file.write(SCRIPT.format(cells))
-    return trigraph.lammps.run(model, "in.copper", ["Cu"], arguments=["-log", "none", "-screen", "none"], **options)
-
-
 # %%
-# A run at constant energy. The forces at its end are those of ASE's calculator.
+# LAMMPS makes the crystal and moves the atoms. At the end, the forces are compared with those of ASE's calculator.
 
+with open("in.copper", "w") as file:
+    file.write(SCRIPT.format(CELLS))
 model = Morse().requires_grad_(False)
-lmp = started(model, CELLS, skin=0.5)
+lmp = trigraph.lammps.run(model, "in.copper", ["Cu"], arguments=["-log", "none", "-screen", "none"], skin=0.5)
 rows = []
 for _ in range(STEPS // 10):
     lmp.command("run 10 post no")
@@ -88,28 +82,3 @@ for ax in axes:
     ax.set_ylabel("change (meV/atom)")
     ax.legend(loc="upper right")
 figure.savefig("lammps.png", dpi=150)
-
-# %%
-# What LAMMPS adds to the time of a model's call: its own work and ours around the call.
-
-model, spent = DimeNetPlusPlus(64, 1, 4, 32, 6, 64, 5, 6, cutoff=4.0).requires_grad_(False), []
-compute = model.energy_forces_stress
-
-
-def timed(*arguments, **keywords):
-    """Compute, and note the time."""
-    start = time.perf_counter()
-    results = compute(*arguments, **keywords)
-    spent.append(time.perf_counter() - start)
-    return results
-
-
-model.energy_forces_stress = timed
-lmp = started(model, 5)
-lmp.command("run 2 post no")
-spent.clear()
-start = time.perf_counter()
-lmp.command(f"run {TIMED} pre no post no")
-step, call = (time.perf_counter() - start) / TIMED, np.mean(spent)
-lmp.close()
-print(f"DimeNet++, 500 atoms: {1 / step:.2f} steps/s, of which {1e6 * (step - call):.0f} µs a step outside the model")

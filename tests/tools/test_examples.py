@@ -22,7 +22,7 @@ SMALL = {
     "first_gradient": {},
     "karate": {"STEPS": 40},
     "own_potential": {"STRUCTURES": 8, "EPOCHS": 2, "STEPS": 3},
-    "lammps_copper": {"CELLS": 2, "STEPS": 20, "TIMED": 1},
+    "lammps_copper": {"CELLS": 2, "STEPS": 20},
     "phonon_tuning": {"BATCHES": 1, "EPOCHS": 1, "STEPS": 1, "FACTOR": 0, "COPPER": 2, "ALLOY": 1},
     "several_ranks": {"STEPS": 5},
     "train_forces": {"STRUCTURES": 40, "EPOCHS": 2, "STEPS": 10},
