@@ -110,7 +110,9 @@ def refer(app, docname, source):
 CONTENTS = {
     "Getting started": ("getting-started",),
     "Tutorials": ("tutorials/index",),
-    "How-to guides": (*("torch", "potentials", "verify-your-own", "jax", "gpu", "distributed", "lammps", "fortran", "clients"),),
+    "How-to guides": (
+        *("torch", "potentials", "verify-your-own", "jax", "gpu", "distributed", "lammps", "fortran", "clients"),
+    ),
     "Reference and background": (
         *("operators", "api", "maths", "accuracy", "benchmarks", "benchmarking", "design", "tests"),
         *("contributing", "releasing", "security", "changelog"),

@@ -2,7 +2,7 @@ r"""
 A neural operator around an airfoil
 ===================================
 
-A neural operator maps functions to functions, so that one trained on a coarse mesh also works on a finer one. This
+A neural operator maps functions to functions. If it is trained on a coarse mesh, it also works on a finer one. This
 tutorial solves :math:`-\Delta u = f` in a disc around an airfoil, with :math:`u = 0` on the circle and on the airfoil.
 The solution is an integral of ``f`` with a kernel, the Green's function of the domain. A layer of a graph neural
 operator learns this kernel on a mesh of 322 nodes, and is then used on one of 1,226.
@@ -30,8 +30,8 @@ torch.manual_seed(0)
 # %%
 # Meshes
 # ------
-# The mesh is pyamg's airfoil, whose file has only nodes and edges. Its triangles are those triangles of the Delaunay
-# triangulation whose three sides are edges of the file. Linear finite elements on it give the solutions to learn from.
+# The mesh is pyamg's airfoil, whose file has only nodes and edges. Its triangles are the triangles of the Delaunay
+# triangulation whose three sides are edges of the file. Linear finite elements on this mesh give the training data.
 
 
 class Mesh:
@@ -73,7 +73,7 @@ print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle wa
 # %%
 # Right-hand sides
 # ----------------
-# Each ``f`` is a sum of three random bumps, given at any points.
+# Each ``f`` is a sum of three random bumps, which can be evaluated at any points.
 
 
 class Bumps:
@@ -93,9 +93,9 @@ class Bumps:
 # %%
 # The operator
 # ------------
-# Every node of the mesh is a neighbour of every point where ``u`` is wanted. The kernel sees where the two are, how
-# far apart, and how far from the boundary; ``f`` enters by its integral around each node. None of this depends on the
-# mesh.
+# Every node of the mesh is a neighbour of every point where ``u`` is computed. The kernel depends on the two positions,
+# their distance, and their distances from the boundary. ``f`` enters by its integral around each node. None of this
+# depends on the mesh.
 
 
 class Solver(torch.nn.Module):
@@ -111,7 +111,7 @@ class Solver(torch.nn.Module):
         return (RADIUS - np.linalg.norm(points, axis=1)).clip(0), airfoil.query(points)[0]
 
     def edges(self, at, points):
-        """Return the graph of every node to every point where u is wanted, and the coordinates of its edges."""
+        """Return the graph from every node to every point where u is computed, and the coordinates of its edges."""
         dst, src = np.divmod(np.arange(len(at) * len(points)), len(points))
         far = np.linalg.norm(at[dst] - points[src], axis=1) / RADIUS
         pairs = [at[dst].T / RADIUS, points[src].T / RADIUS, [far, np.log(far + 0.06)]]
@@ -120,7 +120,7 @@ class Solver(torch.nn.Module):
         return trigraph.CSC.from_coo(src, dst, len(points), len(at)), coords
 
     def forward(self, mesh, f, nodes):
-        """Return u (functions, nodes) at some nodes of a mesh, of f (functions, all nodes)."""
+        """Return u (functions, nodes) at some nodes of a mesh, for f (functions, all nodes)."""
         at = mesh.points[nodes]
         graph, coords = self.edges(at, mesh.points)
         circle, profile = self.distances(at)
@@ -154,7 +154,7 @@ for _ in range(STEPS):
 # %%
 # Other functions, and a finer mesh
 # ---------------------------------
-# The same layer now solves for functions that it has not seen: on the coarse mesh, and on the finer one.
+# The same layer now solves for functions that it has not seen, on the coarse mesh and on the finer one.
 
 test_bumps, errors = Bumps(TESTS), []
 for where in (mesh, fine):
@@ -167,7 +167,7 @@ for where in (mesh, fine):
 assert max(errors) < 0.5  # u = 0 has the error 1
 
 # %%
-# The lines are contours of the solution, drawn over the colours: solid above zero, dashed below.
+# The lines over the colours are contours of the solution: solid above zero, dashed below.
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
 top = np.abs(expected[0]).max()

@@ -1,6 +1,6 @@
-/* Graph attention from C: its output, the gradient of a scalar, and a check of that gradient by a difference.
+/* Compute graph attention and the gradient of a scalar from C, and check the gradient with a finite difference.
 
-   An embedding is a row of heads*dim numbers for each node. docs/fortran.md says how to build this program. */
+   An embedding has a row of heads*dim numbers for each node. docs/fortran.md explains how to build this program. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void stop_unless_zero(int status, const char *what)
     }
 }
 
-/* sum(y**2)/2, the scalar. */
+/* The scalar: sum(y**2)/2. */
 static double energy(void)
 {
     double e = 0;
@@ -34,7 +34,7 @@ static double energy(void)
 int main(void)
 {
     static double as_src[NODES * WIDTH], as_dst[NODES * WIDTH], of_weights[2 * WIDTH];
-    int32_t src[EDGES], dst[EDGES];  /* edges in any order; node NODES - 1 has none */
+    int32_t src[EDGES], dst[EDGES];  /* in any order; node NODES - 1 has no edges */
     const double step = 1e-5;
     double difference, gradient;
 
@@ -48,7 +48,7 @@ int main(void)
     stop_unless_zero(trigraph_build_csc_orders_i32(NODES, NODES, EDGES, EDGES, offsets, indices, edge_ids, destinations,
         src_offsets, src_positions, row_offsets, row_positions), "orders");
 
-    energy();  /* whose gradient in y is y; x is both embeddings, and weights are constant */
+    energy();  /* its gradient in y is y; x is both embeddings, and the weights are constant */
     stop_unless_zero(trigraph_mha_gat_n2n_bwd_f64_i32(1, NODES, NODES, EDGES, EDGES, DIM, HEADS, NO_EDGE_FEATURES, NO_SCORES,
         CONCAT, LEAKY_RELU, 0.2, offsets, indices, edge_ids, destinations, src_offsets, src_positions, row_offsets,
         row_positions, y, x, x, weights, none, none, 1, 1, 0, 0, as_src, as_dst, of_weights, none), "gradient");

@@ -2,9 +2,9 @@
 Your PyTorch Geometric model on these operators
 ===============================================
 
-:func:`trigraph.torch.convert` gives the layers of an existing model these operators. Weights, hooks and optimizers
-stay as they are. This tutorial converts a graph attention network of PyTorch Geometric, and compares its results
-and gradients before and after. :doc:`/clients` lists the other libraries.
+:func:`trigraph.torch.convert` makes the layers of an existing model use these operators. Weights, hooks and optimizers
+stay as they are. This tutorial converts a graph attention network of PyTorch Geometric, and compares its results and
+gradients before and after. :doc:`/clients` lists the other libraries.
 """
 
 import matplotlib.pyplot as plt
@@ -41,7 +41,7 @@ before = results()
 # %%
 # Convert
 # -------
-# The conversion says what it replaced and what it left, with the reason.
+# ``convert`` returns what it replaced and what it left, with the reason.
 
 conversion = convert(model)
 print(conversion)
@@ -50,7 +50,7 @@ after = results()
 # %%
 # Agreement
 # ---------
-# Both compute in float32, in a different order of additions. The picture shows how many elements differ by how much,
+# Both compute in float32, but add in a different order. The picture is a histogram of the differences of all elements,
 # in units of the machine epsilon times the largest element.
 
 epsilon = torch.finfo(torch.float32).eps
@@ -66,6 +66,6 @@ ax.legend()
 plt.show()
 
 # %%
-# ``revert`` gives the model its own layers back.
+# ``revert`` restores the original layers of the model.
 
 conversion.revert()

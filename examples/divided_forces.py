@@ -1,9 +1,9 @@
-"""DimeNet++ fits the forces of one slab that is divided among MPI ranks.
+"""Fit the forces of one slab, divided among MPI ranks, with DimeNet++.
 
     mpiexec -n 2 python examples/divided_forces.py
 
-Each rank has the atoms on its side of the slab and their edges. The losses that rank 0 prints, and the digest of the
-trained parameters, are the same for any number of ranks, to the last bit. Labels are those of ASE's EMT potential.
+Each rank has the atoms on its side of the slab and their edges. Rank 0 prints the losses and a digest of the trained
+parameters, which are the same for any number of ranks, to the last bit. ASE's EMT potential gives the labels.
 
 Needs torch, ASE, mpi4py and an MPI: pip install 'trigraph[torch,ase,mpi]' matscipy mpich.
 """
@@ -39,9 +39,9 @@ def label(repeats, seed):
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="Of a slab of 18 atoms, along both of its sides.",
+    help="Repetitions of a slab of 18 atoms along both sides.",
 )
-@click.option("--steps", default=20, show_default=True, type=click.IntRange(0), help="Of the optimizer.")
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(0), help="Steps of the optimizer.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1))
 def main(repeats, steps, seed):
     """Fit the forces of a slab."""

@@ -2,9 +2,9 @@
 A first gradient and Hessian-vector product
 ===========================================
 
-Every operator ``X`` comes as three functions. ``X_fwd`` computes, ``X_bwd`` is its vector-Jacobian product, and
-``X_bwd2`` is the vector-Jacobian product of ``X_bwd``. This tutorial takes graph attention, differentiates an
-energy of its output once and twice, in PyTorch and in NumPy, and checks both against finite differences.
+``X_fwd`` computes an operator ``X``, ``X_bwd`` its vector-Jacobian product, and ``X_bwd2`` the vector-Jacobian product
+of ``X_bwd``. This tutorial defines an energy of the output of graph attention, differentiates it once and twice, in
+PyTorch and in NumPy, and checks both derivatives against finite differences.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,8 @@ rng = np.random.default_rng(0)
 # %%
 # A graph and its features
 # ------------------------
-# The graph has 20 nodes and 80 edges. A :class:`trigraph.CSC` sorts them by destination and checks them once; you
-# then use it in every call. Two heads of width 4 attend to features of width 8.
+# The graph has 20 nodes and 80 edges. :class:`trigraph.CSC` sorts and checks the edges once, and is then used in every
+# call. Features have width 8, for two heads of width 4.
 
 edge_index = rng.integers(0, 20, (2, 80))
 graph = trigraph.CSC.from_edge_index(edge_index, 20)
@@ -32,8 +32,8 @@ options = {"num_heads": 2, "activation": "tanh"}
 # %%
 # In PyTorch
 # ----------
-# The energy is half the sum of squares of the output. ``create_graph=True`` keeps the gradient differentiable, so
-# that its product with a direction ``v`` can be differentiated again: that is the Hessian-vector product.
+# The energy is half the sum of squares of the output. ``create_graph=True`` keeps the gradient differentiable. The
+# derivative of its product with a direction ``v`` is the Hessian-vector product.
 
 v = rng.standard_normal(x.shape)
 tx, tw, tv = torch.tensor(x, requires_grad=True), torch.tensor(weights), torch.tensor(v)
@@ -45,8 +45,9 @@ print(f"energy {energy.item():.4f}, norm of the gradient {gradient.norm().item()
 # %%
 # In NumPy
 # --------
-# The same steps without autograd. The output ``y`` is also the gradient of the energy in ``y``, so ``_bwd`` takes it
-# as cotangent. Every node is a source and a destination: ``x`` is passed twice, and its two gradients are added.
+# These are the same steps without autograd. The gradient of the energy in the output ``y`` is ``y`` itself, so ``y`` is
+# the cotangent for ``_bwd``. Every node is a source and a destination: ``x`` is passed twice, and its two gradients are
+# added.
 
 
 def half_square(x):
@@ -58,8 +59,8 @@ def half_square(x):
 
 # %%
 # ``_bwd2`` takes the direction ``v`` as the cotangent of each gradient. It returns the derivative of the output along
-# ``v``, and the change of the gradient while the cotangent stays fixed. The cotangent changes too, by that derivative
-# of the output, and ``_bwd`` turns the change into the second part of the Hessian-vector product.
+# ``v``, and the change of the gradient for a fixed cotangent. The cotangent also changes, by the derivative of the
+# output, and ``_bwd`` turns this change into the second part of the Hessian-vector product.
 
 
 def hessian_times(x, v):
@@ -80,8 +81,8 @@ for name, ours, theirs in (("gradient", numpy_gradient, gradient), ("product", n
 # %%
 # Finite differences
 # ------------------
-# The error of a central difference falls with the square of the step ``h``, until rounding raises it again as
-# ``1/h``. If a derivative is wrong, its curve stays flat instead. Both curves fall here, over four decades.
+# The error of a central difference falls with the square of the step ``h``, until rounding raises it again as ``1/h``.
+# If a derivative is wrong, the curve stays flat. Here both curves fall over four decades.
 
 steps = 10.0 ** np.arange(-7, 0.01, 0.5)
 errors = np.empty((len(steps), 2))

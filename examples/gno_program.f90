@@ -1,6 +1,6 @@
-!> The graph neural operator from Fortran: messages, their gradient, and a check of the gradient in real128.
+!> Compute messages of a graph neural operator and their gradient from Fortran, and check the gradient in real128.
 !!
-!! Node and edge arrays have the entity last, (d, num_edges); nodes are numbered from 0. docs/fortran.md says how to build it.
+!! The last dimension of an array counts nodes or edges, and nodes are numbered from 0. docs/fortran.md explains the build.
 program gno_program
     use trigraph_kinds, only: dp, qp, i32
     use trigraph_graphs, only: csc_i32, make_csc
@@ -17,7 +17,7 @@ program gno_program
     real(qp) :: exact(f_out, num_nodes), difference, error
     integer :: i, status
 
-    ! Edges in any order; edge arrays have theirs.
+    ! Edges come in any order. Edge arrays have the same order.
     src = [(int(mod(5*i + 1, num_nodes), i32), i=1, num_edges)]
     dst = [(int(mod(7*i, num_nodes - 1), i32), i=1, num_edges)]
     call make_csc(graph, num_nodes, num_nodes, src, dst, status)
@@ -29,7 +29,7 @@ program gno_program
     call random_number(direction)
     params = params - 0.5_dp
 
-    ! Gradient of E = sum(message**2)/2 in the coordinates alone: what is absent is not computed.
+    ! Gradient of E = sum(message**2)/2 in the coordinates only: derivatives that are absent are not computed.
     call gno_message_fwd(graph, features, coords, params, f_in, f_out, message, status)
     if (status == 0) call gno_message_bwd(graph, message, features, coords, params, f_in, f_out, status, out_coords=grad_coords)
     if (status /= 0) error stop 'a shape is wrong, or memory was refused'
@@ -44,7 +44,7 @@ program gno_program
 
 contains
 
-    !> E at coords + t direction by the reference in real128, which gets all sizes and arrays.
+    !> Return E at coords + t direction, computed by the reference in real128.
     function energy(t) result(e)
         real(qp), intent(in) :: t
         real(qp) :: e

@@ -1,8 +1,8 @@
-"""A small potential in JAX with forces and a Hessian, and a layer of a graph neural operator of one's own.
+"""A small potential in JAX with forces and a Hessian, and a layer of a graph neural operator.
 
-Run ``python examples/jax_potential.py``; it needs ``pip install 'trigraph[jax]'``. The potential has DimeNet++'s sum
-over triplets: distances go through `radial_basis`, vectors and embeddings through `agg_edge_to_edge`. As in jax-md, it
-is a function of positions, so that forces are ``-jax.grad`` and a Hessian is ``jax.hessian``.
+Run ``python examples/jax_potential.py``; it needs ``pip install 'trigraph[jax]'``. The potential uses DimeNet++'s sum
+over triplets: `radial_basis` of the distances, and `agg_edge_to_edge` of vectors and embeddings. As in jax-md, it is a
+function of positions. Forces are ``-jax.grad`` and a Hessian is ``jax.hessian``.
 """
 
 import jax
@@ -28,7 +28,7 @@ def parameters(key):
 
 
 def energy(positions, params, graph):
-    """Sum over edges of a network of their embedding and of the sum over adjacent edges."""
+    """Return the sum over edges of a network of their embedding and of the sum over adjacent edges."""
     vec = positions[graph.src] - positions[graph.dst]
     basis = tj.radial_basis(jnp.sqrt((vec * vec).sum(1)) / CUTOFF, params["freq"], S)
     x = jnp.tanh(basis.rbf @ params["embed"])
@@ -37,7 +37,7 @@ def energy(positions, params, graph):
 
 
 def gno_layer(params, features, coords, graph, width):
-    """Return one layer of a graph neural operator in plain JAX: messages by a kernel of the edge, and a linear part."""
+    """Return one layer of a graph neural operator: messages with a kernel of the edge, and a linear part."""
     message = tj.gno_message(features, coords, params["kernel"], graph, features.shape[1], width)
     return jax.nn.gelu(message + features @ params["linear"])
 
@@ -50,7 +50,7 @@ def potential():
     graph = EdgeGraph.from_positions(positions, CUTOFF).graph
     params, positions = parameters(jax.random.key(0)), jnp.asarray(positions)
 
-    forces = jax.jit(lambda x, p, g: -jax.grad(energy)(x, p, g))  # the graph is an argument, as any pytree
+    forces = jax.jit(lambda x, p, g: -jax.grad(energy)(x, p, g))  # the graph is an argument like any pytree
     f = forces(positions, params, graph)
     hessian = jax.jit(jax.hessian(energy))(positions, params, graph).reshape(f.size, f.size)
     step = 1e-5 * jnp.asarray(rng.normal(size=f.shape))
@@ -63,7 +63,7 @@ def potential():
 
 
 def operator_layer():
-    """Fit a layer to a function of the neighbours by gradient descent in one compiled loop."""
+    """Fit a layer to a function of the neighbours, with gradient descent in one compiled loop."""
     rng = np.random.default_rng(1)
     points, width, hidden = rng.uniform(size=(30, 2)), 3, 8
     src, dst = np.nonzero(((points[:, None] - points) ** 2).sum(2) < 0.1)

@@ -2,9 +2,9 @@
 Graph attention on the karate club
 ==================================
 
-A club of 34 members splits in two. Three layers of graph attention see who meets whom, and in how many contexts (the
-feature of an edge). They are trained on the sides of two members alone, the instructor (0) and the officer (33), and
-predict the sides of the other 32.
+A club of 34 members splits in two. An edge of the graph joins two members who meet, and its feature is the number of
+contexts in which they meet. Three layers of graph attention are trained on the sides of only two members, the
+instructor (0) and the officer (33), and predict the sides of the other 32.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ torch.manual_seed(0)
 # The club
 # --------
 # An edge of the club becomes two edges of the graph, one for each direction, and every member gets a self loop. The
-# graph is built once, for all layers and steps. Members have no features but who they are.
+# graph is built once, for all layers and steps. The only feature of a member is its number, one-hot encoded.
 
 club = networkx.karate_club_graph()
 ends = torch.tensor(list(club.edges)).T
@@ -37,12 +37,12 @@ x = torch.eye(len(club))
 # %%
 # Three layers
 # ------------
-# ``GATConv`` has the constructor and the parameters of PyTorch Geometric's. Dropout of attention coefficients keeps
-# the layers from learning the two known members by heart.
+# ``GATConv`` has the constructor and the parameters of PyTorch Geometric's layer. Dropout of attention coefficients
+# prevents overfitting to the two known members.
 
 
 class Model(torch.nn.Module):
-    """Three layers of attention, that return a score of each side for every member."""
+    """Three layers of attention that return a score of each side for every member."""
 
     def __init__(self, num_members, width=8, heads=4):
         super().__init__()
@@ -68,8 +68,8 @@ for _ in range(STEPS):
 # %%
 # Who attends to whom
 # -------------------
-# The width of a line is the attention that its two members pay each other in the first layer, averaged over the
-# heads. Circles and squares are the predicted sides; a member on the wrong side has a thick border.
+# The width of a line is the attention between its two members in the first layer, averaged over the heads. Circles and
+# squares are the predicted sides. A wrong prediction has a thick border.
 
 with torch.no_grad():
     scores = model.eval()(x)

@@ -3,8 +3,8 @@ Molecular dynamics of copper in LAMMPS
 ======================================
 
 This program runs dynamics at constant energy and draws the energies in `lammps.png`. The potential is Morse's for
-copper (Girifalco and Weizer, 1959) with a smooth end, written as a `trigraph.torch.nn.Potential`. Any other model is used
-in the same way.
+copper (Girifalco and Weizer, 1959) with a smooth end, written as a `trigraph.torch.nn.Potential`. Any other model is
+used in the same way.
 """
 
 import matplotlib.pyplot as plt

@@ -1,10 +1,10 @@
-"""An implementation of one operator, to be checked by trigraph.
+"""An implementation of one operator that trigraph can check.
 
 Run in this folder
 
     trigraph verify --implementation my_gno:gno_kernel_bwd
 
-and, to see what a mistake looks like,
+and, to see the report of a mistake,
 
     trigraph verify --implementation my_gno:forgets_the_mask --operator gno_kernel_bwd
 
@@ -23,7 +23,7 @@ def network(params, d, f_in, f_out):
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
-    """Vector-Jacobian product of kernel = V relu(U dx + b_u) + b_v, one edge after the other."""
+    """Return the vector-Jacobian product of kernel = V relu(U dx + b_u) + b_v, edge by edge."""
     U, b_u, V = network(params, coords.shape[1], f_in, f_out)
     grad_coords = np.zeros_like(coords)
     dU, db_u, dV = np.zeros_like(U), np.zeros_like(b_u), np.zeros_like(V)
@@ -40,7 +40,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
 
 
 def forgets_the_mask(grad_kernel, coords, params, f_in, f_out):
-    """Return the same with s = V^T g where relu is flat, too: right wherever all hidden units are active."""
+    """Return the same with s = V^T g everywhere, which is right only if all hidden units are active."""
     fields = gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     U, _, V = network(params, coords.shape[1], f_in, f_out)
     return fields | {"coords": grad_kernel @ V @ U}

@@ -1,11 +1,11 @@
 """
-A message-passing potential of one's own
+Write your own message-passing potential
 ========================================
 
-A class derived from `Potential` computes energies of atoms from the vectors to their neighbours, and inherits the rest:
-neighbour search, periodic cells, batches, forces and stress, compilation, Hessians, and the calculators of ASE,
-torch-sim and LAMMPS. This tutorial writes a SchNet-like model in twenty lines, trains it on forces of ASE's EMT
-potential, relaxes a crystal with it, and computes its Hessian.
+Derive a class from `Potential`, and compute the energies of atoms from the vectors to their neighbours. The class
+inherits the rest: neighbour search, periodic cells, batches, forces and stress, compilation, Hessians, and the
+calculators for ASE, torch-sim and LAMMPS. This tutorial writes a SchNet-like model in twenty lines, trains it on forces
+of ASE's EMT potential, relaxes a crystal with it, and computes its Hessian.
 """
 
 import matplotlib.pyplot as plt
@@ -27,10 +27,10 @@ torch.manual_seed(0)
 # %%
 # The model
 # ---------
-# `vec` has the vector of each edge, from its destination to its source. ``neighbors.of_sources(x)`` is ``x[src]``,
-# the row of the source atom of each edge; ``neighbors.into_atoms(values)`` sums the rows of edges at their
-# destinations. Both are operators of trigraph, with exact derivatives of any order. A function of distances alone is
-# invariant under rotations; the envelope makes it smooth at the cutoff.
+# A row of `vec` is the vector of an edge, from its destination to its source. ``neighbors.of_sources(x)`` is
+# ``x[src]``, the row of the source atom of each edge. ``neighbors.into_atoms(values)`` sums the rows of edges at their
+# destinations. Both are operators of trigraph, with exact derivatives of any order. The model uses only distances, so
+# its energy is invariant under rotations. The envelope makes it smooth at the cutoff.
 
 
 class SchNet(Potential):
@@ -62,8 +62,7 @@ class SchNet(Potential):
 # %%
 # Training on forces
 # ------------------
-# `ForceField` makes energies, forces and stresses the result of a call, as wrappers such as DistributedDataParallel
-# need it.
+# A call of `ForceField` returns energies, forces and stresses. Wrappers such as DistributedDataParallel need this form.
 
 
 def labelled():
@@ -107,8 +106,8 @@ print(f"error of a force component, first and last epoch: {errors[0]:.2f} and {e
 # %%
 # In ASE
 # ------
-# The forces are the derivative of the energy: a relaxation comes to rest, and at its end all eigenvalues of the Hessian
-# but the three of rigid translations are positive.
+# The forces are the derivative of the energy, so a relaxation converges. At its end all eigenvalues of the Hessian are
+# positive, except the three of rigid translations.
 
 model.double().requires_grad_(False)
 atoms = bulk("Cu", cubic=True, a=3.7)

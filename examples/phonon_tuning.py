@@ -2,12 +2,12 @@
 Phonon fine-tuning: training on the Hessian
 ===========================================
 
-A potential that has learned forces of some structures may have the wrong curvature elsewhere, and with it the wrong
-phonons. Phonon fine-tuning (Koker et al., 2026, arXiv:2601.07742) adds columns of the Hessian to the loss: in each step
-one random column of each structure, which is a product of the Hessian with a vector. The gradient of this loss in the
-weights is a third derivative of the energy, which is exact here. This tutorial trains a small DimeNet++ on clusters of
-copper and gold, labelled by ASE's EMT potential, then tunes it on columns of small crystals, and compares phonons of
-copper and of an ordered alloy that it has not seen.
+A potential that has learned forces of some structures may have the wrong curvature for others, and therefore the wrong
+phonons. Phonon fine-tuning (Koker et al., 2026, arXiv:2601.07742) adds columns of the Hessian to the loss. Each step
+uses one random column for each structure, computed as a product of the Hessian with a vector. The gradient of this loss
+in the weights is a third derivative of the energy, which is exact here. This tutorial trains a small DimeNet++ on
+clusters of copper and gold, labelled by ASE's EMT potential. Then it tunes the model on columns of small crystals, and
+compares phonons of copper and of an ordered alloy that the model has not seen.
 """
 
 import copy
@@ -31,9 +31,9 @@ torch.manual_seed(0)
 # %%
 # Clusters and crystals
 # ---------------------
-# A batch has four structures, in which about none, an eighth, three eighths and a half of the atoms are gold. Energies
-# and forces of clusters of 13 atoms are all that the model learns at first. Crystals, cells of eight atoms, give it
-# columns of their Hessians later.
+# A batch has four structures. About none, an eighth, three eighths and a half of their atoms are gold. At first the
+# model learns only energies and forces of clusters of 13 atoms. Later it learns columns of the Hessians of crystals,
+# which are cells of eight atoms.
 
 
 def batch_of(kind):
@@ -66,8 +66,8 @@ held_out = {kind: batch_of(kind) for kind in ("cluster", "crystal")}
 # %%
 # The loss
 # --------
-# EMT has no analytic Hessian here: a column comes from two calculations of forces at opposite displacements. Columns of
-# the model are exact, and ``create_graph=True`` makes them differentiable.
+# ASE's EMT has no analytic Hessian. A column is computed from forces at two opposite displacements. Columns of the
+# model are exact, and ``create_graph=True`` makes them differentiable.
 
 
 def emt_column(atoms, direction, step=0.01):
@@ -122,10 +122,10 @@ def train(steps, rate, weight):
 # %%
 # Phonons
 # -------
-# As in :doc:`phonons`, a few rows of the Hessian of a supercell give the dispersion. The alloy is ordered Cu₃Au; no
-# crystal above has its composition. Imaginary frequencies count as negative.
+# A few rows of the Hessian of a supercell give the dispersion. The alloy is ordered Cu₃Au, a composition that no
+# crystal above has. Imaginary frequencies are shown as negative.
 
-alloy = bulk("Cu", cubic=True, a=3.708)  # the lattice constants at rest by EMT
+alloy = bulk("Cu", cubic=True, a=3.708)  # the lattice constant at which EMT has no stress
 alloy.numbers[0] = 79
 CRYSTALS = {"Cu": (bulk("Cu", a=3.59), COPPER, "GXWKGL"), "Cu₃Au": (alloy, ALLOY, "GXMGR")}
 
@@ -180,8 +180,8 @@ def report(title):
 # %%
 # Before and after
 # ----------------
-# As many steps without columns show what is due to these. The clusters stay in the loss, so that the model does not
-# forget them.
+# For comparison, the model also takes the same number of steps without columns. The clusters stay in the loss, so that
+# the model does not forget them.
 
 train(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
 before, errors = report("trained on forces")

@@ -3,8 +3,8 @@ One graph on several ranks
 ==========================
 
 A graph that is too large for one process can be divided among MPI ranks. Each rank owns some nodes, and receives the
-rows of neighbours that others own. Results do not depend on the number of ranks, to the last bit. This tutorial divides
-a slab of atoms, draws the parts, and trains DimeNet++ on one rank and on two.
+rows of neighbours that other ranks own. The results have the same bits for any number of ranks. This tutorial divides a
+slab of atoms, draws the parts, and trains DimeNet++ on one rank and on two.
 """
 
 import os
@@ -24,11 +24,11 @@ plt.style.use("tableau-colorblind10")
 CUTOFF, STEPS = 4.0, 10
 
 # %%
-# Who owns what
-# -------------
-# ``owners.bisection`` cuts the atoms in halves along the longest side, again and again. An edge belongs to the rank
-# of its source atom. The source of an edge that ends at an atom of another rank is a *halo* atom there: it is sent
-# before every call.
+# Ownership
+# ---------
+# ``owners.bisection`` repeatedly halves the atoms along the longest side. An edge belongs to the rank of its source
+# atom. If the edge ends at an atom of another rank, its source is a *halo* atom of that rank, and is sent to it before
+# every call.
 
 slab = fcc111("Cu", (12, 12, 1), orthogonal=True)
 slab.pbc = False
@@ -52,11 +52,11 @@ plt.show()
 # %%
 # The same training on one rank and on two
 # ----------------------------------------
-# ``examples/divided_forces.py`` fits the forces of a slab. Each rank has its atoms and edges alone, and every rank's
-# optimizer makes the same step. Rank 0 prints the losses and a digest of the trained parameters.
+# ``examples/divided_forces.py`` fits the forces of a slab. Each rank has only its own atoms and edges, and the
+# optimizers of all ranks make the same steps. Rank 0 prints the losses and a digest of the trained parameters.
 
 folder = Path.cwd() if "__file__" not in globals() else Path(__file__).parent
-# A virtual environment has its own mpiexec beside its Python.
+# A virtual environment has its own mpiexec next to its Python.
 search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 mpiexec = shutil.which("mpiexec", path=search) or "mpiexec"
 program = [sys.executable, folder / "divided_forces.py", "--steps", str(STEPS)]

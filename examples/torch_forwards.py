@@ -1,4 +1,4 @@
-"""Forwards of operators in PyTorch, to be verified with the derivatives that autograd makes of them.
+"""Forwards of operators in PyTorch, which trigraph verifies together with their derivatives by autograd.
 
 Verify one: ``trigraph verify --implementation torch_forwards:gatconv --operator mha_gat_n2n --framework torch``.
 """
@@ -26,7 +26,7 @@ def gatconv(
     negative_slope,
     edge_embedding,
 ):
-    """PyTorch Geometric's GATConv, after its linear layers."""
+    """Return the output of PyTorch Geometric's GATConv, after its linear layers."""
     if activation != "LeakyReLU":
         raise NotImplementedError(activation)
     width = src_embedding.shape[1]
@@ -53,7 +53,7 @@ def gatconv(
 
 
 def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
-    """MatterGen's bilinear, from its wheel, after its layers of the bases; it numbers and pads each edge's triplets."""
+    """Return the output of MatterGen's bilinear layer, after its basis layers. It pads the triplets of each edge."""
     if atoms is not None:
         raise NotImplementedError("sums over atoms")
     edge, width = torch.tensor(triplets.index).long(), rad_W1.shape[1]
@@ -80,6 +80,6 @@ def weighted_sum(embedding, edge_weight, graph, op, mean_by):
 
 
 def forgets_the_weights(embedding, edge_weight, graph, op, mean_by):
-    """Sum as `weighted_sum`, but autograd does not hear of the weights."""
+    """Sum like `weighted_sum`, but hide the weights from autograd."""
     detached = None if edge_weight is None else edge_weight.detach()
     return weighted_sum(embedding, detached, graph, op, mean_by)

@@ -2,10 +2,10 @@
 Train DimeNet++ on forces, then run dynamics
 ============================================
 
-A loss on forces differentiates a gradient, which needs exact second derivatives. This tutorial labels copper-gold
+Training on forces differentiates a gradient, and needs exact second derivatives. This tutorial labels copper-gold
 clusters and slabs with ASE's EMT potential, trains DimeNet++ on their energies and forces, and tests it on structures
-that it has not seen. The model then moves one of these at constant energy: the total energy stays constant only if the
-forces are the derivative of the energy.
+that it has not seen. Then it runs dynamics at constant energy with the model. The total energy stays constant only if
+the forces are the derivative of the energy. :doc:`/lammps` shows how to run a model in LAMMPS.
 """
 
 import matplotlib.pyplot as plt
@@ -29,8 +29,8 @@ torch.manual_seed(0)
 # %%
 # Labelled structures
 # -------------------
-# Clusters have 13 atoms, slabs 12, of random composition, at its mean lattice constant. The displacements have a
-# standard deviation between 0.02 and 0.2 Å.
+# Clusters have 13 atoms, slabs 12. Their composition is random, and determines the mean lattice constant. Displacements
+# have a standard deviation between 0.02 and 0.2 Å.
 
 
 def structure(cluster):
@@ -48,7 +48,8 @@ structures = [structure(i % 2 == 1) for i in range(STRUCTURES)]
 first = STRUCTURES - STRUCTURES // 5  # a fifth is held out
 
 # %%
-# A sum of energies of free atoms has no forces. It is fitted to the training set and subtracted from all labels.
+# Energies of free atoms do not affect forces. They are fitted to the training set, and their sum is subtracted from all
+# labels.
 
 energies = np.array([atoms.get_potential_energy() for atoms in structures])
 counts = np.array([[np.sum(atoms.numbers == n) for n in ELEMENTS] for atoms in structures])
@@ -57,13 +58,13 @@ energies -= counts @ np.linalg.lstsq(counts[:first], energies[:first])[0]
 # %%
 # Batches
 # -------
-# Eight structures form one batch. Their neighbours are found once, since positions stay as they are.
+# Eight structures form one batch. Their neighbours are found once, since positions do not change.
 
 model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 5, 6, cutoff=5.0, num_output_layers=2)
 
 
 def batch_of(atoms, energy):
-    """Return tensors: arguments of the model, then numbers of atoms, energies per atom and forces."""
+    """Return tensors: arguments of the model, numbers of atoms, energies per atom, and forces."""
     size = torch.tensor([len(a) for a in atoms])
     joined = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
     pos, forces = (torch.tensor(array, dtype=torch.float32) for array in joined)
@@ -80,7 +81,7 @@ train, held_out = batches[: first // BATCH], batches[first // BATCH :]
 # %%
 # Training
 # --------
-# ``create_graph=True`` makes the forces differentiable, so that their loss reaches the parameters.
+# ``create_graph=True`` makes the forces differentiable with respect to the parameters.
 
 
 def results(batch, create_graph=False):
@@ -134,8 +135,8 @@ plt.show()
 # %%
 # Dynamics at constant energy
 # ---------------------------
-# :class:`trigraph.ase.Calculator` makes the model a calculator of ASE. Velocities have the temperature of 300 K, a
-# step takes 1 fs. Energy flows between potential and kinetic; their sum stays constant.
+# :class:`trigraph.ase.Calculator` makes the model a calculator of ASE. Velocities correspond to 300 K, and a step takes
+# 1 fs. Potential energy becomes kinetic energy and back; their sum stays constant.
 
 atoms = structures[-1]
 atoms.calc = Calculator(model)

@@ -1,8 +1,8 @@
 """A training run that can be interrupted: checkpoints, averaged weights, mixed precision, one or several processes.
 
-python training_run.py run.pt 4                             # until epoch 4; repeated with 8, it goes on from there
+python training_run.py run.pt 4                             # until epoch 4; with 8, it continues from there
 torchrun --nproc-per-node 2 training_run.py run.pt 8        # the same in two processes (DistributedDataParallel)
-python training_run.py other.pt 4 bfloat16                  # linear layers in bfloat16, all else in float32
+python training_run.py other.pt 4 bfloat16                  # linear layers in bfloat16, the rest in float32
 """
 
 import os
@@ -49,7 +49,7 @@ def batch_of(chosen):
 
 torch.manual_seed(0)
 model = DimeNetPlusPlus(16, 1, 2, 8, 4, 16, 5, 4, cutoff=5.0).to(device)
-field = ForceField(model)  # its call returns energies and forces, which is what DistributedDataParallel acts on
+field = ForceField(model)  # DistributedDataParallel acts only on calls of the module that it wraps
 wrapped = DistributedDataParallel(field) if several else field
 average = AveragedModel(model, device=device, multi_avg_fn=get_ema_multi_avg_fn(0.98))
 optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
@@ -78,7 +78,7 @@ for epoch in range(first, epochs):
     schedule.step()
     if rank == 0:
         torch.save({name: part.state_dict() for name, part in parts.items()} | {"epochs": epoch + 1}, f"{path}.new")
-        os.replace(f"{path}.new", path)  # a run that ends here leaves a whole checkpoint
+        os.replace(f"{path}.new", path)  # an interrupted run leaves a complete checkpoint
         z, pos, neighbors, _, forces = batch_of(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")

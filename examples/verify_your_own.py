@@ -2,9 +2,10 @@
 Verify your own operator, wrong first, then right
 =================================================
 
-You have written an operator in PyTorch. :func:`trigraph.verify` compares its results and its first and second
-derivatives with a reference in quadruple precision and with finite differences, on graphs that it makes. This tutorial
-verifies a weighted sum over in-edges: with a mistake that a look at the outputs does not show, and then without.
+If you have written an operator in PyTorch, :func:`trigraph.verify` compares its results and its first and second
+derivatives with a reference in quadruple precision and with finite differences, on graphs that it generates. This
+tutorial verifies a weighted sum over in-edges, first with a mistake that the outputs do not show, then without it. For
+functions that are not among the operators, see :doc:`/derivatives`.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,8 @@ import trigraph
 # %%
 # A wrong operator
 # ----------------
-# The function takes tensors, and a graph whose edges are sorted by destination. It needs the weights as constants for
-# a moment, and detaches them. The outputs are right. Autograd, however, no longer sees the weights.
+# The function takes tensors, and a graph whose edges are sorted by destination. It detaches the weights. The outputs
+# are still right, but autograd no longer sees the weights.
 
 
 def weighted_sum(embedding, edge_weight, graph, op, mean_by):
@@ -28,8 +29,8 @@ def weighted_sum(embedding, edge_weight, graph, op, mean_by):
 
 
 # %%
-# ``agg_weighted_n2n`` is the operator of the table that computes the same. It can do more, so that ``where`` selects
-# sums with weights. Float64 alone keeps this page short.
+# The operator ``agg_weighted_n2n`` computes the same sum. It has more settings, so ``where`` selects sums with weights.
+# To keep this page short, only float64 is checked.
 
 settings = {"framework": "torch", "where": ["op=sum", "edge_weight=given"], "dtypes": ["float64"]}
 try:
@@ -40,13 +41,13 @@ except AssertionError as error:
 assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= {"edge_weight"}
 
 # %%
-# The first message names the gradient in ``edge_weight``. The finite differences show it too. A sum is linear in its
-# weights, so that a central difference of the right gradient has rounding errors only. Here the error is the same at
-# every step.
+# The first message names the gradient in ``edge_weight``. The finite differences show the mistake as well. A sum is
+# linear in its weights, so a central difference of the right gradient has only rounding errors. Here the error is the
+# same at every step.
 
 
 def curves(result):
-    """Return steps and errors of the differences of bwd in the weights, of the first case."""
+    """Return steps and errors of the differences of bwd in the weights, for the first case."""
     checks = [c for c in result.checks if c.operator.endswith("_bwd") and c.field == "edge_weight" and c.curve]
     return zip(*checks[0].curve, strict=True)
 

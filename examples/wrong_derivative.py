@@ -1,4 +1,4 @@
-"""An energy whose forces lack a part, and what `check_derivatives` says of it and of the repaired one."""
+"""Check an energy whose forces lack a part, and the repaired energy, with `check_derivatives`."""
 
 import torch
 
@@ -6,7 +6,7 @@ from slopecheck import DerivativeError, check_derivatives
 
 
 def energy(positions, detach=True):
-    """Energy of bonds and angles of a chain of atoms; the angles come from vectors without their history."""
+    """Return the energy of bonds and angles of a chain of atoms. The angles use detached vectors."""
     vectors = positions[1:] - positions[:-1]
     straight = vectors.detach() if detach else vectors
     cosines = torch.nn.functional.cosine_similarity(straight[1:], straight[:-1])
@@ -14,7 +14,7 @@ def energy(positions, detach=True):
 
 
 def repaired(positions):
-    """Energy of the same, with all of its history."""
+    """Return the same energy without detached vectors."""
     return energy(positions, detach=False)
 
 
