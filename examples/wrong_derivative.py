@@ -6,7 +6,7 @@ from slopecheck import DerivativeError, check_derivatives
 
 
 def energy(positions, detach=True):
-    """Return the energy of bonds and angles of a chain of atoms. The angles use detached vectors."""
+    """Return the energy of a chain of atoms. The angles use detached vectors."""
     vectors = positions[1:] - positions[:-1]
     straight = vectors.detach() if detach else vectors
     cosines = torch.nn.functional.cosine_similarity(straight[1:], straight[:-1])
