@@ -124,41 +124,42 @@ def rows() -> list[Row]:
 
 
 def picture(path: Path) -> None:
-    """Draw all ratios by group, one line for each workload and peer, readable on light and on dark pages."""
+    """Draw all ratios by group, one line for each workload and peer, readable on light, dark and narrow pages."""
     import matplotlib
     from matplotlib.figure import Figure
 
     groups = [(group, list(lines)) for group, lines in groupby(rows(), lambda row: row.group)]
-    grey, blue, places, at = "#808080", "#3b8fd0", {}, 0.0
+    grey, blue, at = "#808080", "#3b8fd0", 0.0
     with matplotlib.rc_context(
         {"text.color": grey, "axes.labelcolor": grey, "svg.fonttype": "none", "svg.hashsalt": ""}
     ):
-        figure = Figure(figsize=(8, 0.5 + 0.24 * sum(len(lines) + 1.6 for _, lines in groups)), layout="constrained")
+        figure = Figure(
+            figsize=(4.2, 0.6 + 0.17 * sum(2 * len(lines) + 2 for _, lines in groups)), layout="constrained"
+        )
         ax = figure.subplots()
+        label = partial(ax.text, 0.01, transform=ax.get_yaxis_transform(), fontsize=8)
         for group, lines in groups:
-            places[at] = f"{group}    "
+            label(y=at, s=group, fontweight="bold")
             for row in lines:
-                at -= 1.0
-                places[at] = f"{row.workload}, {row.peer}"
+                at -= 2.0
+                label(y=at + 0.6, s=f"{row.workload}, {row.peer}")
                 kept, default = row.ratios
                 if kept and default:
                     ax.plot([kept, default], [at, at], color=grey, alpha=0.5, linewidth=1)
                 for value, marker, color in ((kept, "o", blue), (default, "|", grey)):
                     if value:
-                        ax.plot(value, at, marker, color=color, markersize=8)
-            at -= 1.6
+                        ax.plot(value, at, marker, color=color, markersize=7)
+            at -= 2.0
         ax.plot([], [], "o", color=blue, label="memory kept")
-        ax.plot([], [], "|", color=grey, label="glibc's default")
+        ax.plot([], [], "|", color=grey, label="default")
         ax.axvline(1, color=grey, linestyle=":")
-        ax.set_yticks([*places], [*places.values()], fontsize=8)
-        for label in ax.get_yticklabels():
-            label.set_fontweight("bold" if label.get_text().strip() in {group for group, _ in groups} else "normal")
-        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(at + 0.8, 0.8), facecolor="none")
-        ax.tick_params(colors=grey, which="both", left=False)
+        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(at + 0.8, 1.5), facecolor="none")
+        ax.set_yticks([])
+        ax.tick_params(colors=grey, which="both")
         for spine in ax.spines.values():
             spine.set_color(grey)
         ax.grid(axis="x", alpha=0.3)
-        ax.legend(loc="lower right", framealpha=0)
+        figure.legend(loc="outside upper right", ncols=2, framealpha=0, fontsize=8)
         figure.savefig(path, transparent=True, metadata={"Date": None})
 
 

@@ -215,7 +215,7 @@ def _speeds() -> str:
         (work, numbers([1e3 * s for s in seconds]), numbers(ratios), ", ".join(sorted(peers)))
         for work, seconds, ratios, peers in records.speeds()
     ]
-    return _table(("work", "trigraph, ms", "times as fast", "as the fastest of others"), lines)
+    return _table(("work", "trigraph, ms", "times as fast as", "the fastest other library"), lines)
 
 
 def _mistakes(name: str) -> str:
