@@ -1,0 +1,160 @@
+"""Tests of a CUDA device: what asks for them, their order, their deadline, and the record of a run.
+
+``python -m pytest tests/device -m device -n 8 --maxschedchunk 1 --device-seconds 530 --record record.json``
+
+Each process of pytest-xdist has its own context on the device. A process whose context a kernel has broken ends, and
+the tests after it run in a new one.
+"""
+
+import faulthandler
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from device_calls import END, LEAST, seconds_left
+
+from trigraph.backends import unavailable
+from trigraph.benchmarks.qualify.place import Device, Rehearsal
+from trigraph.environment import collect
+
+HERE = Path(__file__).parent
+ORDER = ("environment", "verify", "torch", "checks", "potentials", "sanitizers")  # by worth: time may be short
+RESERVE = 5.0  # seconds in which pytest ends
+NOT_RUN = "not run"
+NOTE = 3000  # characters
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("device")
+    group.addoption("--rehearse", action="store_true", help="Run on the CPU with gpu-host: a test of the tests.")
+    group.addoption("--device-seconds", type=float, default=3600.0, help="End after so many seconds.")
+    group.addoption("--record", metavar="FILE", help="Write what passed, failed and did not run, as JSON.")
+
+
+def is_asked_for(config):
+    return config.getoption("rehearse", False) or "device" in config.option.markexpr
+
+
+def pytest_ignore_collect(config):
+    """Leave these tests out of `make test`."""
+    return None if is_asked_for(config) else True
+
+
+def pytest_configure(config):
+    if not is_asked_for(config):
+        return
+    config.addinivalue_line("markers", "device: needs a CUDA device")
+    config.addinivalue_line("filterwarnings", "default")  # those of the device's versions of torch and CuPy
+    os.environ.setdefault(END, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVE))
+    if config.getoption("record", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Record(config))
+
+
+def pytest_collection_modifyitems(config, items):
+    here = {item: item.path.stem.removeprefix("test_device_") for item in items if item.path.parent == HERE}
+    reason = "" if config.getoption("rehearse", False) else unavailable("gpu")
+    for item in here:
+        item.add_marker("device")
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=lambda item: ORDER.index(here[item]) if item in here else -1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report):
+    """Tell a test that the deadline has ended from one that has crashed."""
+    if seconds_left() < LEAST:
+        report.outcome, report.longrepr = "skipped", (str(HERE), 0, "cut off at the deadline")
+
+
+@pytest.fixture(scope="session")
+def place(request):
+    """Return the device, or the CPU in its place."""
+    return Rehearsal() if request.config.getoption("rehearse") else Device()
+
+
+@pytest.fixture(scope="session")
+def torch(place):
+    """Return torch with a device."""
+    module = pytest.importorskip("torch")
+    if not (place.rehearsal or module.cuda.is_available()):
+        pytest.skip(f"torch {module.__version__} finds no device")
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _deadline(place):
+    """End the process at the deadline, and after a test that broke the device's context."""
+    if seconds_left() < LEAST:
+        pytest.skip("no time was left")
+    faulthandler.dump_traceback_later(seconds_left(), exit=True)  # ends what waits for the device, too
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    try:
+        place.synchronize()
+    except Exception:
+        os._exit(1)
+
+
+class Record:
+    """What is known of every test, written at each report: a run that is cut off loses nothing."""
+
+    def __init__(self, config):
+        self.path, self.begun = Path(config.getoption("record")), time.time()
+        self.parts = bool(config.option.keyword) or any(Path(a).resolve() != HERE for a in config.args)
+        self.tests = {}
+        self.kept = {
+            "format": 2,
+            "rehearsal": config.getoption("rehearse"),
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # the commit of a wheel that was carried here
+            "environment": collect(),
+        }
+
+    def verdict(self):
+        """Return what the run says of the device; without `trigraph verify` of every family, that is little."""
+        outcomes = {test["outcome"] for test in self.tests.values()}
+        verified = [test["outcome"] for name, test in self.tests.items() if "::test_verify[" in name]
+        if "failed" in outcomes:
+            return "failed"
+        if set(verified) != {"passed"}:
+            return "little was checked"
+        return "passed in part" if self.parts or outcomes != {"passed"} else "passed"
+
+    def write(self):
+        summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
+        whole = self.path.with_suffix(".part")  # a reader finds the old record or the new one
+        text = json.dumps({**summary, **self.kept, "tests": self.tests}, indent=1, default=repr)
+        whole.write_text(text + "\n", encoding="utf-8")
+        whole.replace(self.path)
+
+    def expect(self, names):
+        for name in names:
+            self.tests.setdefault(name, {"outcome": NOT_RUN, "seconds": 0.0})
+
+    def pytest_collection_finish(self, session):
+        self.expect(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        self.expect(ids)
+
+    def pytest_runtest_logreport(self, report):
+        test = self.tests[report.nodeid]
+        test["seconds"] += report.duration
+        test.update(report.user_properties)
+        if report.when == "call" or not report.passed:
+            test["outcome"] = "failed" if test["outcome"] == "failed" else report.outcome
+            note = report.longrepr[2] if report.skipped else report.longreprtext
+            test["note"] = (test.get("note", "") + note)[-NOTE:]
+        self.write()
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.tests[report.nodeid] = {"outcome": "failed", "seconds": 0.0, "note": report.longreprtext[-NOTE:]}
+
+    def pytest_terminal_summary(self, terminalreporter):
+        self.write()
+        terminalreporter.write_line(f"{self.verdict()}: {self.path}")

@@ -1,0 +1,62 @@
+"""Calls of operators, and of programs, by tests of a device."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from trigraph.backends import FUNCTIONS
+from trigraph.verification.cases import build, variants
+from trigraph.verification.subjects import named_fields
+
+END = "TRIGRAPH_DEVICE_END"  # environment variable: when the run ends, the same time for all of its processes
+LEAST = 2.0  # seconds under which nothing begins
+
+
+def seconds_left():
+    return float(os.environ[END]) - time.time()
+
+
+def run_python(*arguments, prefix=()):
+    """Run Python until the deadline at most; return its status and what it prints."""
+    command = [*prefix, sys.executable, *arguments]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds_left() - 1, check=False
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("cut off at the deadline")
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def draw(op, dtype="float32", variant="regular", seed=0):
+    """Return arguments of an operator as the verification draws them, for the backends of NumPy, arrays writable."""
+    chosen = next(v for v in variants(op.definition) if v.name == variant)
+    values = build(op.definition, chosen, dtype, seed).arguments(op)
+    for value in values.values():
+        if hasattr(value, "prepare"):  # what graphs build at the first backward
+            value.prepare()
+    return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
+
+
+def compute(op, values, backend, out=None):
+    """Return what an operator of the front door returns, by field."""
+    return named_fields(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
+
+
+def unequal(place, got, right):
+    """Return the names of fields that differ in a bit."""
+    pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
+    return [
+        n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
+    ]
+
+
+def spoil(fields):
+    """Let arrays hold what no operator returns."""
+    for array in fields.values():
+        if array is not None:
+            array.fill(-7 if array.dtype.kind == "i" else np.nan)

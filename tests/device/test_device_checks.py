@@ -1,0 +1,190 @@
+"""What only a device can show: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
+
+Half precision, NaN and arrays of the caller's are checked by `trigraph verify`.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+from device_calls import compute, draw, spoil, unequal
+
+import trigraph
+from trigraph.backends import FUNCTIONS, unavailable
+from trigraph.checks import bind_sizes
+from trigraph.table import OPERATORS, evaluate
+from trigraph.verification import tolerances
+from trigraph.verification.accuracy import field_error
+from trigraph.verification.judged import ask
+
+SOME = (
+    "agg_weighted_n2n_bwd",
+    "mha_gat_n2n_fwd",
+    "agg_edge_to_edge_fwd",
+    "interaction_bilinear_fwd",
+    "gno_message_fwd",
+)
+ROUNDS = 20  # of streams and threads
+LARGE = 2**31  # products of sizes are beyond this
+
+every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
+
+
+@every_operator
+def test_unwritten_memory(place, op):
+    """Bits do not depend on what workspace, results and `out` hold before: NaN."""
+    values = place.moved(draw(op))
+    right = compute(op, values, place.backend)
+    out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
+    spoil(out)
+    with place.poisoned():
+        fresh = compute(op, values, place.backend)
+        into = compute(op, values, place.backend, next(iter(out.values())) if op.single else out)
+    assert unequal(place, fresh, right) == unequal(place, into, right) == []
+    assert all(into[n] is array for n, array in out.items())
+
+
+@every_operator
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_odd_offsets(place, op, dtype):
+    """Arrays may begin one element after a line of memory, where vector loads are not allowed."""
+    arguments = draw(op, dtype)
+    values = place.moved(arguments)
+    right = compute(op, values, place.backend)
+    for key, array in values.items():
+        if isinstance(arguments[key], np.ndarray):
+            whole = place.xp.empty(array.size + 1, array.dtype)
+            whole[1:] = array.reshape(-1)
+            values[key] = whole[1:].reshape(array.shape)
+    assert unequal(place, compute(op, values, place.backend), right) == []
+
+
+@every_operator
+def test_capture(place, op):
+    """A captured call is replayed with other inputs, after other calls have used the memory pool."""
+    values = place.moved(draw(op))
+    results, replay = place.captured(partial(compute, op, values, place.backend))
+    for key, value in place.moved(draw(op, seed=1)).items():
+        if hasattr(value, "dtype") and value.shape == values[key].shape:
+            values[key][...] = value
+    right = place.hosted(compute(op, values, place.backend))
+    spoil(results)
+    replay()
+    assert unequal(place, results, right) == []
+    with place.poisoned():
+        again = compute(op, values, place.backend)
+    replay()
+    assert unequal(place, results, right) == unequal(place, again, right) == []
+
+
+def prepare_calls(place):
+    """Return some calls, each with what it returned alone."""
+    calls = []
+    for op in map(OPERATORS.get, SOME):
+        call = partial(compute, op, place.moved(draw(op, variant="skewed")), place.backend)
+        calls.append((op.name, call, {n: np.copy(a) for n, a in place.hosted(call()).items() if a is not None}))
+    place.synchronize()
+    return calls
+
+
+def test_two_streams(place):
+    calls, streams = prepare_calls(place), [place.stream(), place.stream()]
+    results = []
+    for turn in range(ROUNDS):
+        for k, (name, call, right) in enumerate(calls):
+            with streams[(turn + k) % 2]:
+                results.append((name, call(), right))
+    place.synchronize()
+    assert {name for name, got, right in results if unequal(place, got, right)} == set()
+
+
+def test_two_threads(place):
+    """Each has a stream of its own; whoever is first compiles the kernels."""
+    calls = prepare_calls(place)
+
+    def work(first):
+        wrong = set()
+        with place.stream() as stream:
+            for turn in range(ROUNDS):
+                name, call, right = calls[(turn + first) % len(calls)]
+                got = call()
+                stream.synchronize()
+                if unequal(place, got, right):
+                    wrong.add(name)
+        return wrong
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set().union(*pool.map(work, range(2))) == set()
+
+
+@every_operator
+def test_extremes(place, op):
+    """Numbers near the ends of the range agree with the judge; where they are ill-conditioned, as gpu-host does."""
+    if unavailable("gpu-host"):
+        pytest.skip(f"gpu-host is {unavailable('gpu-host')}")
+    arguments, wrong = draw(op), []
+    fields = {f.name: f for f in op.fields}
+    real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
+    for first in real:
+        for power in (-140, 20):  # subnormal numbers are not zero
+            values = {**arguments, first: np.ldexp(arguments[first], power)}
+            with np.errstate(all="ignore"):
+                right = compute(op, values, "gpu-host")
+                got = place.hosted(compute(op, place.moved(values), place.backend))
+                exact = ask(op, values)
+            sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
+            most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
+            names = [n for n, v in exact.items() if not is_as_good(fields[n], got[n], right[n], v, most)]
+            wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
+    assert wrong == []
+
+
+def is_as_good(field, got, right, exact, most):
+    """Whether the same numbers are finite, and the largest error within the table's tolerance or 8 times `right`'s."""
+    kept = np.isfinite(right)
+    triple = exact[kept] if field.index else exact[:, kept]
+    error, usual = (field_error(a[kept], field, triple, "float32") for a in (got, right))
+    return (np.isfinite(got) == kept).all() and error <= max(most, 8 * usual)
+
+
+@pytest.fixture
+def need(place):
+    """Return a function that skips the test where a number of bytes is not free; other processes get them back."""
+
+    def check(nbytes):
+        if nbytes > (free := place.free_bytes()):
+            pytest.skip(f"{nbytes / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
+
+    yield check
+    place.free_bytes()
+
+
+def test_arrays_beyond_int32(place, need):
+    """Arrays have more than 2^31 numbers, and graphs more than 2^24 edges."""
+    xp, nodes = place.xp, place.size(2**24, 2**5) + 3
+    dim = place.size(LARGE, 2**12) // (nodes - 3) + 1
+    need(16 * nodes * dim)
+    x = xp.empty((nodes, dim), np.float32)
+    x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
+    weight = xp.full(nodes, 2, np.float32)
+    for index in (np.int32, np.int64):
+        offsets, sources = xp.arange(nodes + 1, dtype=index), xp.arange(nodes, dtype=index)[::-1].copy()
+        graph = trigraph.CSC(offsets, sources, nodes)
+        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=place.backend).output_embedding
+        assert (out == 2 * x[::-1][:, :1]).all()
+        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, backend=place.backend, wrt=("embedding",))
+        assert (grads.embedding == 4 * x[:, :1]).all()
+        del out, grads
+
+
+def test_kernel_beyond_int32(place, need):
+    xp, edges, width = place.xp, place.size(LARGE, 2**12) // 1024 + 5, 32
+    need(8 * edges * width**2)
+    coords = xp.empty((edges, 3), np.float32)
+    coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
+    params = place.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
+    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=place.backend)
+    tail, weights = (place.hosted(a).astype(np.float64) for a in (coords[-64:], params))
+    right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
+    assert abs(place.hosted(kernel[-64:]) - right).max() <= 512 * 2.0**-23 * abs(right).max()

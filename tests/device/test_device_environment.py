@@ -1,0 +1,77 @@
+"""What the device is; that all kernels compile there, and only those on the list use local memory."""
+
+import os
+import shutil
+import subprocess
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+import trigraph
+from trigraph.environment import tf32_problems
+from trigraph.gpu import launcher
+from trigraph.gpu.instances import INSTANCES, slowness
+from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
+
+QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
+
+
+def compile_kernel(arguments):
+    """Compile an instance as the launcher does; return seconds, and registers and local memory as the driver has them."""
+    (rehearsal, family, instance), begun = arguments, time.perf_counter()
+    if rehearsal:
+        assert launcher.runtime(np.empty(0)).library(family).family == family
+        return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
+    import cupy
+
+    launcher.AHEAD = False  # the other instances have their turn
+    function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
+    usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
+    return {"seconds": time.perf_counter() - begun, **usage}
+
+
+def find_spills(usages):
+    """Return the kernels with local memory, stack or spills, that are not on the list of those."""
+    return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
+
+
+def test_kernels_compile(place, record_property):
+    """All in as many processes as there are processors, into CuPy's cache."""
+    names = [(place.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
+    names = names[::20] if place.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
+    begun = time.perf_counter()
+    with ProcessPoolExecutor(1 if place.rehearsal else os.cpu_count(), get_context("spawn")) as pool:
+        usages = dict(zip((name for *_, name in names), pool.map(compile_kernel, names), strict=True))
+    record_property("compilation", {"number": len(usages), "seconds": time.perf_counter() - begun})
+    for what in ("seconds", "registers"):
+        most = max(usages, key=lambda name: usages[name][what])
+        record_property(f"most {what}", f"{most}: {usages[most][what]}")
+    spills = find_spills(usages)
+    if not place.rehearsal and place.architecture() not in ARCHITECTURES:
+        pytest.skip(f"kernels are compiled; spills on {place.architecture()} are unknown: {spills}")
+    assert spills == []
+
+
+def test_first_call(place, record_property):
+    graph = place.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
+    x, weight = (place.moved(np.ones(shape, np.float32)) for shape in ((2, 4), (2,)))
+    for name in ("first", "second"):
+        begun = time.perf_counter()
+        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=place.backend).output_embedding
+        place.synchronize()
+        record_property(f"seconds of the {name} call", time.perf_counter() - begun)
+        assert (place.hosted(out) == 1).all()
+
+
+def test_products_are_in_float32(place, record_property):
+    """Neither CuPy nor CUDA is told to multiply with the 10 bits of TF32; the record has the device's properties."""
+    record_property("properties", {n: repr(value) for n, value in place.properties().items()})
+    record_property("free bytes", place.free_bytes())
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        record_property(QUERY, done.stdout + done.stderr)
+    assert tf32_problems() == []

@@ -1,0 +1,51 @@
+"""compute-sanitizer finds nothing in small cases that reach every kernel; as a program: one family's cases."""
+
+import re
+import shutil
+import sys
+from unittest import mock
+
+import pytest
+from device_calls import run_python
+
+from trigraph.benchmarks.qualify import cases
+from trigraph.benchmarks.qualify.place import place as place_of
+from trigraph.gpu import cache
+from trigraph.gpu.instances import INSTANCES
+
+NAME = "compute-sanitizer"
+TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
+LINE_NUMBERS = "-lineinfo"  # so that it can name the line
+
+
+def find_errors(printed):
+    """Return what a tool has found, from its last line; None if it came to no such line."""
+    count = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", printed)
+    lines = [line.strip("= ") for line in printed.splitlines() if line.startswith("=========")]
+    return None if count is None else lines[: 20 * bool(int(count[1]))]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("family", INSTANCES)
+def test_sanitizer(place, tool, family):
+    program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
+    if program is None:
+        pytest.skip(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
+    # CuPy asks the driver for functions that it may not have.
+    options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
+    status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
+    assert (find_errors(printed), status) == ([], 0), printed[-3000:]
+    assert re.search(r"^[1-9]\d* arrays are right$", printed, re.MULTILINE)
+
+
+def main(backend, family):
+    """Compare the results of all cases; each array has its own allocation: a pool would hide what is beyond its end."""
+    where = place_of(backend)
+    if not where.rehearsal:
+        where.xp.cuda.set_allocator(None)
+    with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
+        print(f"{len(cases.run(family, where))} arrays are right")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
