@@ -11,10 +11,10 @@ from rich.table import Table
 
 from slopecheck.console import table_of
 from slopecheck.terminal import plain_console
-from trigraph.backends import BACKENDS
+from trigraph.backends import BACKENDS, unavailable
 from trigraph.benchmarks.measure import ceilings
 from trigraph.benchmarks.programs import Program
-from trigraph.benchmarks.record import record, stem, write
+from trigraph.benchmarks.record import record, write
 from trigraph.benchmarks.run import DIRECT, DISTURBED, Options, Result, find, operator_workload, run
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
@@ -22,6 +22,7 @@ from trigraph.table import OPERATORS, SYMBOLS
 
 # For the machine's ceilings: bytes to copy, and order of matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
+ON_DEVICE = 2**31, 8192
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -46,20 +47,29 @@ def _check_memory(workload: Workload, options: Options) -> None:
 
 
 def _chosen(
-    families: tuple[str, ...], names: tuple[str, ...], operators: tuple[str, ...], sizes: dict[str, int]
+    families: tuple[str, ...],
+    names: tuple[str, ...],
+    operators: tuple[str, ...],
+    sizes: dict[str, int],
+    device: bool,
 ) -> list[Workload | Program]:
+    if device and unavailable("gpu"):
+        raise click.UsageError(f"--device: {unavailable('gpu')}")
     if operators:
-        if families or names:
-            raise click.UsageError("--operator excludes --family and --workload")
+        if families or names or device:
+            raise click.UsageError("--operator excludes --family, --workload and --device")
         return [operator_workload(name, sizes) for name in operators]
     if sizes:
         raise click.UsageError("--sizes requires an --operator; named workloads have fixed sizes")
-    return find(families, names)
+    return find(families, names, device)
+
+
+EVERYTHING = [*find(), *find(device=True)]
 
 
 def _names(of: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
-    return list(dict.fromkeys(getattr(w, of) for w in find()))
+    return list(dict.fromkeys(getattr(w, of) for w in EVERYTHING))
 
 
 def _digits(value: float | None) -> str:
@@ -97,15 +107,17 @@ def _workload_table(result: Result) -> Table:
 def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
     """Tabulate the fraction of the machine's peak rates that each backend reaches."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
+    words["gather"] = "gather of rows {:.3g} GB/s"
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
     caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
-    numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy")
+    numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy", "% of bound")
     table = table_of(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
     for result in results:
         for backend in (n for n in result.measured if n in BACKENDS and result.measured[n].seconds):
             rates = (result.rate(backend), tops[result.dtype]), (result.byte_rate(backend), tops["copy"])
             cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
-            table.add_row(result.workload.name, backend, *cells)
+            share = result.bound(tops) / result.measured[backend].median
+            table.add_row(result.workload.name, backend, *cells, f"{share:.1%}")
     return table
 
 
@@ -150,12 +162,13 @@ def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Tabl
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a JSON record to this directory.",
 )
+@click.option("--device", is_flag=True, help="Time workloads of a CUDA device there, next to the peers that run on it.")
 @click.option("--no-peers", "peers", flag_value=False, default=True, help="Time the backends of trigraph only.")
 @click.option(
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(sorted({*DIRECT, *(name for w in find() for name in w.names)})),
+    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.names)})),
     metavar="NAME",
     help="Time this backend or peer only, such as fortran or scipy; repeatable.",
 )
@@ -175,7 +188,7 @@ def bench(
     """
     console = plain_console()
     options = Options(**measured)
-    workloads = _chosen(families, names, operators, sizes)
+    workloads = _chosen(families, names, operators, sizes, options.device)
     for workload in workloads:
         if operators and isinstance(workload, Workload):
             _check_memory(workload, options)
@@ -184,18 +197,16 @@ def bench(
         asked = ", ".join((*families, *names, *options.contenders))
         raise click.UsageError(f"nothing to time: no workload fits {asked}")
     with console.status("peak rates", spinner="line") as status:
-        tops = ceilings(options.threads, min(options.repeat, 5), *CEILING_SIZES[options.size])
+        most = ON_DEVICE if options.device else CEILING_SIZES[options.size]
+        tops = ceilings(options.threads, min(options.repeat, 5), *most, options.device)
         results: list[Result] = []
         for workload in workloads:
             results.append(run(workload, options, status.update))
             console.print(_workload_table(results[-1]))
+            path = None if out is None else write(out, record(options, tops, results))  # as a run may be cut off
     console.print(_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")
-    if out is not None:
-        kept = record(options, tops, results)
-        path = out / f"{stem(kept)}.json"
-        out.mkdir(parents=True, exist_ok=True)
-        write(path, kept)
+    if path is not None:
         console.print(f"Record: {path}")

@@ -24,6 +24,7 @@ from unittest import mock
 import numpy as np
 
 from slopecheck.isolated import Child, Ended
+from trigraph.benchmarks import device
 from trigraph.benchmarks.programs import Call, Unavailable
 
 LEAST_SAMPLES = 3
@@ -66,6 +67,7 @@ class Job:
 
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None  # the same on tiny inputs, to load libraries
+    device: bool = False  # whether it runs on the CUDA device, for which the clock and the memory are others
 
 
 def _high_water() -> int:
@@ -103,11 +105,12 @@ def as_numpy(value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.asarray(value.get() if hasattr(value, "get") else value)
 
 
-def seconds_of(call: Call, number: int) -> float:
-    """Return the mean seconds of `number` calls."""
+def seconds_of(call: Call, number: int, wait: Callable[[], None] = lambda: None) -> float:
+    """Return the mean seconds of `number` calls; `wait` returns when all is computed that they have begun."""
     start = time.perf_counter()
     for _ in range(number):
         call()
+    wait()
     return (time.perf_counter() - start) / number
 
 
@@ -115,6 +118,8 @@ class _Runner:
     """A built job: its first run, and samples of its time."""
 
     def __init__(self, job: Job) -> None:
+        self.wait = device.wait if job.device else lambda: None
+        self.peak_memory = device.peak_memory if job.device else peak_memory
         if job.warm is not None:
             job.warm()()
         self.call = job.make()
@@ -122,18 +127,18 @@ class _Runner:
 
     def first(self) -> tuple[dict[str, np.ndarray], int]:
         """Run once for results and memory in bytes without inputs, and once for an estimate of the time."""
-        results, peak = peak_memory(self.call)
+        results, peak = self.peak_memory(self.call)
         named = {n: as_numpy(v) for n, v in results.items()}
         del results
-        self.seconds = seconds_of(self.call, 1)
+        self.seconds = seconds_of(self.call, 1, self.wait)
         return named, peak
 
     def sample(self) -> float:
         """Return the seconds of one call, averaged over a block of calls if they are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
-            seconds_of(self.call, round(WARM_UP / self.seconds))
-        self.seconds = seconds_of(self.call, max(1, round(BLOCK / self.seconds)))
+            seconds_of(self.call, round(WARM_UP / self.seconds), self.wait)
+        self.seconds = seconds_of(self.call, max(1, round(BLOCK / self.seconds)), self.wait)
         return self.seconds
 
 
@@ -296,14 +301,18 @@ def matmul_call(library: str, n: int, dtype: str) -> Call:
     return call
 
 
-def ceilings(threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
-    """Measure the machine's peak rates: the best of `repeat` rounds.
+def ceilings(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
+    """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
     ``copy`` is in bytes/s, read and written bytes added, for arrays of `nbytes`, which should exceed the last cache.
-    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`.
+    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`. ``gather``, on a device, is
+    in bytes/s of rows of 256 bytes that are read in random order, and of their indices.
     """
-    work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
-    jobs = {name: Job(partial(matmul_call, "numpy", n, name)) for name in ("float32", "float64")}
-    jobs["copy"] = Job(partial(copy_call, "numpy", nbytes, threads))
+    library = "cupy" if on_device else "numpy"
+    work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}
+    jobs = {name: Job(partial(matmul_call, library, n, name), device=on_device) for name in ("float32", "float64")}
+    jobs["copy"] = Job(partial(copy_call, library, nbytes, threads), device=on_device)
+    if on_device:
+        jobs["gather"] = Job(partial(device.gather_call, nbytes // 256), device=True)
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

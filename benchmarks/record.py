@@ -21,12 +21,15 @@ PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def write(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record."""
+def write(folder: Path, record: Mapping[str, Any]) -> Path:
+    """Write a record to a folder; return the path."""
+    path = folder / f"{stem(record)}.json"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
+    return path
 
 
-def _operators(workload: Workload, result: Result) -> dict[str, Any]:
+def _operators(workload: Workload, result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
     """Return the record's entries about a workload of operators."""
     return {
         "steps": [
@@ -36,6 +39,7 @@ def _operators(workload: Workload, result: Result) -> dict[str, Any]:
         "layout": workload.layout,
         "operations": workload.operations(result.sizes),
         "bytes": workload.bytes_moved(result.sizes, np.dtype(result.dtype)),
+        "bound_s": result.bound(tops),
     }
 
 
@@ -63,7 +67,7 @@ def _contender(result: Result, name: str) -> dict[str, Any]:
     return entry
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
     workload = result.workload
     return {
         "workload": workload.name,
@@ -71,7 +75,7 @@ def _result(result: Result) -> dict[str, Any]:
         "summary": workload.summary,
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
-        **(_operators(workload, result) if isinstance(workload, Workload) else {}),
+        **(_operators(workload, result, tops) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.other_share,
         "contenders": {name: _contender(result, name) for name in result.measured},
@@ -98,8 +102,8 @@ def record(
         "peers": {name: installed[name] for name in PEERS if name in installed},
         "blas": f"{blas.get('name')} {blas.get('version')}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "ceilings": {"host": tops},
-        "results": [_result(r) for r in results],
+        "ceilings": {"device" if options.device else "host": tops},
+        "results": [_result(r, tops) for r in results],
     }
 
 
@@ -107,5 +111,7 @@ def stem(record: Mapping[str, Any]) -> str:
     """File name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
+    if record["options"]["device"]:
+        return f"{record['created'][:10]}-{re.sub('[^a-z0-9]+', '-', str(machine['device']['name']).lower())}"
     kind = next((k for k in PROCESSOR_NAMES if re.search(rf"\b{k}\b", model)), record["architecture"])
     return "-".join([record["created"][:10], kind, f"{machine['cpu']['processors']}core"])

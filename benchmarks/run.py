@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from trigraph import table
+from trigraph.benchmarks.device import on_device
+from trigraph.benchmarks.device_workloads import DEVICE
 from trigraph.benchmarks.measure import Job, Measurement, alternate
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.workloads import Step, Workload
-from trigraph.table import OPERATORS
+from trigraph.table import OPERATORS, evaluate
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 DIRECT = ("fortran-reference", "pyref")
@@ -26,7 +28,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: threads of every contender, rounds, dtype, size (full or small), whether with peers.
+    """How to measure: threads of every contender, rounds, dtype, size (full or small), whether with peers, and where.
 
     Of the contenders only those of the names in `contenders` run (all, when it is empty).
     """
@@ -37,6 +39,7 @@ class Options:
     size: str
     peers: bool
     contenders: tuple[str, ...] = ()
+    device: bool = False
 
     def select_contenders(self, workload: Workload | Program) -> list[str]:
         """Return the contenders that were asked for."""
@@ -67,6 +70,18 @@ class Result:
         memory = own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
         return own.median / fast.median, memory
 
+    def bound(self, tops: Mapping[str, float]) -> float:
+        """Least seconds of a run by peak rates: bytes of inputs and outputs, operations, bytes of rows at random."""
+        if not isinstance(self.workload, Workload):
+            return math.nan
+        dtype = np.dtype(self.dtype)
+        amounts = {
+            "copy": self.workload.bytes_moved(self.sizes, dtype),
+            self.dtype: self.workload.operations(self.sizes),
+            "gather": evaluate(self.workload.gathered, self.sizes) * dtype.itemsize,
+        }
+        return max(amount / tops[name] for name, amount in amounts.items() if name in tops)
+
     def rate(self, contender: str) -> float:
         """Operations of the table (not what the contender really spends) per second; NaN where there are none."""
         operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
@@ -79,9 +94,10 @@ class Result:
         return nbytes / self.measured[contender].median
 
 
-def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
-    """Return the workloads and programs of the families and names; of all, where there are none."""
-    workloads = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+def find(families: Collection[str] = (), names: Collection[str] = (), device: bool = False) -> list[Workload | Program]:
+    """Return the host's, or the device's, workloads and programs of the families and names; of all, without these."""
+    host = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+    workloads = DEVICE if device else host
     return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
 
 
@@ -122,10 +138,12 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
     """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.at("tiny")
-    jobs = {
-        n: Job(*(partial(workload.prepare, n, s, options.dtype) for s in both))
-        for n in options.select_contenders(workload)
-    }
+    jobs = {}
+    for name in options.select_contenders(workload):
+        make, warm = (partial(workload.prepare, name, s, options.dtype) for s in both)
+        if options.device and isinstance(workload, Program):
+            make, warm = partial(on_device, make), partial(on_device, warm)
+        jobs[name] = Job(make, warm, options.device)
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
     while not attempts or (len(attempts) < ATTEMPTS and all((r.other_share or 0.0) > DISTURBED for r in attempts)):

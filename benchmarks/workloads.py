@@ -48,7 +48,7 @@ class Peer:
     make: "Callable[[Case], Call]"
     about: str  # what it is, for the record
     requires: tuple[str, ...] = ()  # modules that it imports
-    device: bool = False  # whether it runs on a CUDA device: those are timed by `trigraph qualify`
+    device: bool = False  # whether it runs on a CUDA device
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the contenders on the host; the first is the baseline."""
-        peers = (name for name, peer in self.peers.items() if not peer.device)
+        """Names of the contenders on the host, or on the device; the first is the baseline."""
+        peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
         return (*self.backends, *peers)
 
     def at(self, size: str) -> dict[str, int]:
@@ -92,6 +92,7 @@ class Workload:
         peer = self.peers.get(name)
         require(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
+        case = indexed(case, np.int32) if name == "gpu" else case  # as layers have it
         return backend_call(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
@@ -234,6 +235,18 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     case = Case(workload, dict(sizes), _draw_arrays(wanted, bindings, dtype.name, rng), graphs)
     _clear_kinks(workload, case, wanted, rng)
     return case
+
+
+def indexed(case: Case, dtype: Any) -> Case:
+    """Return a case whose graphs have indices of another dtype."""
+
+    def changed(graph: Any) -> Any:
+        if graph is None:
+            return None
+        make, arguments = graph.__reduce__()
+        return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
+
+    return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})
 
 
 def backend_call(workload: Workload, backend: str, case: Case) -> Call:

@@ -1,92 +1,14 @@
-"""What is timed on a device: the bench's workloads at sizes that no cache holds, in the order of their worth."""
+"""Sizes and indices of the workloads of a device."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-
-from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
+from trigraph.benchmarks.device_workloads import WORKLOADS
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.workloads import Case, Workload
+from trigraph.benchmarks.workloads import Workload, indexed
 from trigraph.table import SYMBOLS
 
-GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
-HEADS = {"num_heads": 8, "dim_head": 32}
-# A quarter of the graph, so that the messages of a peer, an array of edges times 256, fit several times into 80 GB.
-FEWER = {n: number // 4 for n, number in GRAPH.items()}
-CRYSTAL = {"num_nodes": 30_000, "num_edges": 1_500_000, "n_emb": 64, "n_mid": 8}
-POINTS = {"num_src_nodes": 133_000, "num_dst_nodes": 133_000, "num_positions": 4_000_000, "num_edges": 4_000_000}
-ROWS_OF_HEADS = "num_positions*num_heads*dim_head"
-CATALYST = {"num_edges": 200_000, "num_outputs": 200_000, "num_triplets": 2_400_000, "num_inputs": 2_400_000}
-
-_NAMED = {w.name: w for family in (weighted, gat, gno, gemnet, dimenet) for w in family.WORKLOADS}
-_SUM, _SUM_BACKWARD = _NAMED["weighted-sum"], _NAMED["weighted-sum-backward"]
-_GAT, _MESSAGE, _GEMNET = _NAMED["gat"], _NAMED["gno-message"], _NAMED["gemnet"]
-_ANGULAR, _ANGULAR_BACKWARD = _NAMED["dimenet-aggregate"], _NAMED["dimenet-aggregate-backward"]
-_SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
-_CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
-
-
-def _timed(
-    base: Workload,
-    name: str,
-    summary: str,
-    sizes: Mapping[str, int],
-    gathered: str = "0",
-    **more: Any,
-) -> Workload:
-    """Return a workload of the bench at other sizes, without what belongs to the host."""
-    peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.device or not p.requires}
-    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "backends": ("gpu",), "gathered": gathered, **more}
-    return replace(base, name=name, summary=summary, **changed)
-
-
-WORKLOADS = (
-    _timed(_SUM, "weighted-64", "weighted sum, dim 64", {**GRAPH, "dim": 64}, "num_positions*dim", peers=_SUMS),
-    _timed(_GAT, "gat", "attention, 8 x 32, with backward", {**FEWER, **HEADS}, f"3*{ROWS_OF_HEADS}"),
-    _timed(_ANGULAR, "dimenet", "triplet sum", CRYSTAL),
-    _timed(_MESSAGE, "gno", "message, with backward", POINTS),
-    _timed(_GEMNET, "gemnet", "both operators, with backward", CATALYST),
-    _timed(
-        _SUM_BACKWARD,
-        "weighted-64-backward",
-        "weighted sum, dim 64, with backward",
-        {**GRAPH, "dim": 64},
-        "3*num_positions*dim",
-    ),
-    _timed(
-        _GAT,
-        "gat-forward",
-        "attention, 8 x 32",
-        {**FEWER, **HEADS},
-        ROWS_OF_HEADS,
-        steps=_GAT.steps[:1],
-    ),
-    _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
-    _timed(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
-    *(
-        _timed(
-            _SUM, f"weighted-{n}", f"weighted sum, dim {n}", {**GRAPH, "dim": n}, "num_positions*dim", peers=_CUSPARSE
-        )
-        for n in (256, 128)
-    ),
-)
+__all__ = ["WORKLOADS", "indexed", "sizes_at"]
 
 
 def sizes_at(place: Device, workload: Workload) -> dict[str, int]:
     """Return the sizes of a workload; in a rehearsal at most 40 of everything there are many of."""
     small = {n: min(v, 40 if SYMBOLS[n].minimum == 0 else 8) for n, v in workload.sizes.items()}
     return {n: place.size(v, small[n]) for n, v in workload.sizes.items()}
-
-
-def indexed(case: Case, dtype: Any) -> Case:
-    """Return a case whose graphs have indices of another dtype."""
-
-    def changed(graph: Any) -> Any:
-        if graph is None:
-            return None
-        make, arguments = graph.__reduce__()
-        return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
-
-    return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})

@@ -20,7 +20,7 @@ QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,p
 
 
 def compile_kernel(arguments):
-    """Compile an instance as the launcher does; return seconds, and registers and local memory as the driver has them."""
+    """Compile an instance as the launcher does; return seconds, registers and bytes of local memory."""
     (rehearsal, family, instance), begun = arguments, time.perf_counter()
     if rehearsal:
         assert launcher.runtime(np.empty(0)).library(family).family == family
@@ -67,9 +67,10 @@ def test_first_call(place, record_property):
 
 
 def test_products_are_in_float32(place, record_property):
-    """Neither CuPy nor CUDA is told to multiply with the 10 bits of TF32; the record has the device's properties."""
-    record_property("properties", {n: repr(value) for n, value in place.properties().items()})
+    """Neither CuPy nor CUDA is told to multiply with the 10 bits of TF32; the record has clocks and memory."""
     record_property("free bytes", place.free_bytes())
+    if not place.rehearsal:
+        record_property("NVRTC", place.xp.cuda.nvrtc.getVersion())
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)

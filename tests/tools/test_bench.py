@@ -209,7 +209,7 @@ def test_command_writes_a_record(tmp_path):
     record = json.loads(text)
     assert path.stem == stem(record)
     options = {"threads": 1, "repeat": 1, "dtype": "float32", "size": "small", "peers": True}
-    assert record["options"] == options | {"contenders": ["numpy", "fortran"]}
+    assert record["options"] == options | {"contenders": ["numpy", "fortran"], "device": False}
     assert record["ceilings"]["host"].keys() == {"copy", "float32", "float64"}
     (entry,) = record["results"]
     fortran, numpy = (entry["contenders"][name] for name in ("fortran", "numpy"))

@@ -14,7 +14,7 @@ from trigraph.environment import collect, tf32_problems
 
 ALONE = True
 ROUNDS = 7
-GATHER = Path(__file__).resolve().parent.parent / "gather.cu"
+GATHER = Path(__file__).resolve().parents[2] / "gather.cu"
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
 
 

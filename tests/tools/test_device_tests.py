@@ -1,0 +1,144 @@
+"""The tests of a device (tests/device), rehearsed on gpu-host: they pass, find what is wrong, and end in time."""
+
+import importlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import run
+
+from trigraph.gpu.instances import INSTANCES
+from trigraph.table import OPERATORS
+from trigraph.verification import tolerances
+
+FOLDER = Path(__file__).parents[1] / "device"
+ENDINGS = """
+import os, signal, time
+import pytest
+
+def test_good(record_property):
+    record_property("number", 2)
+
+def test_bad():
+    assert 2 == 3, "two is not three"
+
+def test_killed():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_device_broken(place, monkeypatch):
+    monkeypatch.setattr(type(place), "synchronize", lambda self: 1 / 0)  # undone after the last look at the device
+
+@pytest.mark.parametrize("k", range(3))
+def test_hangs(k):
+    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Return a function that imports a file of the folder."""
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.delitem(sys.modules, "conftest", raising=False)
+    return importlib.import_module
+
+
+def rehearse(folder, record, *options, status=0):
+    """Run the tests of a folder in two processes; return the record."""
+    command = [sys.executable, "-m", "pytest", folder, "--rehearse", "-p", "no:cacheprovider", "-n", "2"]
+    done = run(*command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1])
+    kept = json.loads(record.read_text())
+    assert f"{kept['verdict']}: {record}" in done.stdout
+    assert kept["rehearsal"]
+    return kept
+
+
+@pytest.mark.slow
+def test_rehearsal(tmp_path):
+    """Of every file some tests pass; a part of them is no qualification."""
+    names = (
+        "first_call or gno_message_bwd or GATConv or two_streams or beyond or gno-racecheck or test_verify and gemnet"
+    )
+    kept = rehearse(FOLDER, tmp_path / "record.json", "-k", names)
+    outcomes = {name.rpartition("/")[2]: test["outcome"] for name, test in kept["tests"].items()}
+    skipped = {name for name, outcome in outcomes.items() if outcome != "passed"}
+    assert skipped <= {"test_device_sanitizers.py::test_sanitizer[gno-racecheck]"}
+    assert len({name.partition("::")[0] for name in outcomes}) == 5
+    assert kept["verdict"] == "little was checked"
+    assert kept["environment"]["trigraph"]["version"]
+
+
+@pytest.mark.slow
+def test_what_ends_early_costs_nothing_else(tmp_path):
+    """A crash, a broken device and a test that hangs are recorded, and other tests go on until the deadline."""
+    for name in ("conftest.py", "device_calls.py"):
+        shutil.copy(FOLDER / name, tmp_path)
+    (tmp_path / "test_device_checks.py").write_text(ENDINGS)
+    kept = rehearse(tmp_path, tmp_path / "record.json", "--device-seconds", "30", status=1)
+    assert kept["seconds"] < 35
+    tests = {name.partition("::test_")[2]: test for name, test in kept["tests"].items()}
+    outcomes = {name: test["outcome"] for name, test in tests.items()}
+    hangs = {f"hangs[{k}]": "skipped" for k in range(3)}
+    assert outcomes == {"good": "passed", "bad": "failed", "killed": "failed", "device_broken": "failed", **hangs}
+    assert tests["good"]["number"] == 2
+    assert "two is not three" in tests["bad"]["note"]
+    assert "crashed while running" in tests["killed"]["note"]
+    notes = sorted(tests[name]["note"] for name in hangs)
+    assert notes == ["Skipped: no time was left", *2 * ["cut off at the deadline"]]
+    assert kept["verdict"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("verify", "other", "parts", "verdict"),
+    [
+        ("passed", "passed", False, "passed"),
+        ("passed", "passed", True, "passed in part"),
+        ("passed", "skipped", False, "passed in part"),
+        ("skipped", "passed", False, "little was checked"),
+        ("", "passed", True, "little was checked"),
+        ("skipped", "failed", False, "failed"),
+        ("failed", "passed", False, "failed"),
+    ],
+)
+def test_verdict(module, verify, other, parts, verdict):
+    """ "Nothing wrong was found" needs every family to be verified; otherwise little was checked."""
+    record = object.__new__(module("conftest").Record)
+    record.parts, record.ended = parts, True
+    outcomes = {f"test_device_verify.py::test_verify[{family}]": "passed" for family in INSTANCES}
+    outcomes |= {name: verify for name in [*outcomes][:1]} | {"test_device_checks.py::test_capture": other}
+    record.tests = {name: {"outcome": outcome} for name, outcome in outcomes.items()}
+    assert record.verdict() == verdict
+
+
+def test_what_is_wrong_is_found(module, monkeypatch):
+    """Results that are not written, a replay of nothing, a lost term, a kernel that spills, findings of sanitizers."""
+    checks, place, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
+    real = checks.compute
+    monkeypatch.setattr(place, "captured", lambda call: (call(), lambda: None))
+    with pytest.raises(AssertionError):
+        checks.test_capture(place, op)
+    monkeypatch.setattr(checks, "compute", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
+    with pytest.raises(AssertionError):
+        checks.test_unwritten_memory(place, op)
+    right = np.linspace(1, 2, 32, dtype=np.float32)
+    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)
+    assert checks.is_as_good(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
+    assert not checks.is_as_good(op.fields[0], right * np.float32(1.001), right, exact, most)
+    assert not checks.is_as_good(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
+    usage = {"registers": 32, "local_bytes": 8}
+    (line,) = module("test_device_environment").find_spills(
+        dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
+    )
+    assert line == f"sum_rows<float>: {usage}"
+    find_errors = module("test_device_sanitizers").find_errors
+    assert find_errors("========= ERROR SUMMARY: 0 errors") == []
+    assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
+    assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
+    unequal = module("device_calls").unequal
+    assert unequal(place, {"x": None, "y": np.nextafter(right, 9), "z": right}, dict.fromkeys("xyz", right)) == [
+        "x",
+        "y",
+    ]
