@@ -316,7 +316,7 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
             layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
         )
 
-    with torch.random.fork_rng(devices=()):
+    with torch.random.fork_rng(devices=()), torch.device("cpu"):  # the same weights on every device
         torch.manual_seed(0)
         model = layers(nn.GATConv)
     graph: Any = CSC.from_edge_index(edge_index, nodes)
@@ -325,7 +325,7 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
         state, model, graph = model.state_dict(), layers(GATConv), edge_index
         model.load_state_dict(state)
-    model.to(real)
+    model.to(x)
 
     def call() -> dict[str, Any]:
         h = x

@@ -78,44 +78,37 @@ def test_capture(place, op):
     assert unequal(place, results, right) == unequal(place, again, right) == []
 
 
-def prepare_calls(place):
+@pytest.fixture
+def calls(place):
     """Return some calls, each with what it returned alone."""
-    calls = []
+    several = []
     for op in map(OPERATORS.get, SOME):
         call = partial(compute, op, place.moved(draw(op, variant="skewed")), place.backend)
-        calls.append((op.name, call, {n: np.copy(a) for n, a in place.hosted(call()).items() if a is not None}))
+        several.append((op.name, call, {n: np.copy(a) for n, a in place.hosted(call()).items() if a is not None}))
     place.synchronize()
-    return calls
+    return several
 
 
-def test_two_streams(place):
-    calls, streams = prepare_calls(place), [place.stream(), place.stream()]
+def find_unequal(place, calls, *streams):
+    """Make the calls on streams in turn; return the names of those with other bits than alone."""
     results = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(calls):
-            with streams[(turn + k) % 2]:
+            with streams[(turn + k) % len(streams)]:
                 results.append((name, call(), right))
     place.synchronize()
-    assert {name for name, got, right in results if unequal(place, got, right)} == set()
+    return {name for name, got, right in results if unequal(place, got, right)}
 
 
-def test_two_threads(place):
-    """Each has a stream of its own; whoever is first compiles the kernels."""
-    calls = prepare_calls(place)
+def test_two_streams(place, calls):
+    assert find_unequal(place, calls, place.stream(), place.stream()) == set()
 
-    def work(first):
-        wrong = set()
-        with place.stream() as stream:
-            for turn in range(ROUNDS):
-                name, call, right = calls[(turn + first) % len(calls)]
-                got = call()
-                stream.synchronize()
-                if unequal(place, got, right):
-                    wrong.add(name)
-        return wrong
 
+def test_two_threads(place, calls):
+    """Each has a stream of its own."""
     with ThreadPoolExecutor(2) as pool:
-        assert set().union(*pool.map(work, range(2))) == set()
+        work = [pool.submit(find_unequal, place, calls, place.stream()) for _ in range(2)]
+    assert [each.result() for each in work] == [set(), set()]
 
 
 @every_operator

@@ -10,7 +10,6 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-import trigraph
 from trigraph.environment import tf32_problems
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES, slowness
@@ -53,17 +52,6 @@ def test_kernels_compile(place, record_property):
     if not place.rehearsal and place.architecture() not in ARCHITECTURES:
         pytest.skip(f"kernels are compiled; spills on {place.architecture()} are unknown: {spills}")
     assert spills == []
-
-
-def test_first_call(place, record_property):
-    graph = place.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
-    x, weight = (place.moved(np.ones(shape, np.float32)) for shape in ((2, 4), (2,)))
-    for name in ("first", "second"):
-        begun = time.perf_counter()
-        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=place.backend).output_embedding
-        place.synchronize()
-        record_property(f"seconds of the {name} call", time.perf_counter() - begun)
-        assert (place.hosted(out) == 1).all()
 
 
 def test_products_are_in_float32(place, record_property):

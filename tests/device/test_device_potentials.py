@@ -15,7 +15,19 @@ CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("s
 NAMED = {program.name: program for program in PROGRAMS}
 
 
-def assert_agreement(place, torch, name, contender, record_property):
+# Not curvature of molecules by PyTorch Geometric: its closed forms lose a digit there; test_models asks the CPU.
+# Compilation of curvature takes several minutes, and comes last.
+@pytest.mark.parametrize(
+    ("contender", "name"),
+    [("pyg", n) for n in (*TRAINING, *CURVATURE[:2], *FORCES)]
+    + [("trigraph-compiled", n) for n in (*TRAINING, *FORCES, *CURVATURE)],
+)
+def test_agreement(place, torch, contender, name, record_property):
+    for module in ("ase", "torch_geometric")[: 1 + (contender == "pyg")]:
+        pytest.importorskip(module)
+    if place.rehearsal and contender != "pyg":
+        pytest.skip("compiles for minutes")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))
     program, results = NAMED[name], []
     sizes = {n: place.size(value, min(value, 3)) for n, value in program.sizes.items()}
     for form in ("trigraph", contender):
@@ -25,20 +37,3 @@ def assert_agreement(place, torch, name, contender, record_property):
     error = relative_error(results[1], results[0])
     record_property("error", error)
     assert error <= tolerance("float32", program.terms)
-
-
-# Not curvature of molecules: there PyTorch Geometric's closed forms lose a digit; test_curvature asks the CPU.
-@pytest.mark.parametrize("name", [*TRAINING, *CURVATURE[:2], *FORCES])
-def test_pyg(place, torch, name, record_property):
-    pytest.importorskip("ase")
-    pytest.importorskip("torch_geometric")
-    assert_agreement(place, torch, name, "pyg", record_property)
-
-
-@pytest.mark.parametrize("name", [*TRAINING, *FORCES, *CURVATURE])  # curvature takes several minutes to compile
-def test_compiled(place, torch, name, record_property):
-    pytest.importorskip("ase")
-    if place.rehearsal:
-        pytest.skip("compiles for minutes")
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))
-    assert_agreement(place, torch, name, "trigraph-compiled", record_property)
