@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,11 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
 
+# A stand-in for compute-sanitizer: it runs the command after its options, and prints the real one's last line.
+SANITIZER = f"""#!/bin/sh
+while [ "$1" != {sys.executable} ]; do shift; done
+"$@" && echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+"""
 FOLDER = Path(__file__).parents[1] / "device"
 ENDINGS = """
 import os, signal, time
@@ -55,15 +61,16 @@ def rehearse(folder, record, *options, status=0):
 
 
 @pytest.mark.slow
-def test_rehearsal(tmp_path):
+def test_rehearsal(tmp_path, monkeypatch):
     """Of every file some tests pass; a part of them is no qualification."""
-    names = (
-        "first_call or gno_message_bwd or GATConv or two_streams or beyond or gno-racecheck or test_verify and gemnet"
-    )
+    names = "kernels or gno_message_bwd- or bwd2 and capture or streams or beyond or gno-race or test_verify and gemnet"
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(SANITIZER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     kept = rehearse(FOLDER, tmp_path / "record.json", "-k", names)
     outcomes = {name.rpartition("/")[2]: test["outcome"] for name, test in kept["tests"].items()}
-    skipped = {name for name, outcome in outcomes.items() if outcome != "passed"}
-    assert skipped <= {"test_device_sanitizers.py::test_sanitizer[gno-racecheck]"}
+    assert {name for name, outcome in outcomes.items() if outcome != "passed"} == set()
     assert len({name.partition("::")[0] for name in outcomes}) == 5
     assert kept["verdict"] == "little was checked"
     assert kept["environment"]["trigraph"]["version"]
@@ -87,26 +94,22 @@ def test_what_ends_early_costs_nothing_else(tmp_path):
     assert kept["verdict"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("verify", "other", "parts", "verdict"),
-    [
+def test_verdict(module):
+    """ "Nothing wrong was found" needs every family to be verified; otherwise little was checked."""
+    for verify, other, parts, verdict in (
         ("passed", "passed", False, "passed"),
         ("passed", "passed", True, "passed in part"),
         ("passed", "skipped", False, "passed in part"),
         ("skipped", "passed", False, "little was checked"),
-        ("", "passed", True, "little was checked"),
+        ("not run", "passed", True, "little was checked"),
         ("skipped", "failed", False, "failed"),
         ("failed", "passed", False, "failed"),
-    ],
-)
-def test_verdict(module, verify, other, parts, verdict):
-    """ "Nothing wrong was found" needs every family to be verified; otherwise little was checked."""
-    record = object.__new__(module("conftest").Record)
-    record.parts = parts
-    outcomes = {f"test_device_verify.py::test_verify[{family}]": "passed" for family in INSTANCES}
-    outcomes |= dict.fromkeys([*outcomes][:1], verify) | {"test_device_checks.py::test_capture": other}
-    record.tests = {name: {"outcome": outcome} for name, outcome in outcomes.items()}
-    assert record.verdict() == verdict
+    ):
+        record = object.__new__(module("conftest").Record)
+        outcomes = {f"test_device_verify.py::test_verify[{family}]": "passed" for family in INSTANCES}
+        outcomes |= dict.fromkeys([*outcomes][:1], verify) | {"test_device_checks.py::test_capture": other}
+        record.parts, record.tests = parts, {name: {"outcome": outcome} for name, outcome in outcomes.items()}
+        assert record.verdict() == verdict
 
 
 def test_what_is_wrong_is_found(module, monkeypatch):
