@@ -74,11 +74,11 @@ public:
         }
     }
 
-    void coeff(int narg, char **arg) override
+    void coeff(int narg, char **) override
     {
         const int types = atom->ntypes;
 
-        if (narg != 2 || std::string(arg[0]) != "*" || std::string(arg[1]) != "*")
+        if (narg != 2)  // what these are LAMMPS has checked
             error->all(FLERR, "pair_style trigraph: expected pair_coeff * *");
         if (static_cast<int>(symbols.size()) != types)
             error->all(FLERR, "pair_style trigraph: there are " + std::to_string(types) + " types of atoms and "

