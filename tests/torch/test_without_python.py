@@ -286,6 +286,7 @@ def crystal(repeat, tilt=0.0):
     atoms.symbols[::3] = "C"  # hydrogen and oxygen do not occur
     atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
+    atoms.positions += 0.9  # away from the borders
     return atoms
 
 
@@ -325,12 +326,8 @@ def test_lammps_small_box(run):
 @pytest.mark.slow
 def test_lammps_dynamics_and_minimum(run):
     """NVE conserves the energy over rebuilds of neighbours; a minimum is that of ASE."""
-    run(
-        crystal((4, 4, 4)),
-        "velocity all create 600 1\nneighbor 0.3 bin\nneigh_modify delay 0 every 1\nfix move all nve\ntimestep 0.0005\nthermo 10\nrun 300",
-        "pairs",
-        ranks=2,
-    )
+    lines = "velocity all create 600 1\nneighbor 0.3 bin\nneigh_modify delay 0 every 1\nfix move all nve\n"
+    run(crystal((4, 4, 4)), f"{lines}timestep 0.0005\nthermo 10\nrun 300", "pairs", ranks=2)
     thermo = run.thermo()
     assert len(thermo) == 31
     assert np.ptp(thermo[:, 3]) < 2e-3 * thermo[-1, 2]
