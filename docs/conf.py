@@ -111,7 +111,18 @@ CONTENTS = {
     "Getting started": ("getting-started",),
     "Tutorials": ("tutorials/index",),
     "How-to guides": (
-        *("torch", "potentials", "verify-your-own", "jax", "gpu", "distributed", "lammps", "fortran", "clients"),
+        *(
+            "torch",
+            "potentials",
+            "verify-your-own",
+            "jax",
+            "gpu",
+            "distributed",
+            "lammps",
+            "without_python",
+            "fortran",
+            "clients",
+        ),
     ),
     "Reference and background": (
         *("operators", "api", "maths", "accuracy", "benchmarks", "benchmarking", "design", "tests"),

@@ -310,7 +310,7 @@ def export_potential(
     --------
     >>> from trigraph.torch import export_potential
     >>> from trigraph.torch.nn import DimeNetPlusPlus
-    >>> model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4, output_initializer="glorot_orthogonal")
+    >>> model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 3, 4)
     >>> export_potential(model, "potential.pt2")  # doctest: +SKIP
     """
     path, name = Path(path), type(model).__name__
