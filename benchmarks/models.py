@@ -362,7 +362,8 @@ def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Cal
     model.to(real)
 
     def call() -> dict[str, Any]:
-        losses, first = [], {}
+        losses: list[Any] = []
+        first: dict[str, Any] = {}
         for edge_index in (edges.clone() for edges in batches):
             loss = cross_entropy(model[1](elu(model[0](x, edge_index)), edge_index), labels)
             gradients = _gradients(loss, model)

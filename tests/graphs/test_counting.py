@@ -167,7 +167,8 @@ from trigraph.arrays import LIBRARIES
 LIBRARIES["libtrigraph"] = lambda: sys.argv[1]
 import pytest
 ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
-sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-m", "not slow", "-k", "not memory", sys.argv[2]]))
+quick = ["-m", "not slow", "-k", "not memory"]
+sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", *quick, sys.argv[2]]))
 """
 
 

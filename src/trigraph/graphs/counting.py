@@ -94,11 +94,12 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
     if xp is np:
         check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
         if counts_fit(keys.size, num_keys):
-            status, facts, arrays = filled("sort", (keys.size, num_keys), (keys,), (num_keys + 1, keys.size))
+            sizes = keys.size, num_keys
+            status, facts, (offsets, positions) = filled("sort", sizes, (keys,), (num_keys + 1, keys.size))
             if status == WRONG_INDEX:
                 check_range(caller, name, keys, num_keys, bound_name)
             assert status == 0
-            return Order(*arrays, facts[1], bool(facts[2]))
+            return Order(offsets, positions, facts[1], bool(facts[2]))
     check_range(caller, name, keys, num_keys, bound_name)
     rises = is_ascending(keys)
     counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]

@@ -227,7 +227,7 @@ class CSC(Immutable):
                 lengths = (n, self.num_src_nodes + 1, n, self.num_edges + 1, 0 if ids is None else n)
                 status, _, arrays = filled("csc_orders", sizes, given, lengths)
                 assert status == 0
-                return ReverseCSC(*arrays[:4], self.edge_ids if ids is None else arrays[4])
+                return ReverseCSC._make([*arrays[:4], self.edge_ids if ids is None else arrays[4]])
         positions = xp.arange(self.num_positions, dtype=dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(dtype)
         by_src = order_by("CSC", "indices", self.indices, "num_src_nodes", self.num_src_nodes)

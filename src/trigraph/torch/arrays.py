@@ -66,9 +66,9 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
     _type_, _length_ = ctypes.c_char, sys.maxsize
 
     @classmethod
-    def at(cls, address: int, owner: Any) -> "Memory":
+    def at(cls, address: int, owner: Any) -> Any:
         """Return the memory from an address on that `owner` owns."""
-        memory = cls.from_address(address)
+        memory: Any = cls.from_address(address)
         memory.owner = owner
         return memory
 

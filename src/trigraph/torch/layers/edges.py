@@ -209,7 +209,7 @@ def _built(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> C
     """Return the graph of an array of edges that nobody writes to."""
     number = min(num_src_nodes, num_dst_nodes)
     if array_kind(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
-        return CSC._of_ends(*edges, num_src_nodes, num_dst_nodes, loops=number if loops else -1)
+        return CSC._of_ends(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or array_kind(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
