@@ -23,7 +23,6 @@ from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
 from trigraph.table import OPERATORS  # noqa: E402
 from trigraph.torch import arrays  # noqa: E402
 from trigraph.torch.layers.activations import silu  # noqa: E402
-from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 
 def graph(index=np.int64):
@@ -175,7 +174,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 
 
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
-def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through):
+def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_operators):
     """After a MemoryError, a tensor that the caller deletes is freed at once, without the garbage collector."""
     from trigraph.backends import front_door as backends
     from trigraph.torch import library
@@ -380,55 +379,6 @@ def test_forged_checkpoints_are_refused(tmp_path):
         torch.save(value, tmp_path / "forged.pt")
         with pytest.raises(kind, match=text):
             torch.load(tmp_path / "forged.pt", weights_only=True)
-
-
-def variants(tensor):
-    """Return tensors that differ from this one in one property that a check looks at."""
-    changed = [tensor.to(d) for d in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)]
-    changed += [
-        tensor[:-1],
-        tensor[..., :-1],
-        tensor[None],
-        tensor[..., None],
-        tensor.flip(0),
-        tensor.movedim(0, -1),
-        -tensor,
-    ]
-    changed += [torch.stack([tensor, tensor], dim=-1)[..., 0], torch.empty(0, dtype=tensor.dtype)]
-    released, unaligned = tensor.clone(), np.frombuffer(b"0" + tensor.numpy().tobytes(), np.uint8)[1:]
-    released.untyped_storage().resize_(tensor.nbytes - 1)
-    return [*changed, released, torch.from_numpy(unaligned.view(tensor.numpy().dtype).reshape(tensor.shape))]
-
-
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-@pytest.mark.parametrize("name", OPERATORS_OF_TORCH)
-def test_a_plain_call_has_the_outcome_of_a_call_in_python(name, monkeypatch):
-    """What C++ computes before any check in Python has equal bits; what it refuses has the type and text of Python."""
-    op = OPERATORS_OF_TORCH[name]
-    values = draw(op.op) | {"backend": ""} | ({"wanted": ",".join(sorted(op.fields))} if op.op.selective else {})
-    good = {n: None if v is None else torch.from_numpy(v) if n in op.array_names else v for n, v in values.items()}
-
-    def outcome(values):
-        try:
-            results = op([values[n] for n in op.array_names], {n: v for n, v in values.items() if n not in op.labels})
-        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-            return type(error), str(error)
-        fields = results if isinstance(results, tuple) else (results,)
-        return [(t.dtype, t.shape, t.numpy().tobytes()) for t in fields]
-
-    changes = [(n, v) for n in op.array_names if good[n] is not None for v in variants(good[n])]
-    changes += [(a.name, None) for a in op.op.arguments if a.nullable]
-    for graph, _ in op.graphs:
-        others = {"index": np.int32}, {"seed": 2}, {"num_edges": 9, "num_triplets": 7}
-        changes += [(graph, draw(op.op, **other)[graph]) for other in others]
-    if op.op.selective:
-        changes += [("wanted", field) for field in op.fields]
-    changes += [("backend", backend) for backend in ("pyref", "fortran-reference")]
-    changes += [(a.name, choice) for a in op.op.attributes for choice in a.choices]
-    plain = [outcome(good | {name: value}) for name, value in changes]
-    monkeypatch.setattr(op, "native", None)
-    for (name, value), result in zip(changes, plain, strict=True):
-        assert result == outcome(good | {name: value}), (name, value)
 
 
 FORMS = {

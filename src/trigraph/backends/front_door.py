@@ -18,7 +18,6 @@ from trigraph.table.grammar import Operator
 from trigraph.table.operators import NAMED
 from trigraph.table.public import BACKENDS, docstring, public_signature, publish
 
-
 LIBRARY_OF = {name: ArrayLibrary(kind, name) for name, (_, kind) in BACKENDS.items()}
 
 

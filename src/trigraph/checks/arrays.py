@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import ArrayLibrary, advice, array_kind, device_of, dtype_name, namespace_of
+from trigraph.arrays import ArrayLibrary, advice, device_of, dtype_name, namespace_of
 from trigraph.checks.attributes import checked_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
@@ -298,23 +298,24 @@ def check_out(
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         library.look(op.name, label, array)
         dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first.dtype)
+        shape, flags = shape_of(fields[name], sizes) + ((1,) if name in columns else ()), array.flags
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
-        if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):
-            raise ValueError(
-                f"{op.name}: {label} has shape {array.shape}; expected {expected_shape(fields[name], sizes)}"
-            )
-        if not array.flags.c_contiguous:
-            raise ValueError(f"{op.name}: {label} has strides {array.strides}; expected a C-contiguous array")
-        if library.kind == "numpy" and not array.flags.writeable:
-            raise ValueError(f"{op.name}: {label} is read-only; expected a writable array")
-        if library.kind == "numpy" and not array.flags.aligned:
-            raise ValueError(f"{op.name}: {label} is not aligned; expected memory aligned for {array.dtype}")
-        if device_of(array) != device_of(first):
-            raise ValueError(f"{op.name}: {label} is on {device_of(array)}; expected {device_of(first)}")
-        for other, value in held.items():
-            if _overlap(array, value):
-                raise ValueError(f"{op.name}: {label} overlaps {other}; expected memory of its own")
+        if array.shape != shape:
+            problem = f"has shape {array.shape}; expected {expected_shape(fields[name], sizes)}"
+        elif not flags.c_contiguous:
+            problem = f"has strides {array.strides}; expected a C-contiguous array"
+        elif library.kind == "numpy" and not flags.writeable:
+            problem = "is read-only; expected a writable array"
+        elif library.kind == "numpy" and not flags.aligned:
+            problem = f"is not aligned; expected memory aligned for {array.dtype}"
+        elif device_of(array) != device_of(first):
+            problem = f"is on {device_of(array)}; expected {device_of(first)}"
+        else:
+            overlapped = [other for other, value in held.items() if _overlap(array, value)]
+            problem = f"overlaps {overlapped[0]}; expected memory of its own" if overlapped else ""
+        if problem:
+            raise ValueError(f"{op.name}: {label} {problem}")
         held[label] = array
     return dict(out)
 

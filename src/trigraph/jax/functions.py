@@ -19,7 +19,7 @@ from trigraph.checks import (
 from trigraph.graphs import GRAPH_TYPES
 from trigraph.jax.graphs import leaves_of, on_cpu
 from trigraph.jax.primitive import Form, call
-from trigraph.table import DEFINITIONS, OPERATORS, Definition, Operator, result_type
+from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.table.public import jax_docstring, publish
 
 LARGEST = 2**31 - 1

@@ -38,9 +38,7 @@ class Derivative:
         """The bwd and bwd2 operators of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(
-        self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False, keywords: Any = None
-    ) -> None:
+    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False, keywords: Any = None) -> None:
         """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode.
 
         Inputs are the flat arguments, or the arrays alone if `keywords` has all others.

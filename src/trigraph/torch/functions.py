@@ -10,20 +10,19 @@ from typing import Any
 import torch
 
 from trigraph.arrays import ArrayLibrary, device_of
-from trigraph.backends import LIBRARY_OF, choose_backend, raise_named
+from trigraph.backends import choose_backend, raise_named
 from trigraph.backends.forms import over_forms
 from trigraph.checks import (
     bind_arguments,
     check_arrays,
     check_attributes,
-    check_call,
     check_graphs,
     choice_number,
 )
 from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
 from trigraph.table.public import public_signature, publish, torch_docstring
-from trigraph.torch.arrays import array_of, has_storage, on_device
+from trigraph.torch.arrays import has_storage, on_device
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
@@ -96,25 +95,13 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
 
 def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
     """Compute into the caller's tensors; return all fields by name."""
-    table = op.op
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first], shares=True):
-            _, values = op.unflattened(op.flattened(arrays, keywords, False), array_of)
-            values |= {n: array_of(t, m) for n, m, t in zip(op.array_names, op.labels, arrays, strict=True)}
-            check_attributes(table, values)
-            library = LIBRARY_OF[choose_backend(table, values, values.pop("backend") or None)]
-            place = f"{table.name}: out"
-            if isinstance(out, Mapping):
-                written = {n: array_of(t, f"{place}[{n!r}]") for n, t in out.items()}
-            else:
-                written = array_of(out, place)
-            checked = check_call(table, values, None, written, library)
-            outputs = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
-            results = op.execute(checked, library.backend, arrays[op.first], outputs)
+            results = op.compute(op.flattened(arrays, keywords, False), out)
     except MemoryError as error:
-        raise_named(table, error)
-    for tensor in outputs.values():
+        raise_named(op.op, error)
+    for tensor in out.values() if isinstance(out, Mapping) else (out,):
         torch.autograd.graph.increment_version(tensor)  # so that a backward that saved it raises
     return results
 

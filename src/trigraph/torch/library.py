@@ -235,46 +235,49 @@ class TorchOperator:
             try:
                 # Arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
                 with on_device(first, shares=True):
-                    return self.compute(args)
+                    fields = self.compute(args).values()
+                if self.op.single:
+                    return next(iter(fields))
+                return tuple([first.new_empty(0) if t is None else t for t in fields])
             except MemoryError as error:
                 raise_named(self.op, error)
 
         return uncompiled(run)
 
-    def compute(self, args: Sequence[Any]) -> Any:
-        """Check a call with flat arguments and compute on their device, which `on_device` has made current."""
-        arrays, values = self.unflattened(args, array_of)
-        first: torch.Tensor = arrays[self.first]
+    def compute(self, args: Sequence[Any], out: Any = None) -> dict[str, Any]:
+        """Check a call with flat arguments and compute on their device, which `on_device` has made current.
+
+        Return its fields by name, with the caller's tensors if `out` has some. Torch allocates results on a device,
+        because `Tensor.record_stream` does not protect memory of another library from reuse while another stream reads
+        it.
+        """
+        op, (arrays, values) = self.op, self.unflattened(args, array_of)
+        like: torch.Tensor = arrays[self.first]
         values |= {n: array_of(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
         wanted, backend = values.pop("wanted", None), values.pop("backend")
-        check_attributes(self.op, values)
-        backend = choose_backend(self.op, values, backend) if backend else "gpu" if first.is_cuda else "fortran"
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
-        checked = check_call(self.op, values, wrt, None, LIBRARY_OF[backend])
-        results = self.execute(checked, backend, first, {})
-        if self.op.single:
-            return results[self.op.fields[0].name]
-        return tuple([first.new_empty(0) if t is None else t for t in results.values()])
-
-    def execute(self, checked: Any, backend: str, like: torch.Tensor, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a call that has passed every check; return its fields by name, with the caller's tensors if `outputs`.
-
-        Torch allocates results on a device, because `Tensor.record_stream` does not protect memory of another library
-        from reuse while another stream reads it.
-        """
-        allocated: dict[str, Any] = {}
+        check_attributes(op, values)
+        library = LIBRARY_OF[choose_backend(op, values, backend or None)]
+        label = f"{op.name}: out"
+        if isinstance(out, Mapping):
+            checked = check_call(op, values, wrt, {n: array_of(t, f"{label}[{n!r}]") for n, t in out.items()}, library)
+            outputs = dict(out)
+        else:
+            checked = check_call(op, values, wrt, array_of(out, label), library)
+            outputs = dict.fromkeys(checked.out, out)
         if like.is_cuda:
-            record_streams([checked.values[name] for name, _ in self.graphs])
-            for f in self.op.fields:
+            record_streams([values[name] for name, _ in self.graphs])
+            for f in op.fields:
                 if f.name in checked.wanted and f.name not in outputs:
-                    shape, dtype = layout(self.op, f, checked.values, checked.sizes)
+                    shape, dtype = layout(op, f, values, checked.sizes)
                     shape = (*shape, 1) if f.name in checked.columns else shape
-                    allocated[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
-            checked.out.update((n, array_of(t)) for n, t in allocated.items())
-        result = execute(self.op, checked, backend)
-        arrays = zip(self.op.fields, (result,) if self.op.single else result, strict=True)
-        results = {f.name: None if a is None or like.is_cuda else tensor_from(a) for f, a in arrays}
-        return {**results, **allocated, **outputs}
+                    outputs[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
+            checked.out.update((n, array_of(t)) for n, t in outputs.items() if n not in checked.out)
+        result = execute(op, checked, library.backend)
+        fields = zip(op.fields, (result,) if op.single else result, strict=True)
+        return {
+            f.name: outputs[f.name] if f.name in outputs else None if a is None else tensor_from(a) for f, a in fields
+        }
 
     def fake(self, *args: Any) -> Any:
         """Return uninitialized tensors with the shapes and dtypes of `compute`."""

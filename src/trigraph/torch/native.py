@@ -2,8 +2,8 @@
 
 An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers in place
 of choices and a number whose bits are the requested fields. A call that its checks refuse is computed by
-``trigraph::X``, which says why. ``trigraph_cpu::eager_X`` is the same without a derivative, which torch would ask Python
-for in each call: programs that record it get ``trigraph_cpu::X``.
+``trigraph::X``, which says why. ``trigraph_cpu::eager_X`` is the same without a derivative, for which torch would ask
+Python in each call. Where a dispatch mode is active, as in a trace, it is ``trigraph_cpu::X``.
 """
 
 import ctypes
