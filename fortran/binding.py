@@ -51,7 +51,7 @@ class _ShimCall:
             name = op.definition.symbols[numbers.index(max(numbers))]
             raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
         real = REALS[values[self.first].dtype.itemsize]
-        graph = op.graph.find_all(self.graph, values) if op.graph is not None else []
+        graph: list[Any] = op.graph.find_all(self.graph, values) if op.graph is not None else []
         index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
         work, *shapes = evaluate(self.work_and_shapes, sizes)  # type: ignore[misc]
         outputs, flat, least = [], [], min(numbers)

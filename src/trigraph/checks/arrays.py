@@ -127,7 +127,8 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
 
     Each is looked at once. With `half`, those that kernels take in half precision may be so.
     """
-    first, first_dtype, first_device = "", None, None
+    first, first_device = "", ""
+    first_dtype: Any = None
     for array in op.binding_order:
         name, value = array.name, values[array.name]
         if value is None and array.nullable:

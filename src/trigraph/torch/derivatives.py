@@ -49,6 +49,7 @@ class Derivative:
         if keywords is None:
             keywords = dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True))
         absent, places = self.chosen(keywords)
+        left = self.constants | absent if absent else self.constants
         kept = [None if i is None else results[i] for i in places]
         # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
         saved = (*inputs[:count], *kept)
@@ -57,8 +58,8 @@ class Derivative:
             ctx.save_for_forward(*saved)
         ctx.shapes = [results[i].shape for i in self.output_places]
         ctx.set_materialize_grads(False)
-        left = self.constants | absent
-        ctx.mark_non_differentiable(*[results[i] for i, n in enumerate(self.fields) if n in left])
+        if left:
+            ctx.mark_non_differentiable(*[t for n, t in zip(self.fields, results, strict=True) if n in left])
 
     def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without elements, and the positions of results that bwd reuses.
@@ -144,6 +145,23 @@ class Derivative:
         fields = [f.name for f in op.op.fields if f.name in names]
         grads = self.call(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
+
+    def plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
+        """Return what `backward` does for a plain call of fwd whose gradients are not recorded, None if it is not so.
+
+        The arguments of bwd are the gradients of the outputs, the arrays of fwd and its results; its fields are
+        derivatives in these arrays.
+        """
+        native = self.later[0].native
+        if self.order or native is None or torch.is_grad_enabled():
+            return None
+        arrays = [*[cotangents[i] for i in self.output_places], *ctx.saved_tensors]
+        wanted = ",".join([n for n, need in zip(self.inputs, needed, strict=True) if need])
+        results = self.later[0].compute_plain(arrays, {**ctx.keywords, "wanted": wanted})
+        if results is None:
+            return None
+        fields = results if isinstance(results, tuple) else (results,)
+        return [t if need else None for t, need in zip(fields, needed, strict=True)]
 
     def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).

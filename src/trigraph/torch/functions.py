@@ -149,7 +149,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if result is None:
             return fields
         if exists is not None:
-            present = exists[tuple(values[n] for n in table.choices)]
+            present = exists[tuple([values[n] for n in table.choices])]
             fields = [t if t_exists else None for t, t_exists in zip(fields, present, strict=True)]
         return result(*fields)
 

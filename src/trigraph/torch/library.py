@@ -80,13 +80,13 @@ class TorchOperator:
         Plain are calls on the CPU by the default backend, outside of programs, of transforms and of forward mode.
         """
         native = self.native
-        if native is None or keywords["backend"] or not native.are_plain(arrays):
+        if native is None or keywords["backend"] or (needed := native.look(arrays)) is None:
             return None
         rest = native.numbered_rest(keywords)
         if rest is None:
             return None
         try:
-            if requires_grad(arrays):
+            if needed and torch.is_grad_enabled():
                 return self.plain_function.apply(keywords, rest, *arrays)
             return native.eager(*arrays, *rest)
         except REFUSED:  # RuntimeError also where a transform is active
@@ -106,7 +106,9 @@ class TorchOperator:
 
             @staticmethod
             def backward(ctx: Any, *cotangents: Any) -> Any:
-                return None, None, *self.derivative.backward(ctx, cotangents, ctx.needs_input_grad[2:])
+                needed = ctx.needs_input_grad[2:]
+                grads = self.derivative.plain_gradients(ctx, cotangents, needed)
+                return None, None, *(grads or self.derivative.backward(ctx, cotangents, needed))
 
         Plain.__name__ = Plain.__qualname__ = f"Trigraph_{self.op.name}"
         return Plain

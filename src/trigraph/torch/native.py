@@ -61,11 +61,10 @@ class NativeOperator:
         self.masks: dict[str, int] = {}
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
-        self.graphs = [
-            (g.name, g.optional, GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name])
-            for g in (op.graph.arguments if op.graph else ())
-        ]
+        cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
+        self.graphs = [(g.name, g.optional, cls, parts) for g in (op.graph.arguments if op.graph else ())]
         self.eager = getattr(_OPERATORS, f"eager_{op.name}").default
+        assert _FRAGMENT is not None
         _FRAGMENT.impl(f"eager_{op.name}", lambda *args: self.overload(*args), "Python")
         torch.library.register_fake(f"trigraph_cpu::{op.name}", lambda *args: fake(*self.named(args)), lib=_FRAGMENT)
 
@@ -83,23 +82,28 @@ class NativeOperator:
             lib=_FRAGMENT,
         )
 
-    def are_plain(self, arrays: Sequence[Any]) -> bool:
-        """Whether arrays are torch's own tensors on the CPU, outside of programs, transforms and forward mode."""
+    def look(self, arrays: Sequence[Any]) -> bool | None:
+        """Return whether one of the arrays requires a gradient, None if the call is not plain.
+
+        Plain are torch's own tensors on the CPU, outside of programs, transforms and forward mode.
+        """
         if torch.compiler.is_compiling():
-            return False
+            return None
+        needed = False
         try:
             for array, nullable in zip(arrays, self.nullable, strict=True):
                 if array is None:
                     if not nullable:
-                        return False
+                        return None
                 elif type(array) in _PLAIN and array.is_cpu:
                     array.untyped_storage()  # which wrappers of torch.func do not have
+                    needed = needed or array.requires_grad
                 else:
-                    return False
+                    return None
             # Where forward mode is active, it returns another tensor.
-            return forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first]
+            return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
-            return False
+            return None
 
     def numbered_rest(self, keywords: Mapping[str, Any]) -> list[Any] | None:
         """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them."""
