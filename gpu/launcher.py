@@ -26,9 +26,8 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +35,7 @@ import numpy as np
 
 from trigraph.gpu.cache import Cache, function_of
 from trigraph.gpu.instances import C_TYPES, instance
+from trigraph.locks import Lock
 
 Types = Sequence[Any]  # template arguments of a kernel
 Extents = Sequence[int]
@@ -63,38 +63,12 @@ class KernelError(RuntimeError):
     """The CPU version found undefined behaviour of a kernel (deadlock, absent lane, race, ...)."""
 
 
-class _Lock:
-    """A lock that is open in a forked child, which lacks the thread that held it.
-
-    It is reentrant, so that signal handlers and finalizers may call operators.
-    """
-
-    def __init__(self) -> None:
-        self._by_process: dict[int, Any] = {}  # created at the first use in a process
-
-    def hold(self, function: Callable[[], Any]) -> Any:
-        """Return what the function returns, called while this thread holds the lock.
-
-        An exception in a signal handler cannot leave it locked. With ``with lock:`` it can in Python 3.14, which may
-        raise the exception when the lock is acquired and the block has not begun.
-        """
-        lock = self._by_process.setdefault(os.getpid(), threading.RLock())
-        try:
-            lock.acquire()
-            return function()
-        finally:
-            try:  # noqa: SIM105, since a handler might raise while `suppress` is called
-                lock.release()
-            except RuntimeError:  # it was not acquired
-                pass
-
-
 #: Exception of a launch on the CPU, by the status that ``cuda_host_launch`` returns.
 _ERRORS: dict[int, type[Exception]] = {1: ValueError, 2: KernelError, 3: MemoryError}
 
 # One launch at a time, because the threads and shared arrays of a library are global.
-_HOST_LOCK = _Lock()
-_DEVICE_LOCK = _Lock()
+_HOST_LOCK = Lock()
+_DEVICE_LOCK = Lock()
 
 
 class Runtime(ABC):

@@ -403,8 +403,8 @@ def test_compiling_ahead_without_cupy_says_what_to_install():
 
 INTERRUPTED = """
 import signal, threading, time
-from trigraph.gpu.launcher import _Lock
-lock, end, interruptions = _Lock(), time.monotonic() + 1, 0
+from trigraph.locks import Lock
+lock, end, interruptions = Lock(), time.monotonic() + 1, 0
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 while time.monotonic() < end:
     try:

@@ -8,9 +8,11 @@ import contextlib
 import ctypes
 import os
 import re
+import resource
 import shutil
 import struct
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +25,9 @@ import trigraph
 from trigraph import cli
 from trigraph.backends import LIBRARY_OF
 from trigraph.checks import bind_arguments, check_call
-from trigraph.fortran import calls, levels
+from trigraph.fortran import calls, interface, levels
 from trigraph.fortran.shims import SHIM_SETS, order_of
-from trigraph.table import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS, evaluate
 from trigraph.verification.cases import build, variants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +39,7 @@ REFUSED, WRONG_NUMBER, WRONG_LOCATION, WRONG_GRAPH, NO_LEVEL = range(1, 6)
 @pytest.fixture(scope="module")
 def library():
     trigraph.set_cpu_level(trigraph.get_cpu_level())
-    return ctypes.CDLL(str(PACKAGE / "fortran" / "libtrigraph.so"))
+    return ctypes.CDLL(str(levels.LIBRARY))
 
 
 def options(*names):
@@ -97,9 +99,11 @@ def call(library, op, case, arguments, wrt=None):
             assert function(*changed) == WRONG_NUMBER
     for place in range(len(order.dims) + 1, len(scalars) + 1):
         assert function(*passed[:place], ctypes.c_double(np.nan), *passed[place + 1 :]) == WRONG_NUMBER
+    lengths = dict((*op.graph.forward, *op.graph.fast, *op.graph.reverse)) if op.graph else {}
     for place, name in enumerate(order.graph, len(scalars) + 1):
+        stop = evaluate(interface.BELOW.get(name, lengths[name]), {n: size.value for n, size in scalars.items()})
         array, absent = arrays[name], not op.graph.find_all([name], check_values(op, arguments))[0] is not None
-        for wrong in () if absent or not array.size or name == "reverse_edge" else (-2, 2**31 - 1):
+        for wrong in () if absent or not array.size or name == "reverse_edge" else (-1, stop):
             for at in (0, -1):
                 changed = array.copy()
                 changed[at] = wrong
@@ -260,6 +264,28 @@ def test_threads_and_levels(library, tmp_path):
         assert run(tmp_path / "level", env=environment).stdout == f"{name} 3 {expected}"
 
 
+def test_memory_that_the_system_refuses_has_a_status(library):
+    """A program gets it for 32 million bytes of work space of a call, and writes nothing."""
+    f_in = hidden = 2000
+    numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
+    features, params, coords = map(np.ones, numbers)
+    offsets, zero, message = np.array([0, 1], np.int32), np.zeros(1, np.int32), np.array([-7.0])
+    op = OPERATORS["gno_message_fwd"]
+    order = order_of(op, SHIM_SETS["fast"])
+    sizes = dict.fromkeys(order.dims, 1) | {"f_in": f_in, "hidden": hidden}
+    of_graph = [offsets if n.endswith("offsets") else zero for n in order.graph]
+    given = {"features": features, "params": params, "coords": coords}
+    arrays = [*of_graph, *(given[n] for n in order.inputs), message]
+    child = os.fork()
+    if child == 0:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 22), used + (1 << 22)))
+        scalars = [ctypes.c_int(1), *(ctypes.c_int(sizes[n]) for n in order.dims)]
+        status = library.trigraph_gno_message_fwd_f64_i32(*scalars, *map(address, arrays))
+        os._exit(status if message[0] == -7.0 else 99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == REFUSED
+
+
 def test_wrong_locations_of_extrema_are_refused(library):
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     op, seen = OPERATORS["agg_weighted_n2n_bwd"], 0
@@ -267,7 +293,7 @@ def test_wrong_locations_of_extrema_are_refused(library):
         for _, arguments in (o for o in operators_of(definition, case) if o[0] is op):
             scalars, arrays, results, _ = prepared(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
-                for wrong in (-2, 2**31 - 1) if arrays[name].size else ():
+                for wrong in (-2, arrays["offsets"][-1]) if arrays[name].size else ():
                     changed = arrays | {name: arrays[name].copy()}
                     changed[name].flat[-1] = wrong
                     passed = [ctypes.c_int(1), *scalars.values(), *map(address, changed.values())]
@@ -276,6 +302,60 @@ def test_wrong_locations_of_extrema_are_refused(library):
                     assert all((a == -7).all() for a in results.values())
                     seen += 1
     assert seen > 4
+
+
+# Wrong lines of interface.c and of what interface.py writes: right and wrong text, and the test that finds it.
+WRONG = {
+    "": ("status = -1", "status = -1", "bits or locations"),
+    "a status is ignored": ("return status > 0 ? TRIGRAPH_REFUSED : status;", "return 0 * status;", "status"),
+    "an index may be the bound": ("(a[i] >= stop)", "(a[i] > stop)", "bits"),
+    "an index may be negative": ("(a[i] < least) | ", "", "bits"),
+    "offsets need not end at the last": (" || offsets[number] != last", "", "bits"),
+    "locations of other columns": ("(i + 1) * (int64_t)dim", "i * (int64_t)dim + 1", "locations"),
+    "a location may be the next node's": ("location[k] < offsets[i + 1]", "location[k] <= offsets[i + 1]", "locations"),
+    "locations are not checked": ("&& !locations_", "&& 0 * !locations_", "locations"),
+    "a choice may be one more": ("op < 0 || op > 3", "op < 0 || op > 4", "bits"),
+    "another field is written": (
+        "want_embedding ? (void *)out_embedding",
+        "want_edge_weight ? (void *)out_embedding",
+        "bits",
+    ),
+}
+TESTS = {
+    "bits": "c_functions and agg_weighted_n2n",
+    "locations": "wrong_locations",
+    "bits or locations": "c_functions and agg_weighted_n2n or wrong_locations or has_a_status",
+    "status": "has_a_status",
+}
+RUN = """import sys
+from pathlib import Path
+from trigraph.fortran import levels
+levels.LIBRARY = Path(sys.argv[1])
+import pytest
+ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
+sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-k", sys.argv[2], sys.argv[3]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_lines_are_found(tmp_path, wrong):
+    package = levels.LIBRARY.parent
+    for path in package.glob("libtrigraph_v*.so"):
+        (tmp_path / path.name).symlink_to(path)
+    run(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
+    run(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
+    right, changed, test, places = *WRONG[wrong], 0
+    for source, name in ((package, "interface.c"), (tmp_path, "interface.inc")):
+        text = (source / name).read_text()
+        places += text.count(right)
+        (tmp_path / name).write_text(text.replace(right, changed))
+    assert places > 0
+    library, sources = tmp_path / "libtrigraph.so", (tmp_path / "interface.c", package / "cpu_level.c")
+    run("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
+    done = subprocess.run([sys.executable, "-c", RUN, library, TESTS[test], __file__], check=False)
+    assert done.returncode not in (2, 4, 5)  # no test ran
+    assert (done.returncode != 0) == bool(wrong)  # a failed test, or a crash
 
 
 # Procedures with graphs and optional arguments

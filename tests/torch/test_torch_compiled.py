@@ -146,7 +146,15 @@ def test_a_potential_of_ones_own():
         assert product.tolist() == [[2.0, 1.0, 0.0], [-2.0, -1.0, 0.0]]
         (gradient,) = torch.autograd.grad(product[1, 0], model.stiffness)
         assert gradient.item() == -1.0
+        assert one.hessian(z, pos)[1, 0].tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
     assert compiled(z, pos).tolist() == [1.0]
+    z, pos, batch = structures((5, 2, 4))
+    more = {"batch": batch[torch.randperm(11)], "cell": 4.0 * torch.eye(3).double().repeat(3, 1, 1)}
+    expected = model.hessian(z, pos, **more)
+    close(compiled.hessian(z, pos, block_size=10, **more), expected)
+    rows = compiled.hessian(z, pos, neighbors=model.neighbors(pos, **more), cell=more["cell"], atoms=[3])
+    close(rows, expected[3:4])
+    assert compiled.hessian(z[:1], pos[:1]).abs().sum() == 0
     with raising("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())
 

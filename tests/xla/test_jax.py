@@ -1,6 +1,7 @@
 """trigraph.jax: bits of the NumPy functions, derivatives of every kind and order, and what is refused."""
 
 import os
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -82,8 +83,14 @@ def test_bits_are_those_of_numpy(spec, variant):
         along = jax.jvp(forward, (x,), (gg,))[1]
         return forward(x), gradients, pull2(gg), along
 
-    for run in (all_orders, jax.jit(all_orders)):
-        outputs, gradients, (of_g, of_x), along = run(g, x)
+    right, compiled = case, jax.jit(all_orders)
+    # What bwd reuses is NaN with an input; derivatives are NaN only where those of NumPy are.
+    spoilt = [n for n in x if spec.given_back and variant.name == "regular" and x[n].size > 1]
+    for run, name in ((all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
+        if name is not None:
+            values = {**x, name: x[name].at[(1,) + (0,) * (x[name].ndim - 1)].set(np.nan)}
+            case = replace(right, values={**right.values, name: np.asarray(values[name])})
+        outputs, gradients, (of_g, of_x), along = run(g, x if name is None else values)
         equal(outputs, numpy_of(case, 0))
         equal(gradients, numpy_of(case, 1))
         expected = numpy_of(case, 2)

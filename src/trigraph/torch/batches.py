@@ -1,4 +1,4 @@
-"""Batches of torch.vmap: one call on as many copies of the graph, with nodes and edges of their own, for all entries."""
+"""Batches of torch.vmap: one call on copies of the graph, with nodes and edges of their own, computes all entries."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

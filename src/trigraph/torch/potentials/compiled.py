@@ -10,9 +10,7 @@ import functools
 import itertools
 import logging
 import math
-import os
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from trigraph.locks import Lock
 from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.potentials.program_key import ProgramKey, differences
@@ -31,15 +30,7 @@ from trigraph.torch.potentials.traced import condition_of, rewrite_products, rew
 
 MOST_PROGRAMS = 32  # of a potential
 _log = logging.getLogger("trigraph")
-_lock = threading.RLock()  # while a program is made: torch's tracer changes torch.nn.Module for all threads
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)  # the thread that holds it does not exist in the child
+_LOCK = Lock()  # while a program is made: torch's tracer changes torch.nn.Module for all threads
 
 
 class _Kind(NamedTuple):
@@ -409,8 +400,11 @@ class CompiledPotential(Module):
         This is for changes that calls do not compare: of methods, class attributes, and variables that functions read,
         and inside of objects that are attributes of modules.
         """
-        with _lock:
+
+        def drop() -> None:
             self.programs, self._key, self._dropped = [], None, self.compilations
+
+        _LOCK.hold(drop)
 
     def neighbors(self, *args: Any, **kwargs: Any) -> Neighbors:
         """Return the neighbours of atoms; see :meth:`Potential.neighbors`."""
@@ -508,14 +502,17 @@ class CompiledPotential(Module):
         program = self._find_program(kind, key)
         if program is not None:
             return program
-        with _lock:
+
+        def make() -> _Program:
             program = self._find_program(kind, self._share_values(key))  # of another thread
             if program is not None:
                 return program
             alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
             changed = min(alike, key=len)[0] if alike else None
             if len(alike) > 3:
-                _tell(f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs)
+                _tell(
+                    f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs, 8
+                )
             self._tell_once(key.not_compared)
             devices = [inputs.pos.device] if inputs.pos.is_cuda else []
             why = "" if changed is None else f", because {changed} has changed"
@@ -526,8 +523,10 @@ class CompiledPotential(Module):
             self.programs.append(program)
             if len(self.programs) > MOST_PROGRAMS:
                 self._dropped += self.programs.pop(0).compilations
-                _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", inputs)
+                _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", inputs, 8)
             return program
+
+        return _LOCK.hold(make)
 
     def _tell_once(self, not_compared: Sequence[str]) -> None:
         if places := [place for place in not_compared if place not in self._told]:
@@ -550,9 +549,9 @@ class CompiledPotential(Module):
         return key
 
 
-def _tell(what: str, inputs: Inputs) -> None:
+def _tell(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
     edges = len(inputs.graphs[1][0]) - 1  # type: ignore[arg-type]
-    warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=6)
+    warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=stacklevel)
 
 
 @contextlib.contextmanager
