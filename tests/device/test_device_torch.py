@@ -60,7 +60,9 @@ def to_torch(torch, value, device):
         return torch.tensor(value, device=device)
     if hasattr(value, "prepare"):
         make, arguments = value.__reduce__()
-        return make(*(to_torch(torch, a, device) for a in arguments)).prepare()
+        graph = make(*(to_torch(torch, a, device) for a in arguments))
+        graph.prepare()
+        return graph
     return value
 
 
