@@ -114,7 +114,7 @@ def seconds_of(call: Call, number: int, wait: Callable[[], None] = lambda: None)
     return (time.perf_counter() - start) / number
 
 
-class _Runner:
+class Runner:
     """A built job: its first run, and samples of its time."""
 
     def __init__(self, job: Job) -> None:
@@ -145,12 +145,12 @@ class _Runner:
 def serve(connection: Connection) -> None:
     """Answer commands until the parent ends; failures are answers too."""
     os.dup2(2, 1)  # libraries' output must not mix with the tables
-    runner: _Runner | None = None
+    runner: Runner | None = None
     with suppress(EOFError):  # the parent has ended
         for command, argument in iter(connection.recv, None):
             try:
                 if command == "open":
-                    runner = _Runner(argument)
+                    runner = Runner(argument)
                 answer = "done", None if command == "open" else getattr(runner, command)()
             except Unavailable as error:
                 answer = "unavailable", str(error)

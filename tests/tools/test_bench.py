@@ -4,7 +4,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import bench_jobs
 import numpy as np
@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from trigraph import pyref
 from trigraph.backends import BACKENDS
 from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, run
-from trigraph.benchmarks.measure import Job, Measurement, alternate, as_numpy, relative_error
+from trigraph.benchmarks.device_workloads import DEVICE
+from trigraph.benchmarks.measure import Job, Measurement, Runner, alternate, as_numpy, relative_error
 from trigraph.benchmarks.originals import VARIABLE, Original, load
 from trigraph.benchmarks.programs import Unavailable
 from trigraph.benchmarks.record import stem
@@ -190,6 +191,29 @@ def test_ratios():
         assert run.Result(WORKLOADS[0], {}, "float32", measured, (0, 0), None).ratios("numpy") == expected
 
 
+def test_device(monkeypatch):
+    """A device's clock waits for it, its memory is what is no more free, and the bound is the largest of three."""
+    free, waits = [100, 60], []
+    cuda = SimpleNamespace(
+        Device=lambda: SimpleNamespace(synchronize=lambda: waits.append(1)),
+        runtime=SimpleNamespace(memGetInfo=lambda: (free.pop(0), 0)),
+    )
+    pool = SimpleNamespace(free_all_blocks=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool))
+    runner = Runner(Job(partial(bench_jobs.steady, 1.0), device=True))
+    results, peak = runner.first()
+    assert (results["x"], peak, len(waits)) == (1, 40, 2)
+    runner.sample()
+    assert len(waits) == 4
+    attention = next(w for w in DEVICE if w.name == "gat")
+    assert attention.names == ("gpu", "pyg-cuda")
+    sizes = attention.at("full")
+    result = run.Result(attention, sizes, "float32", {}, (0, 0), None)
+    gathered = 4 * evaluate(attention.gathered, sizes)
+    assert result.bound({"copy": 1e20, "float32": 1e20, "gather": 2.0}) == gathered / 2
+    assert result.bound({"copy": 2.0, "float32": 1e20}) == attention.bytes_moved(sizes, SINGLE) / 2
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +262,7 @@ SIZED = ["--operator", "gno_kernel_fwd", "--sizes"]
         ["--workload", "nothing"],
         ["--operator", "gno_kernel_fwd", "--workload", "gno-message"],
         ["--sizes", "num_edges=5"],
+        ["--device", "--operator", "gno_kernel_fwd"],
         [*SIZED, "num_edges"],
         [*SIZED, "length=5"],
         [*SIZED, "num_edges=900000000000"],
