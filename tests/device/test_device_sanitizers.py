@@ -34,6 +34,8 @@ def test_sanitizer(place, tool, family):
     # CuPy asks the driver for functions that it may not have.
     options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
     status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
+    if "Device not supported" in printed:  # as under gVisor
+        pytest.skip(f"{NAME}: Device not supported")
     assert (find_errors(printed), status) == ([], 0), printed[-3000:]
     assert re.search(r"^[1-9]\d* arrays are right$", printed, re.MULTILINE)
 
