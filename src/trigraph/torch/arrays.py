@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -161,13 +161,19 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
     created in a new thread are ordinary tensors.
     """
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+    outcome: Future[R] = Future()
 
-    def call() -> R:
-        with torch.cuda.stream(stream):
-            return function(*args)
+    def run() -> None:
+        try:
+            with torch.cuda.stream(stream):
+                outcome.set_result(function(*args))
+        except BaseException as error:
+            outcome.set_exception(error)
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
+    thread = threading.Thread(target=run)  # starts in half the time of a pool of one thread
+    thread.start()
+    thread.join()
+    return outcome.result()
 
 
 def as_array(value: torch.Tensor, what: str) -> Any:

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.arrays import check_memory, shown
 from trigraph.graphs import CSC
+from trigraph.graphs.counting import order_by
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
@@ -424,7 +425,7 @@ def _on_host(
             raise ValueError(f"{owner}: structure {structure} of the batch: {error}") from None
         columns.append((atoms[src], atoms[dst], *rest))
     arrays = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    by_src = np.argsort(arrays[0], kind="stable")
+    by_src = order_by(owner, "pos", arrays[0], "num_atoms", len(of_atom)).positions
     return [torch.from_numpy(array[by_src]) for array in arrays]
 
 
