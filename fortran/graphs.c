@@ -204,22 +204,12 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
     return 0;
 }
 
-int NAME(trigraph_sort)(int num_threads, int members, int keys, const INDEX *key, INDEX *offsets, INDEX *order, int *facts);
-int NAME(trigraph_sort)(int num_threads, int members, int keys, const INDEX *key, INDEX *offsets, INDEX *order, int *facts)
+/* Sort members by key; with src, edges by destination, where num_src_nodes limits the sources. src and then indices may be NULL. */
+int NAME(trigraph_sort)(int num_threads, int members, int keys, int num_src_nodes, int loops, const INDEX *key, const INDEX *src,
+                        INDEX *offsets, INDEX *order, INDEX *indices, int *facts)
 {
-    struct NAME(sort) s = {.members = members, .keys = keys, .loops = -1, .key = key, .offsets = offsets, .order = order};
-
-    return NAME(sorted)(&s, num_threads, facts);
-}
-
-/* A CSC of edges; edge_ids has the places in the list, from which edges of a node to itself are left out if loops >= 0. */
-int NAME(trigraph_csc)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_edges, int loops, const INDEX *src,
-                       const INDEX *dst, INDEX *offsets, INDEX *indices, INDEX *edge_ids, int *facts);
-int NAME(trigraph_csc)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_edges, int loops, const INDEX *src,
-                       const INDEX *dst, INDEX *offsets, INDEX *indices, INDEX *edge_ids, int *facts)
-{
-    struct NAME(sort) s = {.members = num_edges, .keys = num_dst_nodes, .sources = num_src_nodes, .loops = loops, .key = dst,
-                           .src = src, .offsets = offsets, .order = edge_ids, .indices = indices};
+    struct NAME(sort) s = {.members = members, .keys = keys, .sources = num_src_nodes, .loops = loops, .key = key, .src = src,
+                           .offsets = offsets, .order = order, .indices = indices};
 
     return NAME(sorted)(&s, num_threads, facts);
 }
@@ -255,15 +245,13 @@ static void NAME(invert)(void *job, int part)
 /* The orders of derivatives of a CSC. edge_ids, and then row_positions too, is NULL where each position is its row. */
 int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
                               const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
-                              INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions);
-int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
-                              const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
                               INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
 {
     int may_be_inverted = edge_ids != NULL && num_edges == num_positions, facts[3];
     struct NAME(spread) s = {num_dst_nodes, num_positions, parts_of(num_threads, num_positions, 0), offsets,
                              may_be_inverted ? edge_ids : NULL, destinations, row_positions};
-    int status = NAME(trigraph_sort)(num_threads, num_positions, num_src_nodes, indices, src_offsets, src_positions, facts);
+    int status = NAME(trigraph_sort)(num_threads, num_positions, num_src_nodes, 0, -1, indices, NULL, src_offsets,
+                                     src_positions, NULL, facts);
 
     if (status != 0)
         return status;
@@ -274,7 +262,8 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
             may_be_inverted &= row_positions[row] >= 0;
     }
     if (edge_ids != NULL && !may_be_inverted)
-        return NAME(trigraph_sort)(num_threads, num_positions, num_edges, edge_ids, row_offsets, row_positions, facts);
+        return NAME(trigraph_sort)(num_threads, num_positions, num_edges, 0, -1, edge_ids, NULL, row_offsets, row_positions, NULL,
+                                   facts);
     for (int row = 0; row <= num_edges; row++)
         row_offsets[row] = row < num_positions ? row : num_positions;
     return 0;
@@ -330,9 +319,6 @@ static void NAME(find_back)(void *job, int part)
 /* The edges back of edges that are sorted by source, whose order by destination is given: the range of all, and with `wanted` the one
    with the opposite shift, or without shifts the only one. facts[0] is the largest number of edges between the same nodes; no_reverses
    says that none are written, because there are parallel edges without shifts, or so many that to look at all would take long. */
-int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
-                              const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
-                              INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts);
 int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
                               const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
                               INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts)

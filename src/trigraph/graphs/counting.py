@@ -34,16 +34,6 @@ class Order(NamedTuple):
     rises: bool
 
 
-class ByDestination(NamedTuple):
-    """Arrays of a CSC, its largest degree, and whether its edges are in the order of the list."""
-
-    offsets: Any
-    indices: Any
-    edge_ids: Any
-    most: int
-    rises: bool
-
-
 @cache  # depends on the name and the dtype, which are its key, and the installed library, which does not change
 def _function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
     """Return a function of libtrigraph for indices of a type."""
@@ -94,8 +84,8 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
     if xp is np:
         check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
         if counts_fit(keys.size, num_keys):
-            sizes = keys.size, num_keys
-            status, facts, (offsets, positions) = filled("sort", sizes, (keys,), (num_keys + 1, keys.size))
+            sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
+            status, facts, (offsets, positions, _) = filled("sort", sizes, (keys, None), lengths)
             if status == WRONG_INDEX:
                 check_range(caller, name, keys, num_keys, bound_name)
             assert status == 0
@@ -110,18 +100,17 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
 
 def order_by_destination(
     src: np.ndarray, dst: np.ndarray, num_src: int, num_dst: int, loops: int = -1
-) -> ByDestination:
-    """Return the arrays of a CSC of edges of the host, whose nodes are checked.
+) -> tuple[Order, np.ndarray]:
+    """Return edges of the host in order by destination, and the source of each; nodes are checked.
 
     With `loops` >= 0, edges of a node to itself are left out first, and one of each of so many nodes is added.
     """
     check_memory("CSC", "num_dst_nodes", num_dst, 2 * dst.dtype.itemsize)
-    most = dst.size + max(loops, 0)
-    sizes = num_src, num_dst, dst.size, loops
-    status, (total, degree, rises), arrays = filled("csc", sizes, (src, dst), (num_dst + 1, most, most))
+    most, sizes = dst.size + max(loops, 0), (dst.size, num_dst, num_src, loops)
+    status, (total, degree, rises), arrays = filled("sort", sizes, (dst, src), (num_dst + 1, most, most))
     if status == WRONG_INDEX:
         check_range("CSC", "src", src, num_src, "num_src_nodes")
         check_range("CSC", "dst", dst, num_dst, "num_dst_nodes")
     assert status == 0
-    offsets, indices, edge_ids = arrays
-    return ByDestination(offsets, indices[:total], edge_ids[:total], degree, bool(rises))
+    offsets, edges, indices = arrays
+    return Order(offsets, edges[:total], degree, bool(rises)), indices[:total]

@@ -338,10 +338,10 @@ class CSC(Immutable):
         With `loops` >= 0, edges of a node to itself are left out first, and one of each of so many nodes is added. -1
         rows are as many as edges.
         """
-        offsets, indices, order, degree, rises = order_by_destination(src, dst, num_src, num_dst, loops)
+        (offsets, edges, degree, rises), indices = order_by_destination(src, dst, num_src, num_dst, loops)
         graph, in_order = cls.__new__(cls), edge_ids is None and rises
-        ids = order if edge_ids is None else frozen(edge_ids[order])
-        graph._set_parts(offsets, indices, ids, in_order, num_src, order.size if rows < 0 else rows, degree)
+        ids = edges if edge_ids is None else frozen(edge_ids[edges])
+        graph._set_parts(offsets, indices, ids, in_order, num_src, edges.size if rows < 0 else rows, degree)
         return graph
 
     @classmethod
