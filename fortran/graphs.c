@@ -220,7 +220,7 @@ struct NAME(spread) {
     INDEX *destinations, *row_positions;
 };
 
-/* Write the destinations of the positions, and prepare the next step. */
+/* Write the destinations of the positions, and into row_positions what is no position. */
 static void NAME(spread)(void *job, int part)
 {
     struct NAME(spread) *s = job;
@@ -239,10 +239,12 @@ static void NAME(invert)(void *job, int part)
     struct NAME(spread) *s = job;
 
     for (int p = begin_of(s->num_positions, s->parts, part); p < begin_of(s->num_positions, s->parts, part + 1); p++)
-        __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);  /* a row that is not alone has two writers */
+        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* a row that is not alone may have two writers */
+            __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);
 }
 
-/* The orders of derivatives of a CSC. edge_ids, and then row_positions too, is NULL where each position is its row. */
+/* The orders of derivatives of a CSC, which is checked: a compiled program may have it from tensors that were written to. edge_ids, and
+   then row_positions too, is NULL where each position is its row. */
 int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
                               const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
                               INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
@@ -250,9 +252,13 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
     int may_be_inverted = edge_ids != NULL && num_edges == num_positions, facts[3];
     struct NAME(spread) s = {num_dst_nodes, num_positions, parts_of(num_threads, num_positions, 0), offsets,
                              may_be_inverted ? edge_ids : NULL, destinations, row_positions};
-    int status = NAME(trigraph_sort)(num_threads, num_positions, num_src_nodes, 0, -1, indices, NULL, src_offsets,
-                                     src_positions, NULL, facts);
+    int status, wrong = offsets[0] != 0 || offsets[num_dst_nodes] != num_positions;
 
+    for (int i = 0; i < num_dst_nodes; i++)
+        wrong |= offsets[i] > offsets[i + 1];
+    status = wrong ? wrong_index
+                   : NAME(trigraph_sort)(num_threads, num_positions, num_src_nodes, 0, -1, indices, NULL, src_offsets, src_positions,
+                                         NULL, facts);
     if (status != 0)
         return status;
     do_parts(NAME(spread), &s, s.parts);
@@ -264,8 +270,9 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
     if (edge_ids != NULL && !may_be_inverted)
         return NAME(trigraph_sort)(num_threads, num_positions, num_edges, 0, -1, edge_ids, NULL, row_offsets, row_positions, NULL,
                                    facts);
-    for (int row = 0; row <= num_edges; row++)
+    for (int row = 0; row < num_edges; row++)
         row_offsets[row] = row < num_positions ? row : num_positions;
+    row_offsets[num_edges] = num_positions;
     return 0;
 }
 

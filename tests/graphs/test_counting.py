@@ -79,6 +79,16 @@ def test_arrays_are_those_of_numpy():
                     Segments(bad, n_src)
 
 
+def test_arrays_that_were_written_to_are_refused():
+    for offsets, ids in (([0, 5, 2], [0, 1]), ([0, 1, 9], [0, 1]), ([0, 1, 2], [0, -(2**40)])):
+        graph = CSC.__new__(CSC)
+        graph._set_parts(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
+        with pytest.raises(
+            ValueError, match="CSC: an index is out of range, or offsets fall: the graph's tensors were"
+        ):
+            graph.prepare()
+
+
 def values_of(graph):
     reverse = graph.prepare() if isinstance(graph, CSC) else ()
     return [np.asarray(a) for a in (*(getattr(graph, n) for n in graph.__slots__), *reverse) if a is not None]
@@ -156,6 +166,8 @@ WRONG = {
     "loops are in order": ("rises && (loops == 0 || last == 0)", "rises"),
     "rows of two positions are inverted": ("row_positions[row] >= 0;", "row_positions[row] >= -1;"),
     "rows that nothing uses": ("row < num_positions ? row : num_positions;", "row;"),
+    "offsets that fall": ("wrong |= offsets[i] > offsets[i + 1];", ""),
+    "rows out of range": ("if (s->edge_ids[p] >= 0 && s", "if (s"),
     "edges back from the node alone": ("s->dst[e] + 1);", "s->dst[e]);"),
     "the reverse has the same shift": ("shift[own] != -shift[other]", "shift[own] != shift[other]"),
     "two reverses": ("s->wrong[part] |= place >= 0;", ""),

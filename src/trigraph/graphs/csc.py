@@ -226,7 +226,10 @@ class CSC(Immutable):
                 n, given = self.num_positions, (self.offsets, self.indices, ids)
                 lengths = (n, self.num_src_nodes + 1, n, self.num_edges + 1, 0 if ids is None else n)
                 status, _, arrays = filled("csc_orders", sizes, given, lengths)
-                assert status == 0
+                if status != 0:
+                    raise ValueError(
+                        "CSC: an index is out of range, or offsets fall: the graph's tensors were written to"
+                    )
                 return ReverseCSC._make([*arrays[:4], self.edge_ids if ids is None else arrays[4]])
         positions = xp.arange(self.num_positions, dtype=dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(dtype)
