@@ -32,7 +32,6 @@ def main(program: str) -> None:
 
     from trigraph.torch.nn import DimeNetPlusPlus
     from trigraph.torch.potentials.compiled import compile_potential
-    from trigraph.torch.potentials.export import Atoms as Arguments
     from trigraph.torch.potentials.export import export_potential
 
     torch.manual_seed(0)
@@ -42,18 +41,15 @@ def main(program: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         package = f"{folder}/potential.pt2"
         export_potential(model, package, stress=False)
-        loaded = torch._inductor.aoti_load_package(package)
         for name, atoms in ("water", molecule("H2O")), ("24 atoms", cluster):
             path = f"{folder}/{name}.xyz"
             write(path, atoms, format="extxyz", columns=["symbols", "positions"])
             given = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions).float()
             neighbors = model.neighbors(given[1])
-            arguments = Arguments.of(*given, None, neighbors)
             times: dict[str, Any] = {}
             for _ in range(2):  # the second round is the one that counts
                 times["eager"] = fastest(model.energy_forces_stress, *given, neighbors=neighbors)
                 times["compiled"] = fastest(compiled.energy_forces_stress, *given, neighbors=neighbors)
-                times["package from Python"] = fastest(loaded, *arguments)
                 result = subprocess.run([program, package, path], capture_output=True, text=True, check=True)
                 times["package from C++"] = float(result.stderr.split()[-2])
             print(name, *(f"{what} {t:.2f} ms ({t / times['eager']:.2f})" for what, t in times.items()), sep="; ")
