@@ -146,7 +146,8 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
         jobs[name] = Job(make, warm, options.device)
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
-    while not attempts or (len(attempts) < ATTEMPTS and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
+    again = 1 if options.device else ATTEMPTS  # the processors matter little to a device
+    while not attempts or (len(attempts) < again and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _processor_seconds()
         measured = alternate(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
         total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
