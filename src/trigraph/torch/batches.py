@@ -1,5 +1,6 @@
 """Batches of torch.vmap: one call on copies of the graph, with nodes and edges of their own, computes all entries."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     axes = {a.name: axis_of_members(a) for a in (*op.op.arguments, *op.op.fields)}
     indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
     common = [f.name for f in op.op.fields if axes[f.name] is None]
+    lengths = (len(parts.arrays) + len(parts.reverse) for _, parts in op.graphs)
+    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]  # reverse orders are last
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         number = info.batch_size
@@ -81,7 +84,7 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
         """Return the results of some entries, stacked."""
         arrays, keywords = op.unflattened(args, lambda t: t)
-        reverse = any(args[stop - 1] is not None for _, stop in op.graph_places)
+        reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
         shifts = None
         if indices:
