@@ -13,12 +13,13 @@ import numpy as np
 
 from trigraph import table
 from trigraph.checks import unchecked
-from trigraph.fortran.memory import empty
+from trigraph.fortran.memory import LEAST, empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
 from trigraph.table import Argument, Operator, evaluate, result_type, shape_of
 
 LARGEST = 2**31 - 1
+SMALL = LEAST // 24  # numbers, of three parts of 8 bytes at most, whose memory the C library keeps itself
 INTEGERS = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}  # by bytes; int64 may have several names
 REALS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}  # without metadata of a dtype that a caller gave
 
@@ -34,6 +35,8 @@ class _ShimCall:
         self.arguments = shims.arguments(op)
         shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
         self.work_and_shapes = ", ".join([op.operations, *shapes])
+        # Arrays cross flat: one column of numbers, or as many as each number has parts.
+        self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
         self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
 
@@ -54,16 +57,15 @@ class _ShimCall:
         graph: list[Any] = op.graph.find_all(self.graph, values) if op.graph is not None else []
         index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
         work, *shapes = evaluate(self.work_and_shapes, sizes)  # type: ignore[misc]
-        outputs, flat, least = [], [], min(numbers)
+        outputs, least = [], min(numbers)
         for f, shape, parts in zip(op.fields, shapes, self.output_parts, strict=True):
+            written = math.prod(shape)
             if f.name in wanted:
-                written = math.prod(shape)
                 work, least = work + written, min(least, written)
             else:  # it crosses as one number
-                shape = (1,)
-            output = out[f.name] if f.name in out else empty(parts + shape, index if f.index else real)
-            outputs.append(output)
-            flat.append(flattened(output, parts))
+                shape, written = (1,), 1
+            make = np.empty if written < SMALL else empty
+            outputs.append(out[f.name] if f.name in out else make(parts + shape, index if f.index else real))
         if least > 0:
             arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
             module = self.load()
@@ -73,11 +75,14 @@ class _ShimCall:
             arguments += [values[n] for n in op.numbers]
             # Absent: an order the graph could not decide (EdgeGraph.reverse_edge), or an object that was not given.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
-            arguments += [self.argument(a, values, sizes, index if a.index else real) for a in self.arguments]
+            inputs = [(a, values[a.name]) for a in self.arguments]
+            inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in inputs]
+            arguments += [a.reshape(self.input_shape).T for a in inputs]
             if op.selective:
                 arguments += [f.name in wanted for f in op.fields]
             name = f"{op.name}_f{8 * real.itemsize}" + f"_i{8 * index.itemsize}" * (op.graph is not None)
-            if getattr(module, name)(*arguments, *flat) != 0:
+            arguments += [a.reshape(*parts, -1).T for a, parts in zip(outputs, self.output_parts, strict=True)]
+            if getattr(module, name)(*arguments) != 0:
                 refused = module.refused_bytes()
                 what = f"{refused} bytes of work space" if refused else "work space, or threads"
                 raise MemoryError(f"{op.name}: the system refused {what}")
@@ -90,18 +95,10 @@ class _ShimCall:
         named = zip(op.fields, outputs, strict=True)
         return result_type(op.name)(*[a if f.name in wanted else None for f, a in named])
 
-    def argument(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], dtype: Any) -> np.ndarray:
-        """Return an array argument as it crosses; a cotangent that is None is zeros, what is absent one element."""
-        value = values[a.name]
-        if value is None:
-            absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
-            value = np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), dtype)
-        return flattened(value, self.shims.input_parts)
-
-
-def flattened(array: np.ndarray, parts: tuple[int, ...]) -> np.ndarray:
-    """Return a view of a contiguous array as it crosses: a column of numbers, or as many as each number has parts."""
-    return array.reshape(*parts, -1).T if parts else array.reshape(-1)
+    def stand_in(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any) -> np.ndarray:
+        """Return what crosses in place of None: zeros for a cotangent, one element for what is absent."""
+        absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
+        return np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), dtypes[not a.index])
 
 
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:

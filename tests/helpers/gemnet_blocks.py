@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from trigraph.benchmarks.gemnet import fairchem_layers, mattergen_layers, numbered
+from trigraph.benchmarks.gemnet import fairchem_layers, mattergen_layers, number_members
 
 # All differ, so that exchanged axes are noticed.
 WIDTHS = {
@@ -51,7 +51,7 @@ def _triplets(inputs, outputs, at):
     """Return pairs of an input edge that ends where an output edge ends (at=1) or begins (at=0), atoms all distinct."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
-    return {"in": into, "out": out, "out_agg": numbered(out)}
+    return {"in": into, "out": out, "out_agg": number_members(out)}
 
 
 def _quadruplets(main, qint):
@@ -64,7 +64,7 @@ def _quadruplets(main, qint):
     quadruplets = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
     distinct = main[0][quadruplets["out"]] != main[0][before["in"][quadruplets["trip_in_to_quad"]]]
     quadruplets = {name: values[distinct] for name, values in quadruplets.items()}
-    return {**quadruplets, "out_agg": numbered(quadruplets["out"]), "triplet_in": before}
+    return {**quadruplets, "out_agg": number_members(quadruplets["out"]), "triplet_in": before}
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Structure:
         return {
             "main": main,
             "qint": qint,
-            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": numbered(aeaint[1])},
-            "a2a": {"edge_index": aint, "target_neighbor_idx": numbered(aint[1])},
+            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": number_members(aeaint[1])},
+            "a2a": {"edge_index": aint, "target_neighbor_idx": number_members(aint[1])},
             "id_swap": np.roll(np.arange(2 * half), -half),
             "e2e": _triplets(main, main, at=1),
             "a2e": _triplets(aeaint, main, at=1),

@@ -52,6 +52,7 @@ WRONG = [
     (ValueError, "dst_embedding has shape (3, 6); expected", {"dst_embedding": torch.ones(3, 6)}),
     (TypeError, "graph is a Tensor; expected a trigraph.CSC", {"graph": torch.ones(2, 3)}),
     (TypeError, "got an unexpected keyword argument 'heads'", {"heads": 3}),
+    (ValueError, "backend is ''; expected one of fortran, ", {"backend": ""}),
 ]  # fmt: skip
 
 

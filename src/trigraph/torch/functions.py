@@ -122,7 +122,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     def call(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
         values["backend"] = backend or ""
-        if out is None and not torch.compiler.is_compiling():
+        if out is None and backend is None and not torch.compiler.is_compiling():
             arrays = [values.pop(n) for n in op.array_names]
             fields = op.compute_plain(arrays, values)
             if fields is not None:
