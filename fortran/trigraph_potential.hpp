@@ -204,6 +204,16 @@ private:
             range("src", e, atoms.src[e], number), range("dst", e, atoms.dst[e], number);
             if (!atoms.batch.empty() && atoms.batch[atoms.src[e]] != atoms.batch[atoms.dst[e]])
                 refuse("edge " + std::to_string(e) + " leads to another structure");
+            const double *cell = &atoms.cells[9 * (atoms.batch.empty() ? 0 : atoms.batch[atoms.src[e]])];
+            bool apart = false;
+            for (int axis = 0; axis < 3; axis++) {
+                double component = atoms.pos[3 * atoms.src[e] + axis] - atoms.pos[3 * atoms.dst[e] + axis];
+                for (int k = 0; k < 3; k++)
+                    component += double(atoms.shifts[3 * e + k]) * cell[3 * k + axis];
+                apart = apart || component != 0;
+            }
+            if (!apart)
+                refuse("atoms " + std::to_string(atoms.src[e]) + " and " + std::to_string(atoms.dst[e]) + " are at the same place");
         }
         for (const auto shift : atoms.shifts)
             most = std::max(most, std::abs(shift));

@@ -68,6 +68,13 @@ class Mean(Pairs):
         return energies + energies.mean()
 
 
+class Branches(Pairs):
+    """Energies that depend on the number of atoms, by a branch."""
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        return super().atoms_of_vectors(z, vec, neighbors) * (2 if z.shape[0] > self.most else 1)
+
+
 def structures():
     """Return molecules, a slab, single atoms, cells smaller than the cutoff (350 neighbours), and a molecule again."""
     slab = fcc111("Cu", (2, 2, 3), vacuum=6.0)
@@ -113,7 +120,11 @@ def test_reach_and_refusals(tmp_path):
     assert reach_of(zero, 1) == 2
     limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
+    few, many = Branches(), Branches()
+    few.most, many.most = 12, 120
     given = (
+        (few, {}, ValueError, "takes another branch for 8 atoms than for"),
+        (many, {}, ValueError, "takes another branch for .* atoms than for"),
         (torch.nn.Linear(1, 1), {}, TypeError, "model is a Linear"),
         (limited, {}, ValueError, "DimeNetPlusPlus has max_num_neighbors 9"),
         (two, {}, ValueError, "DimeNetPlusPlus has out_channels 2"),
@@ -197,7 +208,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
 @pytest.mark.slow
 def test_cpp_refusals(packages, program, tmp_path):
     """Wrong files end the program with words."""
-    paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan")}
+    paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan", "same")}
     for path in paths.values():
         write(path, molecule("H2O"), format="extxyz", columns=["symbols", "positions"])
     paths["element"].write_text(paths["element"].read_text().replace("\nO", "\nN"))
@@ -205,6 +216,7 @@ def test_cpp_refusals(packages, program, tmp_path):
     paths["cell"].write_text(
         paths["cell"].read_text().replace('pbc="F F F"', 'Lattice="1 0 0 2 0 0 0 0 1" pbc="T T T"')
     )
+    paths["same"].write_text("3\n\nO 1 0 0\nH 0 0 0\nH 0 0 0\n")
     edited = {"expected_energy": "1.0", "processor": "AVX1024", "format": "0"}
     for key, value in edited.items():
         with zipfile.ZipFile(packages("float32")) as old, zipfile.ZipFile(tmp_path / f"{key}.pt2", "w") as new:
@@ -223,6 +235,7 @@ def test_cpp_refusals(packages, program, tmp_path):
         ([tmp_path / "format.pt2", paths["good"]], "was not written by this version"),
         ([good, paths["element"]], "the potential does not know N"),
         ([good, paths["cell"]], "the cell has no volume"),
+        ([good, paths["same"]], "atoms 1 and 2 are at the same place"),
         ([good, paths["nan"]], "atom 0 is not a symbol and a position"),
     ):
         done = run_program(program, *arguments)
@@ -351,6 +364,7 @@ def test_lammps_refusals(run, tmp_path):
         ("run 0", "the package has no stresses", {"name": "mean"}),
         ("run 0", "depends on all others; expected one rank", {"name": "mean", "ranks": 2}),
         ("run 0", "units are electron; expected metal or real", {"head": "units electron"}),
+        ("create_atoms 1 single 3 3 3\ncreate_atoms 1 single 3 3 3\nrun 0", "are at the same place", {}),
         ("velocity all set 2000 0 0\nfix move all nve\nrun 99", "Lost atoms", {"head": "boundary f p p"}),
     ):
         done = run(atoms, lines, **({"name": package} | keywords))

@@ -4,6 +4,7 @@ The program of a package is the traced one of `trigraph.torch.compile_potential`
 of the neighbours from a list of edges. Torch's AOTInductor compiles it for any sizes.
 """
 
+import operator
 import os
 import re
 import tempfile
@@ -25,6 +26,7 @@ from trigraph.torch.potentials.compiled import (
     copy_model,
     example_of,
     graphs_of,
+    leaves_of,
     report_progress,
     state_of,
     traced_program,
@@ -32,7 +34,7 @@ from trigraph.torch.potentials.compiled import (
 from trigraph.torch.potentials.potential import Potential, outputs_of_atoms
 from trigraph.torch.potentials.program_key import ProgramKey, differences
 from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like_model, find_neighbors
-from trigraph.torch.potentials.traced import rewrite_products, rewrite_sums, sum_of_each
+from trigraph.torch.potentials.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each
 
 FORMAT = "1"
 """Of the inputs, outputs and metadata of a package, which trigraph/potential.hpp reads."""
@@ -214,9 +216,13 @@ def _program_of(model: Potential, numbers: Sequence[int], stress: bool, plain: S
     state = state_of(weighted)
     # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
     program = traced_program(weighted, [*map(constants, graphs_of(alone))], example, plain, "export_potential")
+    _check_branches(owner, model, condition_of(program), state, example)
     rewrite_products(program)
     rewrite_sums(program, sum_of_each(program, state, example))
-    for node in program.graph.nodes:
+    for node in list(program.graph.nodes):
+        if node.target is operator.pos:  # of sizes, which torch.export does not take
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
         if getattr(node.target, "namespace", "aten") not in ("aten", "prims", "trigraph_cpu"):
             raise ValueError(
                 f"{owner} calls {node.target}, which needs Python; expected operators of torch and trigraph"
@@ -224,6 +230,22 @@ def _program_of(model: Potential, numbers: Sequence[int], stress: bool, plain: S
     edges = torch.stack([example.graphs[0][SRC], example.graphs[0][DST]])  # type: ignore[list-item]
     atoms = Atoms(*example[:4], edges, example.shifts, state["weights"])  # type: ignore[arg-type]
     return _Program(program, state, stress), atoms
+
+
+def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
+    """Refuse a model that takes another branch for fewer or more structures than for those of the trace."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
+
+    pos = example.pos[:8] - example.pos[:1]
+    few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))
+    fewer = Inputs.of(example.z[:8], pos, pos.new_zeros(2, 3, 3), few, None)
+    for other in (fewer, example_of(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
+        given = {**state, "weights": other.pos[:, 0]}
+        if not ShapeEnv().evaluate_guards_expression(condition, leaves_of(given, other)):
+            raise ValueError(
+                f"{owner} takes another branch for {len(other.z)} atoms than for {len(example.z)}; expected a model "
+                "that computes the same for any number"
+            )
 
 
 def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, Atoms, list[Tensor]]]:
