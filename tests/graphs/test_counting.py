@@ -160,18 +160,18 @@ WRONG = {
     "negative destinations": ("if (key < 0 || key", "if (key"),
     "negative sources": ("(src[m] < 0 || src[m]", "(src[m]"),
     "what only the first thread finds is wrong": ("if (s->found[part].wrong)", "if (s->found[0].wrong)"),
-    "edges of a thread are numbered from 0": ("number += s->found[i].kept;", ""),
+    "edges of a thread are numbered from 0": ("number += s->found[i].kept;", ";"),
     "edges in order within each thread": ("rises && s->found[part].first >= last", "rises"),
     "a loop too many": ("total += key < loops;", "total += key <= loops;"),
     "loops are in order": ("rises && (loops == 0 || last == 0)", "rises"),
     "rows of two positions are inverted": ("row_positions[row] >= 0;", "row_positions[row] >= -1;"),
     "rows that nothing uses": ("row < num_positions ? row : num_positions;", "row;"),
-    "offsets that fall": ("wrong |= offsets[i] > offsets[i + 1];", ""),
+    "offsets that fall": ("wrong |= offsets[i] > offsets[i + 1];", ";"),
     "rows out of range": ("if (s->edge_ids[p] >= 0 && s", "if (s"),
     "edges back from the node alone": ("s->dst[e] + 1);", "s->dst[e]);"),
     "the reverse has the same shift": ("shift[own] != -shift[other]", "shift[own] != shift[other]"),
     "two reverses": ("s->wrong[part] |= place >= 0;", ""),
-    "parallel edges are counted as one": ("is_parallel ? number + 1 : 1", "1"),
+    "parallel edges of the last pair": ("most = number > most ? number : most;", "most = number;"),
 }
 RUN = """import sys
 import trigraph

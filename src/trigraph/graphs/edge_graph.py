@@ -178,7 +178,7 @@ class EdgeGraph(Immutable):
         self._set(
             src=src,
             dst=dst,
-            src_offsets=src_offsets,
+            src_offsets=frozen(src_offsets),  # a copy, without the order that lies beside it
             dst_offsets=dst_offsets,
             dst_edge_index=by_dst,
             reverse_start=start,
