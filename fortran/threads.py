@@ -1,12 +1,14 @@
 """How many OpenMP threads the fast path uses."""
 
 import contextlib
+import ctypes
+import functools
 import os
 import warnings
 from collections.abc import Iterator
 
 from trigraph.arrays import count
-from trigraph.fortran.levels import FOLLOWERS
+from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
 
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
@@ -93,6 +95,23 @@ def threads_for(work: int) -> int:
 def _tell_followers() -> None:
     for follow in FOLLOWERS:
         follow()
+
+
+@functools.cache  # once, without arguments
+def lead_library() -> None:
+    """Let calls of libtrigraph use the build of the fast path and the number of threads that Python's calls use.
+
+    Raise ImportError or ValueError if there is no build of the fast path.
+    """
+    fast_module()  # which loads the OpenMP library of torch, if there is one
+    interface = ctypes.CDLL(str(LIBRARY))
+
+    def follow() -> None:
+        interface.trigraph_set_cpu_level(get_cpu_level().encode())
+        interface.trigraph_use_threads(get_num_threads(), ctypes.c_int64(least_work()))
+
+    follow()
+    FOLLOWERS.append(follow)
 
 
 def share_processors(number: int) -> None:

@@ -385,24 +385,30 @@ def test_other_devices_are_refused(small):
 
 def test_programs_follow_settings(small):
     """Compiled programs use the threads and the build that are set when they run, to the same bits."""
-    from trigraph.fortran.levels import get_cpu_level, set_cpu_level
-    from trigraph.fortran.threads import kept_num_threads
-    from trigraph.jax import primitive
+    import ctypes
 
+    from trigraph.fortran.levels import LIBRARY, available
+    from trigraph.fortran.threads import kept_num_threads
+
+    interface = ctypes.CDLL(str(LIBRARY))
+    interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
     _, x, w, f = small
-    program, before = jax.jit(jax.grad(lambda x: f(x, w).sum())), get_cpu_level()
+    program, before = jax.jit(jax.grad(lambda x: f(x, w).sum())), trigraph.get_cpu_level()
     expected, tasks = program(x), len(os.listdir("/proc/self/task"))
     with kept_num_threads():
         trigraph.set_num_threads(7)
         equal({"": program(x)}, {"": expected})
         assert len(os.listdir("/proc/self/task")) > tasks
-    primitive._handler.trigraph_xla_functions(None, 0)
-    with pytest.raises(
-        (RuntimeError, ValueError), match=r"agg_weighted_n2n_.wd_f64_i32 is not a function of this version"
-    ):
-        program(x).block_until_ready()
-    set_cpu_level(before)
-    equal({"": program(x)}, {"": expected})
+    for level in available():
+        trigraph.set_cpu_level(level)
+        equal({"": program(x)}, {"": expected})
+        assert interface.trigraph_get_cpu_level().decode() == level
+    trigraph.set_cpu_level(before)
+    fields = ("integers", "numbers", "given", "flags", "wanted")
+    stranger = jax.ffi.ffi_call("trigraph", jax.ShapeDtypeStruct((), x.dtype))
+    for name, number in (("agg_none_fwd_f64", 0), ("agg_weighted_n2n_fwd_f64_i32", 3)):
+        with pytest.raises((RuntimeError, ValueError), match=f"{name} is not a function of this version"):
+            stranger(function=name, **{n: np.ones(number, np.int32) for n in fields}).block_until_ready()
 
 
 def test_verify_takes_the_functions_of_a_framework():

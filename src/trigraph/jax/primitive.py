@@ -12,7 +12,7 @@ import ctypes
 import importlib.util
 import math
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,9 +23,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trigraph.checks import shape_of
-from trigraph.fortran.levels import FOLLOWERS, fast_module
 from trigraph.fortran.shims import SHIM_SETS
-from trigraph.fortran.threads import get_num_threads, least_work
+from trigraph.fortran.threads import lead_library
 from trigraph.jax.plain import PLAIN
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate
 
@@ -132,7 +131,6 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
     kind = f"_f{8 * first.dtype.itemsize}" + (f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else "")
     wanted = [int(f.name in form.wanted) for f in op.fields]
     attributes = dict(form.attributes)
-    work = evaluate(op.operations, sizes) + sum(written)
     order = [f.name for f in op.fields if f.name in form.wanted]
     made = jax.ffi.ffi_call(TARGET, [results[form.wanted.index(n)] for n in order])(
         *(values[n] for n in names if n in values),
@@ -142,7 +140,6 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
         given=np.array([n in values for n in names], np.int32),
         flags=np.array(wanted if op.selective else [], np.int32),
         wanted=np.array(wanted, np.int32),
-        work=np.array([work], np.int64),
     )
     return [made[order.index(n)] for n in form.wanted]
 
@@ -154,30 +151,6 @@ def _has(form: Form, name: str) -> bool:
 
 def _absent(form: Form) -> set[str]:
     return {n for n in form.spec.optional if not _has(form, n)}
-
-
-class _Function(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_char_p), ("address", ctypes.c_void_p))
-
-
-@cache  # depends on the extension module, whose functions never move, and so is the key
-def _functions(module: Any) -> Any:
-    """Return the shims of a build of the fast path, sorted by name, as the handler looks them up."""
-    library, names = ctypes.CDLL(module.__file__), ["refused_bytes"]
-    for op in (op for op in OPERATORS.values() if op.restriction is None):
-        for real in SHIMS.reals:
-            names += [
-                f"{op.name}_{real}" + f"_{index}" * bool(op.graph) for index in SHIMS.indices[: 2 if op.graph else 1]
-            ]
-    entries = [_Function(n.encode(), ctypes.cast(getattr(library, f"{n}_"), ctypes.c_void_p)) for n in sorted(names)]
-    return (_Function * len(names))(*entries)
-
-
-def follow() -> None:
-    """Tell the handler the build of the fast path and the number of threads that calls use from now on."""
-    functions = _functions(fast_module())
-    _handler.trigraph_xla_functions(functions, len(functions))
-    _handler.trigraph_xla_threads(get_num_threads(), ctypes.c_int64(least_work()))
 
 
 def _refuse(context: Any, *operands: Any, form: Form) -> Any:
@@ -373,20 +346,19 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -
     return jax.lax.map(one, batched), [0] * len(form.wanted)
 
 
-def _load() -> Any:
+def _load() -> None:
+    """Load the handler, which calls the C interface of the fast path, and register it."""
     spec = importlib.util.find_spec("trigraph.fortran._xla")
     if spec is None or spec.origin is None:
         raise ImportError(
             "trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again"
         )
+    lead_library()
     library = ctypes.CDLL(spec.origin)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
-    return library
 
 
-_handler = _load()
-FOLLOWERS.append(follow)
-follow()
+_load()
 _apart = jax.jit(lambda *operands, form: operator.bind(*operands, form=form), static_argnames="form")
 operator.def_impl(lambda *operands, form: _apart(*operands, form=form))
 operator.def_abstract_eval(_abstract)

@@ -6,7 +6,6 @@ of choices and a number whose bits are the requested fields. A call that its che
 Python in each call. Where a dispatch mode is active, as in a trace, it is ``trigraph_cpu::X``.
 """
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 from torch.autograd import forward_ad
 
 from trigraph.checks import choice_number
-from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level, torch_operators
-from trigraph.fortran.threads import get_num_threads, least_work
+from trigraph.fortran.levels import LIBRARY, torch_operators
+from trigraph.fortran.threads import lead_library
 from trigraph.graphs import GRAPH_TYPES
 from trigraph.table import GRAPH_PARTS, Operator
 from trigraph.torch.graphs import tensors
@@ -29,19 +28,10 @@ def _load() -> Any:
     if torch_operators()[0] != "C++":
         return None
     try:
-        fast_module()  # on torch's OpenMP library
+        lead_library()
     except (ImportError, ValueError):  # no build of the fast path, which calls will say
         return None
-    interface = ctypes.CDLL(str(LIBRARY))
-
-    def follow() -> None:
-        """Let calls use the build of the fast path and the number of threads that Python's calls use."""
-        interface.trigraph_set_cpu_level(get_cpu_level().encode())
-        interface.trigraph_use_threads(get_num_threads(), ctypes.c_int64(least_work()))
-
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
-    follow()
-    FOLLOWERS.append(follow)
     return torch.ops.trigraph_cpu
 
 

@@ -1,0 +1,40 @@
+"""Write the calls of ``xla.c`` from the operator table: ``xla_functions.py OUT``.
+
+Each takes addresses of the arguments of a function of the C interface, in its order.
+"""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+if __name__ == "__main__":  # the package does not exist yet, nor what its __init__ imports
+    import shims  # type: ignore[import-not-found]
+
+    shims.load_table()
+    sys.modules["trigraph.fortran"] = ModuleType("trigraph.fortran")
+    sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
+
+from trigraph.fortran.calls import EXPORTED, c_name, instances
+from trigraph.fortran.shims import SHIM_SETS, order_of
+
+
+def main() -> None:
+    """Command line used by meson."""
+    text, entries = "", []
+    for op in EXPORTED.values():
+        order = order_of(op, SHIM_SETS["fast"])
+        kinds = dict.fromkeys(order.numbers, "*(double *)") | dict.fromkeys(
+            order.graph + order.inputs + order.outputs, ""
+        )
+        passed = ", ".join(f"{kinds.get(n, '*(int *)')}p[{k}]" for k, n in enumerate(order.names))
+        for instance in instances(op):
+            name = c_name(op, *instance)
+            text += f"static int call_{name}(void **p)\n{{\n    return {name}({passed});\n}}\n\n"
+            entries.append((name.removeprefix("trigraph_"), len(order.names)))
+    lines = [f'    {{"{name}", call_trigraph_{name}, {number}}},\n' for name, number in sorted(entries)]
+    text += f"static const struct function functions[] = {{\n{''.join(lines)}}};\n"
+    Path(sys.argv[1]).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
