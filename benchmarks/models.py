@@ -112,8 +112,8 @@ def _energy_forces(
 ) -> tuple[Any, Callable[[Any], Any]]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
 
-    With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated. All
-    is on torch's default device.
+    With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated; for
+    None the Hessian itself. All is on torch's default device.
     """
     import torch
 
@@ -140,7 +140,14 @@ def _energy_forces(
         potential = compile_potential(model) if form.endswith("-compiled") else model
         given: Any = {"cell": cell, "neighbors": neighbors}
         if curvature:
-            return model, lambda vector: potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
+            return (
+                model,
+                lambda vector: (
+                    potential.hessian(z, pos, **given)
+                    if vector is None
+                    else potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
+                ),
+            )
         return model, lambda create_graph: potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[
             :2
         ]
@@ -150,9 +157,14 @@ def _energy_forces(
         vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
         return _pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph)
 
-    if curvature:
-        return model, lambda vector: torch.autograd.grad(-peer(True)[1], pos, vector, create_graph=True)[0]
-    return model, peer
+    def curved(vector: Any) -> Any:
+        forces = peer(True)[1]
+        if vector is not None:
+            return torch.autograd.grad(-forces, pos, vector, create_graph=True)[0]
+        rows = [torch.autograd.grad(-force, pos, retain_graph=True)[0] for force in forces.flatten()]
+        return torch.stack(rows).reshape(*pos.shape, *pos.shape)
+
+    return model, curved if curvature else peer
 
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
@@ -197,6 +209,12 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
     shape = (2, sum(map(len, structures)), 3)
     vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
     return lambda: _gradients((compute(vector) - label).square().mean(), model)
+
+
+def hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Return a call for the Hessian of ethanol, which takes PyTorch Geometric a backward pass for each row."""
+    _, compute = _energy_forces(sizes, dtype, form, atoms_of("CH3CH2OH", sizes), curvature=True)
+    return lambda: {"hessian": compute(None)}
 
 
 class _Batch(NamedTuple):
@@ -478,6 +496,12 @@ PROGRAMS = (
             ("copper", "copper atoms", OF_COPPER),
             ("molecules", "32 molecules of the G2 set", OF_MOLECULES),
         )
+    ),
+    Program(
+        name="dimenet-ethanol-hessian",
+        summary="DimeNet++, the Hessian of ethanol, 27 rows",
+        contenders=_contenders(hessian, *EAGER, COMPILED),
+        sizes=WIDTHS,
     ),
     Program(
         name="dimenet-batches-training",
