@@ -93,8 +93,9 @@ def call(library, op, case, arguments, wrt=None):
     passed += map(address, results.values())
     function = getattr(library, function_of(op, case, arrays))
     # Numbers that are out of range are refused before any array is read.
-    for place, wrong in [(0, -1), *((k + 1, wrong) for k in range(len(order.dims)) for wrong in (-1, 2**31 - 1))]:
-        if wrong < 0 or order.dims[place - 1] in op.choices:
+    choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
+    for place, name in enumerate(("", *order.dims)):
+        for wrong in (-1, choices.get(name, -1)):
             changed = [*passed[:place], ctypes.c_int(wrong), *passed[place + 1 :]]
             assert function(*changed) == WRONG_NUMBER
     for place in range(len(order.dims) + 1, len(scalars) + 1):
@@ -293,9 +294,11 @@ def test_wrong_locations_of_extrema_are_refused(library):
         for _, arguments in (o for o in operators_of(definition, case) if o[0] is op):
             scalars, arrays, results, _ = prepared(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
-                for wrong in (-2, arrays["offsets"][-1]) if arrays[name].size else ():
+                offsets = arrays["offsets"]
+                row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # the last with in-edges
+                for wrong in (-2, offsets[row + 1]) if arrays[name].size else ():
                     changed = arrays | {name: arrays[name].copy()}
-                    changed[name].flat[-1] = wrong
+                    changed[name][row, -1] = wrong
                     passed = [ctypes.c_int(1), *scalars.values(), *map(address, changed.values())]
                     passed += [ctypes.c_int(1) for _ in op.fields] + [*map(address, results.values())]
                     assert getattr(library, function_of(op, case, arrays))(*passed) == WRONG_LOCATION
@@ -315,9 +318,9 @@ WRONG = {
     "a location may be the next node's": ("location[k] < offsets[i + 1]", "location[k] <= offsets[i + 1]", "locations"),
     "locations are not checked": ("&& !locations_", "&& 0 * !locations_", "locations"),
     "a choice may be one more": ("op < 0 || op > 3", "op < 0 || op > 4", "bits"),
-    "another field is written": (
-        "want_embedding ? (void *)out_embedding",
-        "want_edge_weight ? (void *)out_embedding",
+    "a field is not written": (
+        "want_edge_weight ? (void *)out_edge_weight",
+        "!want_edge_weight ? (void *)out_edge_weight",
         "bits",
     ),
 }
