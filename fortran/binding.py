@@ -7,7 +7,7 @@ serves every operator and all three sets of shims: of the fast path, the direct 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,7 +38,8 @@ class _ShimCall:
         # Arrays cross flat: one column of numbers, or as many as each number has parts.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
-        self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
+        of_graph = op.graph is not None and len(shims.indices) > 1
+        self.index: np.dtype[Any] | None = None if of_graph else np.dtype(np.int64)
 
     def execute(
         self,
@@ -56,7 +57,7 @@ class _ShimCall:
         real = REALS[values[self.first].dtype.itemsize]
         graph: list[Any] = op.graph.find_all(self.graph, values) if op.graph is not None else []
         index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
-        work, *shapes = evaluate(self.work_and_shapes, sizes)  # type: ignore[misc]
+        work, *shapes = cast(Any, evaluate(self.work_and_shapes, sizes))
         outputs, least = [], min(numbers)
         for f, shape, parts in zip(op.fields, shapes, self.output_parts, strict=True):
             written = math.prod(shape)
@@ -75,8 +76,8 @@ class _ShimCall:
             arguments += [values[n] for n in op.numbers]
             # Absent: an order the graph could not decide (EdgeGraph.reverse_edge), or an object that was not given.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
-            inputs = [(a, values[a.name]) for a in self.arguments]
-            inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in inputs]
+            given = [(a, values[a.name]) for a in self.arguments]
+            inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in given]
             arguments += [a.reshape(self.input_shape).T for a in inputs]
             if op.selective:
                 arguments += [f.name in wanted for f in op.fields]

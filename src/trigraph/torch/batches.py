@@ -26,8 +26,8 @@ def copies(graph: Any, number: int, reverse: bool) -> Any:
     for size, names in parts.numbered.items():
         for name in names:
             given[name] = _copies_of(given[name], "offsets" in name, getattr(graph, size), number)
-    counts = zip(parts.numbers, numbers(graph), strict=True)
-    counts = [n * number if name in parts.numbered else n for name, n in counts]
+    named = zip(parts.numbers, numbers(graph), strict=True)
+    counts = [n * number if name in parts.numbered else n for name, n in named]
     return assemble(type(graph).__name__, tuple(given.values()), counts)
 
 
@@ -86,7 +86,7 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         arrays, keywords = op.unflattened(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
-        shifts = None
+        shifts: Any = None  # of indices
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
@@ -114,8 +114,9 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             return 1  # a graph for each entry
         rows = [t.shape[0] for t in args[op.num_arrays : op.num_tensors] if t is not None]
         for name, t, d in zip(op.array_names, args, in_dims, strict=False):
-            if t is not None and axes[name] is not None:
-                rows.append(t.shape[axes[name] + (d is not None and d <= axes[name])])
+            axis = axes[name]
+            if t is not None and axis is not None:
+                rows.append(t.shape[axis + (d is not None and d <= axis)])
             elif d is not None:
                 return 1
         if not all(isinstance(n, int) for n in rows):

@@ -4,6 +4,7 @@ X_bwd3, the derivative of X_bwd2 for operators that are not linear in each input
 further one may follow, torch differentiates their plain forms.
 """
 
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from trigraph.backends.choice import supports_third
 from trigraph.backends.third import multilinear
 from trigraph.checks import choice_number
 from trigraph.table import evaluate
+from trigraph.torch.graphs import assemble, numbers, tensors
 from trigraph.torch.library import LIBRARY, OPERATORS_OF_TORCH, TorchOperator, has_tangents
 from trigraph.torch.plain import curvature
 
@@ -45,14 +47,20 @@ class Derivative:
         """
         count = self.op.num_tensors if keywords is None else self.op.num_arrays
         results = output if isinstance(output, tuple) else (output,)
-        ctx.keywords, ctx.rest = keywords, inputs[count:]
+        of_graphs: list[Any] = []
+        ctx.rest, ctx.graphs = inputs[count:], None
         if keywords is None:
             keywords = dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True))
+        else:
+            graphs = [(name, keywords[name]) for name, _ in self.op.graphs if keywords[name] is not None]
+            ctx.graphs = [(name, weakref.ref(graph), numbers(graph)) for name, graph in graphs]
+            of_graphs = [t for _, graph in graphs for t in tensors(graph, True)]
+            ctx.keywords = keywords | {name: None for name, _ in graphs}
         absent, places = self.chosen(keywords)
         left = self.constants | absent if absent else self.constants
         kept = [None if i is None else results[i] for i in places]
         # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
-        saved = (*inputs[:count], *kept)
+        saved = (*inputs[:count], *kept, *of_graphs)
         ctx.save_for_backward(*saved)
         if forwards:
             ctx.save_for_forward(*saved)
@@ -81,14 +89,27 @@ class Derivative:
 
     def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call and its reusable results by name, and all others."""
-        count, arrays, keywords = self.op.num_arrays, saved, ctx.keywords
-        if keywords is None:
+        if ctx.graphs is None:
             count = self.op.num_tensors
             arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
+        else:
+            count, arrays, keywords = self.op.num_arrays, [*saved], self.plain_keywords(ctx, saved)
         values = dict(zip(self.op.array_names, arrays, strict=False))
         if self.order == 0:
-            values |= zip(self.spec.given_back, saved[count:], strict=True)
+            values |= zip(self.spec.given_back, saved[count:], strict=False)
         return values, keywords
+
+    def plain_keywords(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
+        """Return all but the arrays of a plain call. Graphs that are gone are made again of their saved tensors."""
+        keywords, i = dict(ctx.keywords), self.op.num_arrays + (0 if self.order else len(self.spec.given_back))
+        parts = dict(self.op.graphs)
+        for name, reference, counts in ctx.graphs:
+            stop = i + len(parts[name].arrays) + len(parts[name].reverse)
+            graph = reference()
+            if graph is None:
+                graph = assemble(self.op.op.graph.type_name, saved[i:stop], counts)  # type: ignore[union-attr]
+            keywords[name], i = graph, stop
+        return keywords
 
     def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
@@ -155,9 +176,11 @@ class Derivative:
         native = self.later[0].native
         if self.order or native is None or torch.is_grad_enabled():
             return None
-        arrays = [*[cotangents[i] for i in self.output_places], *ctx.saved_tensors]
+        saved = ctx.saved_tensors
+        stop = self.op.num_arrays + len(self.spec.given_back)
+        arrays = [*[cotangents[i] for i in self.output_places], *saved[:stop]]
         wanted = ",".join([n for n, need in zip(self.inputs, needed, strict=True) if need])
-        results = self.later[0].compute_plain(arrays, {**ctx.keywords, "wanted": wanted})
+        results = self.later[0].compute_plain(arrays, {**self.plain_keywords(ctx, saved), "wanted": wanted})
         if results is None:
             return None
         fields = results if isinstance(results, tuple) else (results,)

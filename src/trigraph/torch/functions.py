@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trigraph.arrays import ArrayLibrary, device_of
+from trigraph.arrays import ArrayLibrary
 from trigraph.backends import choose_backend, raise_named
 from trigraph.backends.forms import over_forms
 from trigraph.checks import (
@@ -25,6 +25,10 @@ from trigraph.table.public import public_signature, publish, torch_docstring
 from trigraph.torch.arrays import has_storage, on_device
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
+
+
+def _device_of(tensor: torch.Tensor) -> str:
+    return "host" if tensor.is_cpu else str(tensor.device)
 
 
 class _Tensors(ArrayLibrary):
@@ -44,7 +48,7 @@ class _Tensors(ArrayLibrary):
             raise TypeError(f"{caller}: {name} is a tensor of layout {value.layout}; expected torch.strided")
         if not first and value.device.type not in ("cpu", "cuda"):
             raise ValueError(f"{caller}: {name} is on {value.device}; expected a CPU or CUDA device")
-        return None, device_of(value)
+        return None, _device_of(value)
 
     def graph_of(self, value: Any) -> Any:
         return value.graph() if isinstance(value, GraphTensors) else value
@@ -67,7 +71,7 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
 
 def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
     """Raise unless `out` holds dense tensors on the device of the arguments and the call is not differentiated."""
-    name, device = op.op.name, device_of(arrays[op.first])
+    name, device = op.op.name, _device_of(arrays[op.first])
     written = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
     for label, tensor in written.items():
         if not isinstance(tensor, torch.Tensor):

@@ -95,7 +95,7 @@ class TorchOperator:
     @lazy
     def plain_function(self) -> Any:
         """The torch.autograd.Function that records a plain call."""
-        eager = self.native.eager  # type: ignore[union-attr]
+        eager: Any = self.native.eager if self.native else None
 
         class Plain(torch.autograd.Function):
             @staticmethod

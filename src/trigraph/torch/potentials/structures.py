@@ -137,9 +137,9 @@ class Neighbors(NamedTuple):
         num_atoms, num_edges, structures = self.graph.num_nodes, self.graph.num_edges, self.num_structures
         batch = self.src.new_zeros(num_atoms) if self.batch is None else self.batch
         shifts = self.src.new_zeros(num_edges, 3) if self.shifts is None else self.shifts
-        ends = (repeated(t, num_atoms) for t in (self.src, self.dst))
+        src, dst = repeated(self.src, num_atoms), repeated(self.dst, num_atoms)
         of_atom = repeated(batch, structures)
-        return build_graphs(*ends, shifts.repeat(number, 1), None, of_atom, number * structures, True)
+        return build_graphs(src, dst, shifts.repeat(number, 1), None, of_atom, number * structures, True)
 
     def of_sources(self, values: Tensor) -> Tensor:
         """Return ``values[src]``: the row of the source atom of each edge, shape (num_edges, width).
