@@ -102,7 +102,7 @@ def test_graphs_of_programs():
         z, pos = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions)
         cell = torch.as_tensor(np.array(atoms.cell)) if atoms.pbc.any() else None
         pbc = None if cell is None else torch.as_tensor(atoms.pbc)
-        for batch in (None,) if len(z) < 3 or cell is not None else (None, torch.tensor([2, 0] * len(z))[: len(z)]):
+        for batch in (None,) if len(z) < 3 or cell is not None else (None, torch.tensor([2, 0, 0] * len(z))[: len(z)]):
             neighbors = model.neighbors(pos, batch, cell, pbc)
             given = Arguments.of(z, pos, cell, neighbors)
             order = torch.randperm(given.edges.shape[1])
