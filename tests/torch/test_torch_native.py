@@ -13,6 +13,7 @@ import pytest
 import torch
 from programs import run
 from table_calls import draw
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trigraph
@@ -166,8 +167,10 @@ def derivatives(definition, case):
     for _ in range(3):
         if not isinstance(number, torch.Tensor) or not number.requires_grad:
             break
-        grads = torch.autograd.grad(number, [tensors[n] for n in inputs], create_graph=True, allow_unused=True)
-        found += [g for g in grads if g is not None]
+        wanted = [tensors[n] for n in inputs]
+        alone = torch.autograd.grad(number, wanted, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(number, wanted, create_graph=True, allow_unused=True)
+        found += [g for g in (*alone, *grads) if g is not None]
         number = sum((g * g).sum() for g in grads if g is not None and g.requires_grad)
     return [t.detach() for t in found]
 
@@ -194,6 +197,21 @@ def test_locations_of_agg_weighted_n2n_are_checked():
         args = flat_arguments(op, given, ["embedding"])
         assert (op.native(args) is None) == isinstance(attempt(lambda args=args: op.overload(*args))[0], type)
         assert (op.native(args) is None) == (change != 0)
+
+
+def test_transforms_have_their_rules_where_no_tensor_requires_a_gradient():
+    graph, (x, t) = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]])), torch.rand(2, 3, 4)
+
+    def sums(x, weight=None):
+        return tt.agg_weighted_n2n(x, weight, graph).output_embedding
+
+    with forward_ad.dual_level():
+        for dual in (sums(forward_ad.make_dual(x, t)), sums(t, forward_ad.make_dual(torch.rand(3), torch.ones(3)))):
+            assert torch.allclose(forward_ad.unpack_dual(dual).tangent, sums(t))
+    assert torch.allclose(torch.func.jvp(sums, (x,), (t,))[1], sums(t))
+    assert torch.equal(torch.vmap(sums)(torch.stack([x, t])), torch.stack([sums(x), sums(t)]))
+    assert torch.allclose(torch.func.grad(lambda x: sums(x).sum())(x), torch.ones(3, 4))
+    assert torch.allclose(torch.vmap(lambda c: c * sums(x))(torch.ones(2)), sums(x))
 
 
 def test_compiled_programs_call_them():
