@@ -65,7 +65,7 @@ class _ShimCall:
                 work, least = work + written, min(least, written)
             else:  # it crosses as one number
                 shape, written = (1,), 1
-            make = np.empty if written < SMALL else empty
+            make: Any = np.empty if written < SMALL else empty
             outputs.append(out[f.name] if f.name in out else make(parts + shape, index if f.index else real))
         if least > 0:
             arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
@@ -76,8 +76,8 @@ class _ShimCall:
             arguments += [values[n] for n in op.numbers]
             # Absent: an order the graph could not decide (EdgeGraph.reverse_edge), or an object that was not given.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
-            given = [(a, values[a.name]) for a in self.arguments]
-            inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in given]
+            inputs: list[Any] = [(a, values[a.name]) for a in self.arguments]
+            inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in inputs]
             arguments += [a.reshape(self.input_shape).T for a in inputs]
             if op.selective:
                 arguments += [f.name in wanted for f in op.fields]

@@ -51,11 +51,8 @@ class NativeOperator:
         self.masks: dict[str, int] = {}
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
-        self.graphs = [
-            (g.name, g.optional, GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name])
-            for g in (op.graph.arguments if op.graph else ())
-            if op.graph
-        ]
+        cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
+        self.graphs: list[Any] = [(g.name, g.optional, cls, parts) for g in (op.graph.arguments if op.graph else ())]
         self.eager = getattr(_OPERATORS, f"eager_{op.name}").default
         assert _FRAGMENT is not None
         _FRAGMENT.impl(f"eager_{op.name}", lambda *args: self.overload(*args), "Python")
