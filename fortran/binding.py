@@ -20,8 +20,14 @@ from trigraph.table import Argument, Operator, evaluate, result_type, shape_of
 
 LARGEST = 2**31 - 1
 SMALL = LEAST // 24  # numbers, of three parts of 8 bytes at most, whose memory the C library keeps itself
-INTEGERS = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}  # by bytes; int64 may have several names
-REALS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}  # without metadata of a dtype that a caller gave
+INTEGERS: dict[int, np.dtype[Any]] = {
+    4: np.dtype(np.int32),
+    8: np.dtype(np.int64),
+}  # by bytes; int64 may have several names
+REALS: dict[int, np.dtype[Any]] = {
+    4: np.dtype(np.float32),
+    8: np.dtype(np.float64),
+}  # without metadata of a dtype that a caller gave
 
 
 class _ShimCall:
@@ -38,7 +44,7 @@ class _ShimCall:
         # Arrays cross flat: one column of numbers, or as many as each number has parts.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
-        of_graph = op.graph is not None and len(shims.indices) > 1
+        of_graph = op.graph is not None and len(shims.indices) > 1  # its integers decide
         self.index: np.dtype[Any] | None = None if of_graph else np.dtype(np.int64)
 
     def execute(
