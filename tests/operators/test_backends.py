@@ -210,14 +210,15 @@ def test_expressions(definition):
 ARROWS = {
     "table": set(),
     "arrays": set(),
+    "locks": set(),
     "graphs": {"arrays", "table"},
     "gno_params": {"arrays", "graphs"},
     "checks": {"arrays", "graphs", "table"},
     "backends": {"arrays", "checks", "gpu", "graphs", "table"},
     "pyref": {"arrays", "gno_params", "graphs", "table"},
     "fortran": {"__version__", "arrays", "checks", "graphs", "table"},
-    "gpu": {"arrays", "checks", "graphs", "table"},
-    "torch": {"arrays", "backends", "checks", "fortran", "graphs", "plain", "table"},  # fortran: SiLU's derivatives
+    "gpu": {"arrays", "checks", "graphs", "locks", "table"},
+    "torch": {"arrays", "backends", "checks", "fortran", "graphs", "locks", "plain", "table"},
     "calculators": {"arrays", "graphs", "torch"},
     "jax": {"arrays", "checks", "fortran", "graphs", "plain", "table"},
     "compat": {"arrays", "graphs", "torch"},

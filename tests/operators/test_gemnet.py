@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from compiled_programs import compiled_whole  # noqa: E402
 
 from trigraph import Segments, basis_embedding_fwd, interaction_bilinear_fwd  # noqa: E402
-from trigraph.benchmarks.gemnet import numbered  # noqa: E402
+from trigraph.benchmarks.gemnet import number_members  # noqa: E402
 from trigraph.torch import nn  # noqa: E402
 from trigraph.verification import golden  # noqa: E402
 
@@ -34,9 +34,9 @@ class Padded:
     def __init__(self, dtype=np.float64, index=np.int64):
         rng = np.random.default_rng(0)
         self.outer = rng.integers(1, EDGES, 23).astype(index)
-        self.inner = numbered(self.outer).astype(index)
+        self.inner = number_members(self.outer).astype(index)
         self.atom = rng.integers(0, ATOMS - 1, EDGES).astype(index)
-        self.number = numbered(self.atom).astype(index)
+        self.number = number_members(self.atom).astype(index)
         shapes = {
             "weight": (RADIAL, SPHERICAL, INTERM),
             "radial": (INTERM, RADIAL),
