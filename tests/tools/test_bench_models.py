@@ -64,7 +64,9 @@ def test_programs_are_honest():
         assert not first.peer
         assert {*program.small} <= {*program.sizes}
         pickle.dumps(program)
-        alone, beside = (run.Options(1, 1, "float32", "full", peers).select_contenders(program) for peers in (False, True))
+        alone, beside = (
+            run.Options(1, 1, "float32", "full", peers).select_contenders(program) for peers in (False, True)
+        )
         assert beside == [*program.contenders]
         assert "pyg" not in alone
 

@@ -435,7 +435,10 @@ def _dims(shape: str) -> tuple[str, ...]:
 
 @cache
 def _code(expression: str) -> CodeType:
-    return compile(expression, "<operator table>", "eval")
+    try:
+        return compile(expression, "<operator table>", "eval")
+    except SystemError:  # of CPython, which forgets to say so, where the system refuses memory
+        raise MemoryError("the system refused memory for an expression of the operator table") from None
 
 
 _NOTHING: dict[str, Any] = {"__builtins__": {}}
