@@ -174,6 +174,7 @@ WORK = {
         "dimenet-slab-curvature-training",
         "dimenet-copper-curvature-training",
     ),
+    "a whole DimeNet++, the Hessian of ethanol": ("dimenet-ethanol-hessian",),
     "its sum over triplets: forward, with gradients, training on forces": (
         *("dimenet-aggregate", "dimenet-aggregate-backward", "dimenet-force-training"),
     ),
@@ -181,6 +182,12 @@ WORK = {
     "graph neural operator's message: with gradients, training on forces": ("gno-message", "gno-force-training"),
     "gradient of its kernel in coordinates": ("gno-coords-16", "gno-coords-32"),
     "graph attention with gradients": ("gat", "gat-power-law"),
+    "two layers of graph attention, training on other edges in each step": (
+        *("gat-minibatches-800", "gat-minibatches-8000", "gat-minibatches-100000", "gat-minibatches-600000"),
+    ),
+    "calls on 180 edges: a sum, a sum with gradients, a training step of five layers": (
+        *("small-sum", "small-sum-training", "small-layers-training"),
+    ),
     "weighted sum: forward, with gradients": ("weighted-sum", "weighted-sum-power-law", "weighted-sum-backward"),
     "GemNet-OC's spherical basis and bilinear layer with gradients": (
         *("gemnet", "gemnet-quadruplets", "gemnet-power-law"),
