@@ -135,8 +135,8 @@ plt.show()
 # %%
 # Dynamics at constant energy
 # ---------------------------
-# :class:`trigraph.ase.Calculator` makes the model a calculator of ASE. Velocities correspond to 300 K, and a step takes
-# 1 fs. Potential energy becomes kinetic energy and back; their sum stays constant.
+# :class:`trigraph.ase.Calculator` turns the model into an ASE calculator. Velocities correspond to 300 K, and a step
+# takes 1 fs. Potential and kinetic energy are exchanged; their sum stays constant.
 
 atoms = structures[-1]
 atoms.calc = Calculator(model)

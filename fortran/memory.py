@@ -55,7 +55,7 @@ class Blocks:
     blocks: list[_Block] = field(default_factory=list)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array with anything in it, as `numpy.empty` does."""
+        """Return an uninitialised array, like `numpy.empty`."""
         size = math.prod(shape) * dtype.itemsize
         if not LEAST <= size <= self.kept:
             return np.empty(shape, dtype)

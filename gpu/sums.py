@@ -38,7 +38,7 @@ class Kernels:
     def launch(
         self, kernel: str, types: Types, grid: Extents, block: Extents, /, *, shared_mem: int = 0, **arguments: Any
     ) -> None:
-        """Launch a kernel of the family with the arguments of these names; see `Runtime.launch`."""
+        """Launch a kernel of the family with these named arguments; see `Runtime.launch`."""
         self.runtime.launch(self.family, kernel, types, grid, block, shared_mem=shared_mem, **arguments)
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:

@@ -88,7 +88,7 @@ def bessels(dist, num_spherical, num_radial, envelope_exponent):
 
 
 def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
-    """Values rbf = env sin(freq x), sbf_rad = env N j_l(z x)."""
+    """Return rbf = env(x) sin(freq x) and sbf_rad = env(x) N j_l(z x), with zeros z of j_l and norms N."""
     rbf = sines(dist, freq, envelope_exponent)[0]
     return result_type("radial_basis_fwd")(rbf, bessels(dist, num_spherical, len(freq), envelope_exponent)[0])
 

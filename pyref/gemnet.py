@@ -15,7 +15,7 @@ from trigraph.pyref.common import results, scatter, zero_if_none
 
 
 def polarised(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
-    """Second order of an operator f that is linear in each of its factors x_n; `grad` maps the gradient's name to g.
+    """Return the bwd2 fields of an operator f that is linear in each factor x_n; `grad` maps the gradient's name to g.
 
     g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient in x_k at x_n := gg_n.
     """

@@ -239,7 +239,7 @@ def _difference(
         products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
         _, size = inner(products)
         residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
-        # Nothing depends on x if atoms have only their own images as neighbours: equal up to rounding of the sum.
+        # If atoms have only their own images as neighbours, nothing depends on x: equal up to the rounding of the sum.
         equal = abs(residual) <= SUM_ROUNDING * terms
         errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
     return errors

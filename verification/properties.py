@@ -20,7 +20,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.case import Case
 from trigraph.verification.judged import Judged, ask, operators_of, third_of
-from trigraph.verification.subjects import Subject, attempt, call_observed, extent
+from trigraph.verification.subjects import Subject, attempt, call_catching, extent
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumber_case
 
 THREADS = (1, 2, 3)
@@ -257,7 +257,7 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     bits, calls, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
-        calls.append(call_observed(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
+        calls.append(call_catching(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
             wrong[name] += _different(_bits(calls[-1]), name, bits) + strays.count(name)
     return [judged.check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
@@ -337,7 +337,7 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     problems: dict[str, str] = {}
     earlier: dict[str, Any] = {}
     for _ in range(2):
-        outcome = call_observed(call)
+        outcome = call_catching(call)
         calls.append(outcome)
         own: dict[str, Any] = {}
         for field in case.returned(op):

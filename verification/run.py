@@ -134,7 +134,7 @@ class _Run:
                     turn = self.dtypes[number % len(self.dtypes)] == dtype
                     yield from self._variant(definition, variant, dtype, turn)
             for dtype in self.dtypes:
-                yield from self._hubs(definition, dtype)
+                yield from self._hub_units(definition, dtype)
             for real in real_inputs(definition.family, self.structures):
                 yield from self._real(definition, real)
         if any(d.family == "dimenet" for d in self.definitions()):
@@ -186,7 +186,7 @@ class _Run:
             curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
-    def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
+    def _hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
         # Equal terms are a weak test of a user's function: the tolerance of a direct sum is half their number.

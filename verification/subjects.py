@@ -55,14 +55,14 @@ class CallError(ValueError):
     """A call of a subject failed."""
 
 
-def call_observed(call: Callable[[], Mapping[str, Any]]) -> Outcome:
+def call_catching(call: Callable[[], Mapping[str, Any]]) -> Outcome:
     """Make a call, with exceptions treated as by `observe`; tracebacks begin below the frames of the verification."""
     return observe(call, "trigraph.verification")
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
     """Call a subject; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
-    return call_observed(lambda: subject.call(op, values, wrt))
+    return call_catching(lambda: subject.call(op, values, wrt))
 
 
 def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:

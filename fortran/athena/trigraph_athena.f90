@@ -57,7 +57,7 @@ contains
         call check_status(name, status)
     end subroutine gno_kernel_eval
 
-    !> The gradient in coords(coord_dim, num_edges) from that in the kernels.
+    !> Gradient with respect to coords(coord_dim, num_edges), given upstream_grad with respect to the kernels.
     pure subroutine get_partial_gno_kernel_coords_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
         & upstream_grad, output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -99,7 +99,7 @@ contains
         call check_status(name, status)
     end subroutine gno_aggregate
 
-    !> The gradient in features(f_in, num_v) from that in the message.
+    !> Gradient with respect to features(f_in, num_v), given upstream_grad with respect to the message.
     pure subroutine get_partial_gno_agg_features_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)

@@ -107,7 +107,7 @@ void add_region(uintptr_t begin, size_t bytes, size_t element_bytes, bool is_sha
     regions.push_back(std::move(region));
 }
 
-// Has the access of `stamp` happened before, for the running thread?
+// Whether the access recorded in `stamp` happens before the current access of the running thread.
 bool is_ordered(const Stamp& stamp, unsigned thread) {
     if (stamp.block != block_now) {
         return false;

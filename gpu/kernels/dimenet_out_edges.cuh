@@ -176,7 +176,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Whether the balance of this warp's degrees is even.
+    // Whether left-out terms may be subtracted (see Balance) for all degrees of this warp.
     __device__ bool is_balanced(Sums& sums) const {
         bool all = true;
         for_warp(channels.warp, [&](auto warp) {

@@ -1,4 +1,4 @@
-// Derivatives of graph attention by in-edge, and the gradient of the destinations (gat.cu has the sums over them).
+// Per-edge derivatives of graph attention, and the gradient with respect to the destinations (gat.cu has the sums).
 // Names are those of docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot,
 // u_dot = g.x_dot, with <> for means over the in-edges by alpha.
 #pragma once

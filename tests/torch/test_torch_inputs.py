@@ -398,6 +398,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_an_array_views_the_memory_of_a_tensor(form):
     """It has the tensor's numbers and strides, keeps its memory alive, and leaves its storage as it was."""
+    views = []
     for dtype in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"):
         tensor = FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))
         expected, strides = tensor.clone().tolist(), [n * tensor.element_size() for n in tensor.stride()]
@@ -407,8 +408,10 @@ def test_an_array_views_the_memory_of_a_tensor(form):
         if form not in ("negated", "zeros"):
             assert array.size == 0 or (array.ctypes.data, [*array.strides]) == (address, strides)
             assert array.flags.writeable
-        del tensor
-        gc.collect()
+        views.append((array, expected))
+    del tensor
+    gc.collect()
+    for array, expected in views:
         assert array.tolist() == expected
 
 

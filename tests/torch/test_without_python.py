@@ -26,7 +26,7 @@ from trigraph.torch.graphs import tensors
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.compiled import graphs_of
 from trigraph.torch.potentials.export import LONGEST_CHAIN, reach_of, sort_edges
-from trigraph.torch.potentials.export import Atoms as Arguments
+from trigraph.torch.potentials.export import PackageInputs as Arguments
 
 pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")
 ROOT = Path(__file__).parents[2]

@@ -84,7 +84,7 @@ def test_bits_are_those_of_numpy(spec, variant):
         return forward(x), gradients, pull2(gg), along
 
     right, compiled = case, jax.jit(all_orders)
-    # What bwd reuses is NaN with an input; derivatives are NaN only where those of NumPy are.
+    # With a NaN in an input, the results that bwd reuses are NaN, too; derivatives are NaN only where NumPy's are.
     spoilt = [n for n in x if spec.given_back and variant.name == "regular" and x[n].size > 1]
     for run, name in ((all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
         if name is not None:

@@ -20,7 +20,7 @@ from slopecheck.calculator_results import (
     move_atoms,
     rounding_of,
 )
-from slopecheck.causes import Compared, of_forces, of_stress
+from slopecheck.causes import Compared, guess_cause_in_forces, guess_cause_in_stress
 from slopecheck.curves import Rounded, along, examine, slope_of, worst_part
 from slopecheck.outcome import NotOffered
 from slopecheck.record import Check
@@ -68,7 +68,7 @@ class Checks:
         cluster.cell, cluster.pbc, cluster.positions = None, False, positions
         return cluster
 
-    # Both depend on the calculator, the atoms and `size`, which stay as they are, and on what `rng` draws once.
+    # Both are cached: they depend on calculator, atoms and `size`, which do not change, and on one draw of `rng`.
 
     @cached_property
     def rounding(self) -> Rounding:
@@ -171,7 +171,7 @@ class Checks:
         if row.failed:
             some = forces[: ELEMENTS // 3]
             row = add_guess(
-                row, of_forces(self.compare_with_slopes("forces", some, energy, x, self.size, -1.0), forces)
+                row, guess_cause_in_forces(self.compare_with_slopes("forces", some, energy, x, self.size, -1.0), forces)
             )
         yield row
 
@@ -192,7 +192,7 @@ class Checks:
         row = self.elements("stress", energy, gradient, zero, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}")
         if row.failed:
             compared = self.compare_with_slopes("stress", stress, energy, zero, DISPLACED, 1 / volume)
-            row = add_guess(row, of_stress(compared, len(self.atoms), volume))
+            row = add_guess(row, guess_cause_in_stress(compared, len(self.atoms), volume))
         yield row
 
     def symmetry(self) -> Iterator[Check]:

@@ -101,7 +101,7 @@ def _exact(number: int) -> dict[str, float]:
     return counts
 
 
-def of_forces(compared: Compared, forces: np.ndarray) -> str:
+def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
     """Return a guess, "" if there is none, from the forces on the first atoms, and those of the calculator on all."""
     rows = compared.differences.reshape(-1, 3)
     bounds = compared.rounding + compared.allowed.reshape(-1, 3)
@@ -118,7 +118,7 @@ def of_forces(compared: Compared, forces: np.ndarray) -> str:
     return ""
 
 
-def of_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
+def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
     """Return a guess, "" if there is none, from elements of a gradient; `transposed` are those of its transpose."""
     clear = abs(compared.differences) > CLEAR * compared.allowed
     if clear.any() and not compared.given.any():
@@ -131,7 +131,7 @@ def of_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
     return ""
 
 
-def of_stress(compared: Compared, number: int, volume: float) -> str:
+def guess_cause_in_stress(compared: Compared, number: int, volume: float) -> str:
     """Return a guess, "" if there is none, from the components in Voigt's order; `number` is that of the atoms."""
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
     known = compared.factor(3)

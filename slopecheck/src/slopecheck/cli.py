@@ -21,7 +21,7 @@ Shown = Callable[["Result"], None]
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="slopecheck")
 def main() -> None:
-    """Check derivatives by the slope of central differences.
+    """Check derivatives by how the error of central differences falls with the step.
 
     Names of functions are looked for in the current directory first.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from slopecheck.causes import Compared, of_gradient
+from slopecheck.causes import Compared, guess_cause_in_gradient
 from slopecheck.curves import BETTER, Rounded, Verdict, along, examine, noise_of, slope_of, worst_part
 from slopecheck.identities import EPSILON, PARTS, Identities, in_float32
 from slopecheck.problem import Arrays, magnitude
@@ -102,7 +102,11 @@ class Differences(Identities):
         square = x.ndim == 2 and x.shape[0] == x.shape[1] > 1
         transposed = g.values.T.flat[: len(units)] if square else None
         compared = Compared(given, slopes[0], MARGIN * float(g.rounding.max()), slopes[1])
-        return of_gradient(compared, transposed) if np.isfinite(slopes).all() and np.isfinite(given).all() else ""
+        return (
+            guess_cause_in_gradient(compared, transposed)
+            if np.isfinite(slopes).all() and np.isfinite(given).all()
+            else ""
+        )
 
     @property
     def sensitive(self) -> float:

@@ -132,7 +132,7 @@ class Attached:
             raise ValueError(
                 f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost"
             )
-        # To try what a deletion does to the energy, Monte Carlo fixes take atoms out of the group all, whose bit is 1.
+        # To try a deletion, Monte Carlo fixes remove the atoms from the group `all`, bit 1 of the mask.
         present = np.flatnonzero(mask & 1)
         order = present[np.argsort(tags[present], kind="stable")]  # LAMMPS reorders; sums are those of any ranks
         tags, x = tags[order], x[order]

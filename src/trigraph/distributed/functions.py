@@ -96,7 +96,7 @@ class _Call:
         return self.values | {n: exchange.wait() for n, exchange in coming.items()}
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
-        """Return the rows that this rank owns of fields that have rows."""
+        """Compute the fields that are divided by rows, and return this rank's own rows of each."""
         arrived = self._exchange_rows(layout.halos)
         with agreement(self.partition.comm):
             fields = self._compute(layout.subgraph, arrived, names)
@@ -165,7 +165,7 @@ class _Call:
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
 
 
-def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
+def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
     """Return the partition among the arguments, and remove the graph arguments that it replaces."""
     graphs = [g.name for g in op.graph.arguments] if op.graph else []
     partition = values.pop(graphs[0]) if graphs else rows
@@ -189,7 +189,7 @@ def _function(op: Operator) -> Callable[..., Any]:
 
     def call(*args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
-        divided = _checked_partition(op, values, partition)
+        divided = _pop_partition(op, values, partition)
         with agreement(divided.comm, ("the operator", op.name)) as facts:
             work = _Call(op, values, divided, backend)
             work.check()

@@ -167,7 +167,7 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class _Total(_Reverse):
-    """The sum over all rows; its derivative is `_Spread`."""
+    """The sum over the rows of all ranks; its derivative is `_Spread`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition) -> Tensor:

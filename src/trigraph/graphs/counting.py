@@ -16,7 +16,7 @@ ALIGNMENT = 16
 # Fewer edges are sorted by one thread, and do not decide how many there are: that is asked when it is first needed.
 LARGE = 2**17
 
-# A pointer of its own, because argument types of `ctypes.pythonapi` are shared by the whole process.
+# A separate function pointer, because argtypes set on `ctypes.pythonapi` apply to the whole process.
 _bytes_of_size = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )

@@ -77,7 +77,7 @@ def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any
 
 
 class CSC(Immutable):
-    """A directed bipartite graph by destination.
+    """A directed bipartite graph whose in-edges are stored by destination (compressed sparse columns).
 
     The in-edges of destination `i` are the positions ``offsets[i]:offsets[i+1]``; their sources are ``indices[...]``.
 

@@ -39,7 +39,7 @@ def on_cpu(array: Any, what: str) -> Any:
 
 
 def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    # Without a mesh, leaves and numbers depend on the graph alone, which keeps them and never changes.
+    # Outside a mesh, leaves and numbers depend only on the graph, which never changes and keeps them.
     flat = graph._built.get("jax")
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]

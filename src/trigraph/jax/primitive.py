@@ -120,7 +120,7 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
         return [by_field[n.removeprefix("grad_")] for n in form.wanted]
     first = values[form.spec.inputs[0].name]
     for a in op.arguments:
-        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent(form):
+        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent_inputs(form):
             values[a.name] = jnp.zeros(shape_of(a, sizes), first.dtype)
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
     integers = [
@@ -149,7 +149,7 @@ def _has(form: Form, name: str) -> bool:
     return bool(dict(form.sizes).get(f"has_{name}"))
 
 
-def _absent(form: Form) -> set[str]:
+def _absent_inputs(form: Form) -> set[str]:
     return {n for n in form.spec.optional if not _has(form, n)}
 
 

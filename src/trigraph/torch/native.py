@@ -90,7 +90,7 @@ class NativeOperator:
                     needed = needed or array.requires_grad
                 else:
                     return None
-            # Where forward mode is active, it returns another tensor.
+            # If forward mode is active, `unpack_dual` returns another tensor, hence `is`.
             return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None

@@ -1,4 +1,4 @@
-"""The plain form of every operator (`trigraph.plain`) in torch's own operations and multilinear operators.
+"""Every operator written with torch's own operations and multilinear operators, as in `trigraph.plain`.
 
 Third and higher derivatives come from it; `trigraph.torch` computes the first two with its operators.
 """

@@ -46,7 +46,7 @@ SYMBOLS = re.findall(
 )
 
 
-class Atoms(NamedTuple):
+class PackageInputs(NamedTuple):
     """Arguments of a package."""
 
     z: Tensor  # (num_atoms,) int64
@@ -58,7 +58,7 @@ class Atoms(NamedTuple):
     weights: Tensor  # (num_atoms,): factor of the energy of each atom
 
     @classmethod
-    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "Atoms":
+    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "PackageInputs":
         """Return the arguments for atoms and their neighbours."""
         number, num_edges = neighbors.num_structures, len(neighbors.src)
         batch = z.new_zeros(len(z)) if neighbors.batch is None else neighbors.batch
@@ -68,7 +68,7 @@ class Atoms(NamedTuple):
         return cls(z.long(), pos, cells, batch.long(), edges.long(), shifts.long(), pos.new_ones(len(z)))
 
 
-def sort_edges(atoms: Atoms) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
+def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
     """Return the shifts and the graphs of `Inputs`, which `build_graphs` makes of the same edges outside of programs.
 
     All sizes follow from those of the arguments, and nothing is remembered: these are operations of each call.
@@ -125,7 +125,7 @@ class _Weighted(Potential):
 
 
 class _Program(Module):
-    """Energies, forces, energies of atoms and, if wanted, stresses of `Atoms`; parameters and buffers are within."""
+    """Energies, forces, energies of atoms and, if wanted, stresses of `PackageInputs`; it holds the parameters."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _Program(Module):
             self.register_buffer(f"state_{i}", tensor.detach().clone())
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        atoms = Atoms(*arguments)
+        atoms = PackageInputs(*arguments)
         state = {name: getattr(self, f"state_{i}") for i, name in enumerate(self.names)}
         state["weights"] = atoms.weights
         shifts, graphs = sort_edges(atoms)
@@ -206,7 +206,9 @@ def reach_of(model: Potential, z: int) -> int:
     return max([0, *depends.nonzero()[:, 0].tolist()])
 
 
-def _program_of(model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]) -> tuple[_Program, Atoms]:
+def _program_of(
+    model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]
+) -> tuple[_Program, PackageInputs]:
     """Return the program of a model, and arguments to compile it with; `plain` is as for `traced_program`."""
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
     alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
@@ -228,7 +230,7 @@ def _program_of(model: Potential, numbers: Sequence[int], stress: bool, plain: S
                 f"{owner} calls {node.target}, which needs Python; expected operators of torch and trigraph"
             )
     edges = torch.stack([example.graphs[0][SRC], example.graphs[0][DST]])  # type: ignore[list-item]
-    atoms = Atoms(*example[:4], edges, example.shifts, state["weights"])  # type: ignore[arg-type]
+    atoms = PackageInputs(*example[:4], edges, example.shifts, state["weights"])  # type: ignore[arg-type]
     return _Program(program, state, stress), atoms
 
 
@@ -248,7 +250,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
             )
 
 
-def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, Atoms, list[Tensor]]]:
+def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
     """Yield structures, and the model's results, with which a package is compared; it contains the first, a crystal."""
     generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
@@ -261,10 +263,12 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, A
         given, neighbors = (z[:number], pos[:number]), model.neighbors(pos[:number], of_atom, cells)
         energy, forces, stress, energies = model.energy_forces_stress(*given, cell=cells, neighbors=neighbors)
         stress = energy.new_full((len(energy), 3, 3), torch.nan) if stress is None else stress
-        yield name, Atoms.of(*given, cells, neighbors), [energy, forces, energies, stress]  # type: ignore[list-item]
+        yield name, PackageInputs.of(*given, cells, neighbors), [energy, forces, energies, stress]  # type: ignore[list-item]
 
 
-def _metadata(model: Potential, numbers: Sequence[int], stress: bool, atoms: Atoms, expected: Any) -> dict[str, str]:
+def _metadata(
+    model: Potential, numbers: Sequence[int], stress: bool, atoms: PackageInputs, expected: Any
+) -> dict[str, str]:
     """Return what a package says of itself; numbers are separated by spaces, in the order of rows."""
 
     def text(tensor: Tensor) -> str:
@@ -347,7 +351,7 @@ def export_potential(
         if changed:
             raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected that it stays")
         program, atoms = _program_of(own, numbers, stress, key.not_compared)
-        sizes = tuple({1 if field == "edges" else 0: torch.export.Dim.AUTO} for field in Atoms._fields)
+        sizes = tuple({1 if field == "edges" else 0: torch.export.Dim.AUTO} for field in PackageInputs._fields)
         with torch.no_grad():
             exported = torch.export.export(program, tuple(atoms), dynamic_shapes=(sizes,), strict=False)
     beginning = f"export_potential: compiling {name}; this may take minutes"
