@@ -43,7 +43,7 @@ def requirements(needed: list[str]) -> list[str]:
     ]
 
 
-def oldest_of(requirement: str) -> str:
+def pin_oldest(requirement: str) -> str:
     """Return the requirement of the version that another one names as its oldest."""
     return re.sub(r">=([\w.]+).*", r"==\1", requirement)
 
@@ -88,7 +88,7 @@ def newest(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
     """Try every dependency at the version that pyproject.toml names as its oldest."""
-    check(session, [oldest_of(r) for r in requirements(NEEDED)])
+    check(session, [pin_oldest(r) for r in requirements(NEEDED)])
 
 
 @nox.session(name="torch-newest", python=PYTHON_OF_TORCH, default=False)
@@ -101,5 +101,5 @@ def torch_newest(session: nox.Session) -> None:
 def torch_oldest(session: nox.Session) -> None:
     """Try the oldest release of torch that pyproject.toml allows."""
     extra = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["torch"]
-    (torch,) = (oldest_of(r) for r in extra if r.startswith("torch>="))
+    (torch,) = (pin_oldest(r) for r in extra if r.startswith("torch>="))
     check_torch(session, f"{torch}.*")

@@ -43,7 +43,7 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, before - cupy.cuda.runtime.memGetInfo()[0]
 
 
-def gather_call(rows: int) -> Call:
+def make_gather(rows: int) -> Call:
     """Return a call that reads rows of 256 bytes at random, four times as many as there are, and adds up chunks."""
     import cupy
 

@@ -105,7 +105,7 @@ def as_numpy(value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.asarray(value.get() if hasattr(value, "get") else value)
 
 
-def seconds_of(call: Call, number: int, wait: Callable[[], None] = lambda: None) -> float:
+def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lambda: None) -> float:
     """Return the mean seconds of `number` calls; `wait` returns when all is computed that they have begun."""
     start = time.perf_counter()
     for _ in range(number):
@@ -130,15 +130,15 @@ class Runner:
         results, peak = self.peak_memory(self.call)
         named = {n: as_numpy(v) for n, v in results.items()}
         del results
-        self.seconds = seconds_of(self.call, 1, self.wait)
+        self.seconds = measure_mean_seconds(self.call, 1, self.wait)
         return named, peak
 
     def sample(self) -> float:
         """Return the seconds of one call, averaged over a block of calls if they are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
-            seconds_of(self.call, round(WARM_UP / self.seconds), self.wait)
-        self.seconds = seconds_of(self.call, max(1, round(BLOCK / self.seconds)), self.wait)
+            measure_mean_seconds(self.call, round(WARM_UP / self.seconds), self.wait)
+        self.seconds = measure_mean_seconds(self.call, max(1, round(BLOCK / self.seconds)), self.wait)
         return self.seconds
 
 
@@ -268,7 +268,7 @@ def alternate(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in measurements.items()}
 
 
-def copy_call(library: str, nbytes: int, threads: int) -> Call:
+def make_copy(library: str, nbytes: int, threads: int) -> Call:
     """Return a call that copies `nbytes` between arrays of "numpy" (in one thread per slice) or "cupy"."""
     if library == "cupy":
         import cupy
@@ -288,7 +288,7 @@ def copy_call(library: str, nbytes: int, threads: int) -> Call:
     return call
 
 
-def matmul_call(library: str, n: int, dtype: str) -> Call:
+def make_matmul(library: str, n: int, dtype: str) -> Call:
     """Return a call that multiplies square matrices by the BLAS of "numpy" or "cupy"."""
     xp = importlib.import_module(library)
     a = xp.ones((n, n), dtype)
@@ -310,9 +310,9 @@ def ceilings(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = F
     """
     library = "cupy" if on_device else "numpy"
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}
-    jobs = {name: Job(partial(matmul_call, library, n, name), device=on_device) for name in ("float32", "float64")}
-    jobs["copy"] = Job(partial(copy_call, library, nbytes, threads), device=on_device)
+    jobs = {name: Job(partial(make_matmul, library, n, name), device=on_device) for name in ("float32", "float64")}
+    jobs["copy"] = Job(partial(make_copy, library, nbytes, threads), device=on_device)
     if on_device:
-        jobs["gather"] = Job(partial(device.gather_call, nbytes // 256), device=True)
+        jobs["gather"] = Job(partial(device.make_gather, nbytes // 256), device=True)
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

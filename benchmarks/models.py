@@ -87,7 +87,7 @@ def _pyg_energy_forces(
     return energy, -gradient
 
 
-def atoms_of(structure: str, sizes: Mapping[str, int]) -> list[Any]:
+def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
     """Return copper, a molecule, a slab of beryllium and magnesium, or so many molecules of the G2 set."""
     from ase.build import bulk, hcp0001, molecule
     from ase.collections import g2
@@ -169,7 +169,7 @@ def _energy_forces(
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
-    model, compute = _energy_forces(sizes, dtype, form, atoms_of(structure, sizes))
+    model, compute = _energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
@@ -186,7 +186,7 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: s
     """Loss of energy and forces, and its gradients in all parameters."""
     import torch
 
-    structures = atoms_of(structure, sizes)
+    structures = build_atoms(structure, sizes)
     model, compute = _energy_forces(sizes, dtype, form, structures)
     shape = sum(map(len, structures)), 3
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
@@ -202,7 +202,7 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
     """Squared error of the Hessian times one random vector, and its gradients in all parameters."""
     import torch
 
-    structures = [atoms.copy() for atoms in atoms_of(structure, sizes)]
+    structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
     for atoms in structures:  # PyTorch Geometric's angles have no third derivatives where three atoms are in a line
         atoms.rattle(0.05, seed=1)
     model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
@@ -213,7 +213,7 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
 
 def hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call for the Hessian of ethanol, which takes PyTorch Geometric a backward pass for each row."""
-    _, compute = _energy_forces(sizes, dtype, form, atoms_of("CH3CH2OH", sizes), curvature=True)
+    _, compute = _energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
 
@@ -227,7 +227,7 @@ class _Batch(NamedTuple):
     forces: Any
 
 
-def _batch_of(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _Batch:
+def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _Batch:
     import torch
 
     atoms, energy, forces = zip(*molecules, strict=True)
@@ -243,12 +243,12 @@ def _epochs(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
     import torch
 
     molecules: Any = []
-    rng, species = np.random.default_rng(SEED), atoms_of("molecules", {"molecules": SPECIES})
+    rng, species = np.random.default_rng(SEED), build_atoms("molecules", {"molecules": SPECIES})
     for number in rng.integers(len(species), size=sizes["batches"] * sizes["molecules"]):
         atoms = species[number].copy()
         atoms.positions += rng.normal(scale=0.05, size=atoms.positions.shape)
         molecules.append((atoms, rng.standard_normal(), rng.standard_normal(atoms.positions.shape)))
-    collate, size = partial(_batch_of, dtype=dtype), sizes["molecules"]
+    collate, size = partial(_make_batch, dtype=dtype), sizes["molecules"]
 
     def epoch() -> Any:
         generator = torch.Generator().manual_seed(0)

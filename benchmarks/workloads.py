@@ -11,7 +11,7 @@ from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.benchmarks.programs import Call, require
-from trigraph.checks import choice_number, shape_of
+from trigraph.checks import choice_number, evaluate_shape
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
@@ -93,7 +93,7 @@ class Workload:
         require(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
         case = indexed(case, np.int32) if name == "gpu" else case  # as layers have it
-        return backend_call(self, name, case) if peer is None else peer.make(case)
+        return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
         """Return the record's description of a peer; "" for a backend."""
@@ -116,9 +116,9 @@ class Workload:
         """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
         bindings = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
-        inputs_bytes = sum(math.prod(shape_of(a, bindings)) for a in inputs.values()) * dtype.itemsize
+        inputs_bytes = sum(math.prod(evaluate_shape(a, bindings)) for a in inputs.values()) * dtype.itemsize
         outputs = (f for s in self.steps for f in self.fields(s) if not f.index)
-        return inputs_bytes + sum(math.prod(shape_of(f, bindings)) for f in outputs) * dtype.itemsize
+        return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return sizes, has_<optional input>, and numbers of choices: all that shapes depend on."""
@@ -249,7 +249,7 @@ def indexed(case: Case, dtype: Any) -> Case:
     return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})
 
 
-def backend_call(workload: Workload, backend: str, case: Case) -> Call:
+def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
     """Return the steps through the front door, checks included, as a user calls them; the case is NumPy's.
 
     Arrays passed from step to step are not returned.

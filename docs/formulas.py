@@ -46,7 +46,7 @@ def formulas(order: int, *definitions: Definition) -> list[str]:
     return ["", *"\n\n".join([*map(_rst, passages), *explained]).splitlines(), ""]
 
 
-def operators_of(name: str) -> tuple[int, list[Definition]]:
+def list_operators(name: str) -> tuple[int, list[Definition]]:
     """Return the order and the definitions that a function or a layer of `trigraph` computes."""
     name = name.removeprefix("distributed.")
     if name in NAMED:
@@ -69,7 +69,7 @@ def complete(app, what, name, obj, options, lines):
 def add_formulas(what: str, name: str, lines: list[str]) -> bool:
     """Do so for the lines of the docstring of a name; return whether it has a formula."""
     name = name.removeprefix("trigraph.")
-    order, definitions = operators_of(name)
+    order, definitions = list_operators(name)
     if name in NAMED | OVER_FORMS:
         del lines[lines.index("Formula::") : lines.index("Parameters")]
     if definitions:

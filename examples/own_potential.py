@@ -74,7 +74,7 @@ def labelled():
     return atoms
 
 
-def batch_of(crystals):
+def make_batch(crystals):
     """Return the tensors of some crystals in one batch."""
     z = torch.tensor(np.concatenate([a.numbers for a in crystals]))
     pos, forces = (
@@ -89,7 +89,7 @@ def batch_of(crystals):
 model = SchNet()
 field = ForceField(model)
 crystals = [labelled() for _ in range(STRUCTURES)]
-batches = [batch_of(crystals[i : i + 8]) for i in range(0, STRUCTURES, 8)]
+batches = [make_batch(crystals[i : i + 8]) for i in range(0, STRUCTURES, 8)]
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 errors = []

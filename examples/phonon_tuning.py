@@ -36,7 +36,7 @@ torch.manual_seed(0)
 # which are cells of eight atoms.
 
 
-def batch_of(kind):
+def make_batch(kind):
     """Return displaced structures, and the tensors of their batch: the model's arguments, then energies and forces."""
     structures = []
     for gold in (0.0, 0.125, 0.375, 0.5):
@@ -60,8 +60,8 @@ def tensor(arrays):
 
 
 model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 5, 6, cutoff=4.0, num_output_layers=2)
-clusters, crystals = ([batch_of(kind) for _ in range(BATCHES)] for kind in ("cluster", "crystal"))
-held_out = {kind: batch_of(kind) for kind in ("cluster", "crystal")}
+clusters, crystals = ([make_batch(kind) for _ in range(BATCHES)] for kind in ("cluster", "crystal"))
+held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
 
 # %%
 # The loss
@@ -88,14 +88,14 @@ def unit(atoms, atom, axis):
     return direction
 
 
-def loss_of_forces(batch):
+def compute_force_loss(batch):
     """Return the loss of energies per atom and of forces of clusters."""
     _, atoms, periodic, energy, forces = batch
     found = model.energy_forces_stress(*atoms, **periodic, create_graph=True)
     return ((found.energy - energy) / 13).square().mean() + (found.forces - forces).square().mean()
 
 
-def loss_of_columns(batch):
+def compute_column_loss(batch):
     """Return the mean square error of a random column of each structure's Hessian."""
     structures, (z, pos), periodic, *_ = batch
     directions = [unit(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
@@ -109,9 +109,9 @@ def train(steps, rate, weight):
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
-        loss = loss_of_forces(clusters[step % BATCHES])
+        loss = compute_force_loss(clusters[step % BATCHES])
         if weight:
-            loss = loss + weight * loss_of_columns(crystals[step % BATCHES])
+            loss = loss + weight * compute_column_loss(crystals[step % BATCHES])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)

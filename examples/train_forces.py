@@ -63,7 +63,7 @@ energies -= counts @ np.linalg.lstsq(counts[:first], energies[:first])[0]
 model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 5, 6, cutoff=5.0, num_output_layers=2)
 
 
-def batch_of(atoms, energy):
+def make_batch(atoms, energy):
     """Return tensors: arguments of the model, numbers of atoms, energies per atom, and forces."""
     size = torch.tensor([len(a) for a in atoms])
     joined = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
@@ -75,7 +75,7 @@ def batch_of(atoms, energy):
     return z, pos, cell, neighbors, size, torch.tensor(energy, dtype=torch.float32) / size, forces
 
 
-batches = [batch_of(structures[i : i + BATCH], energies[i : i + BATCH]) for i in range(0, STRUCTURES, BATCH)]
+batches = [make_batch(structures[i : i + BATCH], energies[i : i + BATCH]) for i in range(0, STRUCTURES, BATCH)]
 train, held_out = batches[: first // BATCH], batches[first // BATCH :]
 
 # %%

@@ -35,7 +35,7 @@ for atoms in structures:
 mean = np.mean([atoms.get_potential_energy() for atoms in structures])
 
 
-def batch_of(chosen):
+def make_batch(chosen):
     """Return arguments of the model, neighbours, energies and forces."""
     pos, forces = (
         np.concatenate([f(structures[i]) for i in chosen]) for f in (lambda a: a.positions, EMT().get_forces)
@@ -65,7 +65,7 @@ if os.path.exists(path):
 for epoch in range(first, epochs):
     order = torch.randperm(len(structures), generator=torch.Generator().manual_seed(epoch)).tolist()
     for start in range(rank, len(order), 4 * size):  # four structures to each process
-        z, pos, neighbors, energy, forces = batch_of(order[start : start + 4 * size : size])
+        z, pos, neighbors, energy, forces = make_batch(order[start : start + 4 * size : size])
         mixed = torch.autocast(pos.device.type, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
         with mixed:
             found = wrapped(z, pos, neighbors=neighbors)
@@ -79,7 +79,7 @@ for epoch in range(first, epochs):
     if rank == 0:
         torch.save({name: part.state_dict() for name, part in parts.items()} | {"epochs": epoch + 1}, f"{path}.new")
         os.replace(f"{path}.new", path)  # an interrupted run leaves a complete checkpoint
-        z, pos, neighbors, _, forces = batch_of(range(len(structures)))
+        z, pos, neighbors, _, forces = make_batch(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")
 if several:

@@ -16,7 +16,7 @@ from trigraph.checks import unchecked
 from trigraph.fortran.memory import LEAST, empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
-from trigraph.table import Argument, Operator, evaluate, result_type, shape_of
+from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
 
 LARGEST = 2**31 - 1
 SMALL = LEAST // 24  # numbers, of three parts of 8 bytes at most, whose memory the C library keeps itself
@@ -105,7 +105,7 @@ class _ShimCall:
     def stand_in(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any) -> np.ndarray:
         """Return what crosses in place of None: zeros for a cotangent, one element for what is absent."""
         absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
-        return np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), dtypes[not a.index])
+        return np.zeros(self.shims.input_parts + ((1,) if absent else evaluate_shape(a, sizes)), dtypes[not a.index])
 
 
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:

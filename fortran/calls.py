@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trigraph import table
-from trigraph.fortran.operators import fortran_of
-from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_of, wrapped
+from trigraph.fortran.operators import write_expression
+from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_arguments, wrapped
 from trigraph.table import Attribute, Operator
 from trigraph.table.public import summary
 
@@ -44,7 +44,7 @@ def c_name(op: Operator, real: str, index: str | None) -> str:
 
 def _c_interface(op: Operator, real: str, index: str | None) -> str:
     """Return the interface of a function of C."""
-    order, whole = order_of(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
+    order, whole = order_arguments(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
     name = c_name(op, real, index)
     text = wrapped(f"function {name}", order.names, "        ").rstrip("\n")
     text += f" &\n            & result(status) bind(C, name='{name}')\n"
@@ -85,7 +85,7 @@ def _input(name: str) -> str:
 
 def _formula(dim: str) -> str:
     """Return an expression of the table in Fortran."""
-    return fortran_of(ast.parse(dim, mode="eval").body)
+    return write_expression(ast.parse(dim, mode="eval").body)
 
 
 def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
@@ -116,7 +116,7 @@ class _Procedure:
         self.op, self.index, self.real, self.instance = op, index, REALS[real][0], (real, index)
         self.dummies = dummies(op, real, index)
         self.ending = f"_{self.real}" + (f"_{index}" if index else "")
-        self.order = order_of(op, SHIM_SETS["fast"])
+        self.order = order_arguments(op, SHIM_SETS["fast"])
         # Attributes that may be absent have a local copy; arrays and graphs that may be, a pointer.
         self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
@@ -127,7 +127,7 @@ class _Procedure:
         """Return an expression with the local copies of attributes in the place of what may be absent."""
         return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
 
-    def found_in(self, name: str) -> list[tuple[str, str]]:
+    def locate(self, name: str) -> list[tuple[str, str]]:
         """Return where to find a size or an array of graphs: argument and component, the first that is there."""
         assert self.op.graph is not None
         paths = self.op.graph.paths.get(name, (f"graph.{name}",))
@@ -151,7 +151,7 @@ class _Procedure:
         for name in SHIM_SETS["fast"].presence(self.op):
             yield f"has_{name} = merge(1, 0, present({name}))"
         for name in self.op.graph.sizes if self.op.graph else ():
-            *others, (last, component) = self.found_in(name)
+            *others, (last, component) = self.locate(name)
             yield f"{name} = {last}%{component}"
             yield from (f"if (present({first})) {name} = {first}%{other}" for first, other in others)
         yield from self.sizes()
@@ -179,7 +179,7 @@ class _Procedure:
         if op.graph:
             lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
             for graph in op.graph.arguments:
-                parts = ((*self.found_in(name)[0], lengths[name]) for name in self.order.graph)
+                parts = ((*self.locate(name)[0], lengths[name]) for name in self.order.graph)
                 whole = [f"has_length({g}%{part}, {length})" for g, part, length in parts if g == graph.name]
                 given = f"present({graph.name})" * graph.optional
                 yield from self.refuse(graph.name, f".not. ({' .and. '.join(whole)})", given)
@@ -230,7 +230,7 @@ class _Procedure:
             else:
                 yield f"to_{d.name} => {'no_index' if integers else 'spare'}"
             yield f"if (present({d.name})) to_{d.name}(1:size({d.name}, kind=i64)) => {d.name}"
-        for name, graph, component in self.optional_parts():
+        for name, graph, component in self.list_optional_arrays():
             yield f"to_{name} => no_index"
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
@@ -238,20 +238,20 @@ class _Procedure:
         """Whether an output that may be absent is written in any case, depending on a choice."""
         return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
 
-    def optional_parts(self) -> list[tuple[str, str, str]]:
+    def list_optional_arrays(self) -> list[tuple[str, str, str]]:
         """Return the arrays of graphs that may be absent: name, graph and component."""
         if not self.op.graph:
             return []
-        parts = [(name, *self.found_in(name)[0]) for name in self.order.graph]
+        parts = [(name, *self.locate(name)[0]) for name in self.order.graph]
         return [part for part in parts if part[1] in self.op.graph.optional]
 
     def passed(self) -> list[str]:
         """Return what the function of C is called with."""
-        order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.optional_parts()}
+        order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.list_optional_arrays()}
         requests = {f.when: f.name for f in self.op.fields}
         words = {n: f"merge(1, 0, present(out_{requests[n]}))" for n in self.op.definition.requests if n in requests}
         words |= {w: f"merge(1, 0, present({w.replace('want_', 'out_', 1).lower()}))" for w in order.wants}
-        words |= {n: "%".join(self.found_in(n)[0]) for n in order.graph}
+        words |= {n: "%".join(self.locate(n)[0]) for n in order.graph}
         words |= {n: f"to_{n}" for n in pointers}
         lower = [n if n in words else n.lower() for n in order.names]
         return [words.get(n, self.value(n)) for n in lower]
@@ -264,7 +264,7 @@ class _Procedure:
         whole += [f"{n}_" for n in sorted(self.local - set(self.op.numbers))]
         yield f"integer :: {', '.join(whole)}"
         yield from (f"real(dp) :: {n}_" for n in self.op.numbers if n in self.local)
-        parts = self.optional_parts()
+        parts = self.list_optional_arrays()
         if self.pointers or parts:
             yield "integer(i64) :: spare_size"
             yield f"real({self.real}), allocatable, target :: spare(:)"

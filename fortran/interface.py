@@ -25,7 +25,7 @@ if __name__ == "__main__":  # the package does not exist yet, nor what its __ini
 
 from trigraph.fortran import calls
 from trigraph.fortran.calls import EXPORTED, c_name, instances
-from trigraph.fortran.shims import INDICES, SHIM_SETS, Order, order_of, wrapped
+from trigraph.fortran.shims import INDICES, SHIM_SETS, Order, order_arguments, wrapped
 from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
@@ -122,7 +122,7 @@ def _prototype(name: str, arguments: list[str]) -> str:
 
 
 def _c_head(op: Operator, real: str, index: str | None) -> str:
-    order, whole = order_of(op, FAST), C_TYPES[index or "i64"]
+    order, whole = order_arguments(op, FAST), C_TYPES[index or "i64"]
     named = [f"int {n}" for n in (*order.threads, *order.dims)] + [f"double {n}" for n in order.numbers]
     named += [f"const {whole} *{a}" for a in order.graph]
     named += [f"const {whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.inputs]
@@ -191,7 +191,7 @@ def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
 
 def _function(op: Operator, real: str, index: str | None, number: int) -> str:
     """Return one C function, the one with this number."""
-    order, whole = order_of(op, FAST), INDEX[index or "i64"]
+    order, whole = order_arguments(op, FAST), INDEX[index or "i64"]
     addresses = ",\n        ".join(_addresses(op, order))
     lines = [f"if (num_threads < 0 || {' || '.join(_numbers(op, order))})", "    return TRIGRAPH_WRONG_NUMBER;"]
     if conditions := list(_graph(op, order, whole)):
@@ -234,7 +234,7 @@ def _header(graphs: str) -> str:
     """Return the C header; `graphs` is the source of trigraph_graphs."""
     text = HEADER
     for op in EXPORTED.values():
-        order, named = order_of(op, FAST), {a.name: a for a in op.arguments}
+        order, named = order_arguments(op, FAST), {a.name: a for a in op.arguments}
         lines = [summary(op)] + [f"{n}: {SYMBOLS[n].doc}" for n in order.dims if n in SYMBOLS]
         for n in order.inputs + order.outputs:
             array = named.get(n) or next(f for f in op.fields if f"out_{f.name}" == n)

@@ -18,10 +18,10 @@ def _table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 
 
-def fortran_of(node: ast.expr) -> str:
+def write_expression(node: ast.expr) -> str:
     """Return an expression; ``x**flag`` becomes a choice between 1 and x, since a flag may be any number but 0."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return f"merge(1, {fortran_of(node.left)}, {fortran_of(node.right)} == 0)"
+        return f"merge(1, {write_expression(node.left)}, {write_expression(node.right)} == 0)"
     return ast.unparse(node).replace(" * ", "*")
 
 
@@ -36,7 +36,7 @@ def _factors(axis: str) -> list[str]:
     def split(node: ast.expr) -> list[str]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             return split(node.left) + split(node.right)
-        return [fortran_of(node)]
+        return [write_expression(node)]
 
     return split(ast.parse(axis, mode="eval").body)
 

@@ -46,7 +46,7 @@ class ShimSet(NamedTuple):
 
     def operators(self, table: Any) -> dict[str, Any]:
         """Return the operators that have shims, by name; `table` is the module `trigraph.table`."""
-        own = {n: op for n, op in table.THIRD.items() if self.scaled or (self.fast and op.definition.own_third)}
+        own = {n: op for n, op in table.THIRD.items() if self.scaled or (self.fast and op.definition.has_third)}
         return table.OPERATORS | own
 
     def arguments(self, op: Any) -> tuple[Any, ...]:
@@ -113,7 +113,7 @@ class Order(NamedTuple):
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
 
 
-def order_of(op: Any, shims: ShimSet) -> Order:
+def order_arguments(op: Any, shims: ShimSet) -> Order:
     """Return the order of the arguments of an operator's procedure."""
     crossing = shims.arguments(op)
     return Order(
@@ -130,7 +130,7 @@ def order_of(op: Any, shims: ShimSet) -> Order:
 
 def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
     """Source of one shim; with `lower`, bwd and bwd2, it is that of bwd3, which differentiates them."""
-    order = order_of(op, shims)
+    order = order_arguments(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
     ending = f"_{index}" if index else ""
@@ -196,7 +196,7 @@ def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, 
         text += f"    call join({a}, du_{a}%v)\n"
         text += f"    call join(ggg_{a}, du_{a}%d)\n" if f"ggg_{a}" in order.inputs else f"    du_{a}%d = 0\n"
     for procedure, op in zip(procedures, lower, strict=True):
-        below, prefix = order_of(op, shims), "gg_" if op.order == 1 else ""
+        below, prefix = order_arguments(op, shims), "gg_" if op.order == 1 else ""
         below = below._replace(
             inputs=[f"du_{a}" for a in below.inputs],
             wants=[w.replace("want_", f"want_{prefix}", 1) for w in below.wants],
@@ -227,7 +227,7 @@ def cases() -> str:
     """Cases of a C switch that call a shim with so many addresses, which ``xla.c`` and ``interface.c`` include."""
     shims, counts = SHIM_SETS["fast"], set()
     for op in shims.operators(load_table()).values():
-        order = order_of(op, shims)
+        order = order_arguments(op, shims)
         arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
         counts.add(len(order.passed()) + 1 + arrays)
     lines = []

@@ -123,7 +123,7 @@ def share_processors(number: int) -> None:
 
 
 @contextlib.contextmanager
-def kept_num_threads() -> Iterator[None]:
+def restore_num_threads() -> Iterator[None]:
     """Restore, on leaving, the number of threads that was set before, or that none was.
 
     It is for one Python thread at a time: the number is that of the process.

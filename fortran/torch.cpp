@@ -161,7 +161,7 @@ Handle optional_tensor_of(Value value)
 
 i64 integer_of(Value value) { return static_cast<i64>(value); }
 
-double number_of(Value value)
+double read_number(Value value)
 {
     double number;
     std::memcpy(&number, &value, sizeof number);

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # the package does not exist yet, nor what its __ini
 
 from trigraph.fortran.calls import EXPORTED, c_name
 from trigraph.fortran.interface import c_expression, owner
-from trigraph.fortran.shims import SHIM_SETS, order_of
+from trigraph.fortran.shims import SHIM_SETS, order_arguments
 from trigraph.table import GRAPH_PARTS, Argument, Array, Operator
 
 FAST = SHIM_SETS["fast"]
@@ -33,7 +33,7 @@ def number(expression: str) -> str:
     return c_expression(expression, "i64")
 
 
-def size_of(array: Array) -> str:
+def write_size(array: Array) -> str:
     """Return how many numbers an array has, as an expression."""
     return " * ".join(map(number, array.dims))
 
@@ -62,7 +62,7 @@ class Kernel:
     """The kernel of an operator: its lines are written one group after another."""
 
     def __init__(self, op: Operator) -> None:
-        self.op, self.order = op, order_of(op, FAST)
+        self.op, self.order = op, order_arguments(op, FAST)
         self.lines: list[str] = []
         self.known: set[str] = set()
         self.first = op.definition.inputs[0].name
@@ -81,7 +81,7 @@ class Kernel:
                 take = "optional_tensor_of" if kind.endswith("?") else "tensor_of"
                 self.add(f'Tensor a_{name}(its_name, "{name}", {take}(s[{i}]));')
             elif kind == "float":
-                self.add(f"[[maybe_unused]] const double {name} = number_of(s[{i}]);")
+                self.add(f"[[maybe_unused]] const double {name} = read_number(s[{i}]);")
             else:
                 self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
                 self.known.add(name)
@@ -89,12 +89,12 @@ class Kernel:
         self.add("    if (a->there())")
         self.add("        a->open();")
 
-    def array_of_graph(self, name: str) -> str:
+    def name_graph_array(self, name: str) -> str:
         """Return the variable of a graph's array."""
         path = self.op.graph.paths.get(name, (f"graph.{name}",))[0]  # type: ignore[union-attr]
         return f"a_{path.replace('.', '_')}"
 
-    def sizes_of_graph(self) -> None:
+    def find_graph_sizes(self) -> None:
         """Find the sizes that graphs fix, in the first of several that is there."""
         if self.op.graph is None:
             return
@@ -172,14 +172,14 @@ class Kernel:
                     self.add(line)
         self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
 
-    def arrays_of_graph(self) -> None:
+    def check_graph_arrays(self) -> None:
         """Check lengths and dtypes of the arrays of graphs, and that those are there that derivatives need."""
         if self.op.graph is None:
             return
         parts, kind = GRAPH_PARTS[self.op.graph.type_name], self.op.graph
         lengths = dict((*kind.forward, *kind.fast, *kind.reverse))
         for name in self.order.graph:
-            array = self.array_of_graph(name)
+            array = self.name_graph_array(name)
             self.add(f"if ({array}.there()) {{")
             self.add(f"    check_dtype({array}, whole); check_size({array}, 0, {number(lengths[name])});")
             self.add("}")
@@ -192,7 +192,7 @@ class Kernel:
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
                 there = f" && has_{base}" if base in self.op.definition.optional else ""
-                self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({size_of(a)}));")
+                self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({write_size(a)}));")
 
     def results(self) -> None:
         """Make the results that are wanted and exist; the others have no elements."""
@@ -225,7 +225,7 @@ class Kernel:
             for index in WHOLES if op.graph else (None,):
                 c_whole, whole_name = WHOLES[index or "i64"]
                 arguments = ["0", *(f"int({n})" for n in order.dims), *order.numbers]
-                arguments += [f"(const {c_whole} *){self.array_of_graph(n)}.data" for n in order.graph]
+                arguments += [f"(const {c_whole} *){self.name_graph_array(n)}.data" for n in order.graph]
                 kinds = {n: c_whole if n in order.integers else c_real for n in order.inputs}
                 arguments += [f"(const {kind} *)a_{n}.data" for n, kind in kinds.items()]
                 arguments += [f"want_{f.name}" for f in op.fields] if op.selective else []
@@ -251,7 +251,7 @@ class Kernel:
     def text(self) -> str:
         """Return the kernel."""
         self.arguments()
-        self.sizes_of_graph()
+        self.find_graph_sizes()
         if self.op.graph is not None:
             first = self.op.graph.arguments[0].name
             array = GRAPH_PARTS[self.op.graph.type_name].arrays[0]
@@ -259,7 +259,7 @@ class Kernel:
             self.add(f"if (whole != int32 && whole != int64) check_dtype(a_{first}_{array}, int64);")
         self.presence()
         self.shapes()
-        self.arrays_of_graph()
+        self.check_graph_arrays()
         for a in self.op.positive_arguments:
             for c_real, name in REALS.values():
                 self.add(f"if (real == {name}) check_positive<{c_real}>(a_{a.name}, a_{a.name}.sizes[0]);")

@@ -15,14 +15,14 @@ if __name__ == "__main__":  # the package does not exist yet, nor what its __ini
     sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
 
 from trigraph.fortran.calls import EXPORTED, c_name, instances
-from trigraph.fortran.shims import SHIM_SETS, order_of
+from trigraph.fortran.shims import SHIM_SETS, order_arguments
 
 
 def main() -> None:
     """Command line used by meson."""
     text, entries = "", []
     for op in EXPORTED.values():
-        order = order_of(op, SHIM_SETS["fast"])
+        order = order_arguments(op, SHIM_SETS["fast"])
         kinds = dict.fromkeys(order.numbers, "*(double *)") | dict.fromkeys(
             order.graph + order.inputs + order.outputs, ""
         )

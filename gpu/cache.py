@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.arrays import cupy_module
-from trigraph.gpu.instances import C_TYPES, INSTANCES, arguments_of, slowness, together
+from trigraph.gpu.instances import C_TYPES, INSTANCES, parse_template_arguments, slowness, together
 from trigraph.gpu.sources import expand_includes
 from trigraph.table import DEFINITIONS
 
@@ -68,7 +68,7 @@ class Cache:
         return self._root() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
 
     def find(self, family: str, name: str) -> Path | None:
-        """Return the file of an instance, of which `function_of` tells the function; None if it is not compiled yet."""
+        """Return the file of an instance, whose function `read_function_name` names; None if it is not compiled yet."""
         return _whole(self._folder(family, name))
 
     def compiled(self, family: str, name: str) -> Path:
@@ -114,7 +114,7 @@ class Cache:
             threading.Thread(target=work).start()
 
 
-def function_of(file: Path) -> str:
+def read_function_name(file: Path) -> str:
     """Return the name of the function in a file of the cache."""
     return file.name.partition(".")[0]
 
@@ -208,5 +208,7 @@ def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: 
             raise TypeError(f"compile: {label} is {kind}; expected one of {', '.join(C_TYPES)} of the right kind")
         types |= {C_TYPES[kind.name], "float"} if kind.itemsize == 2 else {C_TYPES[kind.name]}
     chosen = dict.fromkeys(families[name] for name in names)
-    pairs = [(family, name) for family in chosen for name in INSTANCES[family] if arguments_of(name)[0] <= types]
+    pairs = [
+        (family, name) for family in chosen for name in INSTANCES[family] if parse_template_arguments(name)[0] <= types
+    ]
     return sorted(pairs, key=lambda pair: slowness(pair[1]))

@@ -65,7 +65,7 @@ class Fields:
         """Return the array of a field; None if it is not requested."""
         return self.arrays.get(field)
 
-    def any_of(self, *fields: str) -> bool:
+    def requests_any(self, *fields: str) -> bool:
         """Whether one of these fields is requested."""
         return any(field in self.arrays for field in fields)
 

@@ -67,7 +67,7 @@ def radial_basis_bwd(call: Call) -> None:
         "num_radial": radial,
         "envelope_exponent": exponent,
     }
-    if fields.any_of("grad_rbf", "grad_sbf_rad", "dist"):
+    if fields.requests_any("grad_rbf", "grad_sbf_rad", "dist"):
         kernels.launch(
             "dimenet_radial_edges",
             types,
@@ -215,7 +215,7 @@ class _Triplets:
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges, for the requested gradients."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
-        wanted, shape = fields.any_of("sbf_rad", "weights"), (self.edges, self.mid, self.spherical)
+        wanted, shape = fields.requests_any("sbf_rad", "weights"), (self.edges, self.mid, self.spherical)
         grad = self._empty(*shape, wanted=wanted)
         grad_dot = self._empty(*shape, wanted=wanted and self.second)
         per_block = 1 if weights is None else self._nodes_per_block()
@@ -241,7 +241,7 @@ class _Triplets:
             nodes_per_block=per_block,
         )
         grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
-        if fields.any_of("sbf_rad"):
+        if fields.requests_any("sbf_rad"):
             names = ("weights", self.inputs), ("weights_dot", self.dots)
             columns = {name: self._transpose(self._first_weights(of.weights)) for name, of in names}
             arguments = self._radial() | columns | grads | {"rows": self._rows, "out": fields["sbf_rad"]}
@@ -270,9 +270,9 @@ class _Triplets:
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)
-        if fields.any_of("grad_out", "vec"):
+        if fields.requests_any("grad_out", "vec"):
             self.to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
-        if fields.any_of("vec", "sbf_rad", "embedding", "weights"):
+        if fields.requests_any("vec", "sbf_rad", "embedding", "weights"):
             self.to_in_edges(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
         if vec is not None:
             grads = {"grad_unit": unit, "grad_unit_dot": unit_dot, "num_edges": self.edges, "parts": 2 * self.tiles}

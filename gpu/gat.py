@@ -60,7 +60,7 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
         call.fields.clear()
         return
     attention, fields = _Attention(call), call.fields
-    wants_inputs, g = fields.any_of(*_Inputs._fields), align(call.grad)
+    wants_inputs, g = fields.requests_any(*_Inputs._fields), align(call.grad)
     records = attention.records(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
         attention.aggregate(records, fields["grad_output_embedding"])
@@ -169,13 +169,13 @@ class _Attention:
             return None, None, None
         return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
 
-    def _weights_of(self, k: int) -> list[Any]:
+    def _select_weights(self, k: int) -> list[Any]:
         """Return the weights for the source (0), destination (1) or edge (2) embedding, and their cotangent."""
         first = k * self.num_heads * self.dim_head
         both = self.inputs.attention_weights, self.dots.attention_weights
         return [None if weights is None else weights[first:] for weights in both]
 
-    def _rows_of(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
+    def _split_rows(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
         """Return the rows of an array for sources, destinations and edges; None without edge features."""
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
@@ -200,7 +200,7 @@ class _Attention:
             column_bits=lanes.column_bits,
             out=out,
         )
-        return self._rows_of(out, counts)
+        return self._split_rows(out, counts)
 
     def scores_by(self, projections: tuple[Any, Any, Any]) -> _Scores:
         """Return the kernel argument for `Scores`."""
@@ -356,13 +356,13 @@ class _Attention:
         if "attention_weights" not in self.fields:
             return None, None, None, None
         of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
-        return (*self._rows_of(of_all, self._counts), of_all)
+        return (*self._split_rows(of_all, self._counts), of_all)
 
     def inputs_gradients(self, g: Any, records: Any) -> None:
         """Compute the requested gradients of embeddings and weights, except that of the destinations."""
         for k in (0, 2):
             name = _Inputs._fields[k]
-            if self.inputs[k] is not None and self.fields.any_of(name, "attention_weights"):
+            if self.inputs[k] is not None and self.fields.requests_any(name, "attention_weights"):
                 self._to_rows(k, g if k == 0 else None, records, self.fields[name])
         if "attention_weights" in self.fields:
             self._to_weights(self.fields["attention_weights"])
@@ -395,7 +395,7 @@ class _Attention:
         """Return the arrays for the gradient of embedding k, sums of records, and parts of long rows."""
         overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
         sums_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
-        a, a_dot = self._weights_of(k)
+        a, a_dot = self._select_weights(k)
         return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
     def _finish_target(self, rows: Rows, target: _RowGradient) -> None:

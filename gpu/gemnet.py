@@ -46,19 +46,19 @@ def _transpose(matrix: Any) -> Any:
 
 def _radial(call: Call) -> None:
     """rad_W1 = rad_basis W^T, and derivatives of any order; see `trigraph.basis_embedding_fwd`."""
-    _embedding_of_edges(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
+    _embed_edges(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
 
 
 def _spherical(call: Call) -> None:
     """rad_W1 = rad_basis W, rows reshaped to (interm, S), not transposed; see `trigraph.basis_embedding_fwd`."""
-    _embedding_of_edges(call, _flat(call.inputs.weight), _flat(call.dots.weight), True)
+    _embed_edges(call, _flat(call.inputs.weight), _flat(call.dots.weight), True)
 
 
 basis_embedding_radial_fwd = basis_embedding_radial_bwd = basis_embedding_radial_bwd2 = _radial
 basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_spherical_bwd2 = _spherical
 
 
-def _embedding_of_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
+def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
     """Write the product of rad_basis and `matrix`, the weight (`in_order`) or its transpose, or derivatives.
 
     The product is bilinear; in the second order, each factor in turn is replaced by its cotangent.
@@ -116,7 +116,7 @@ class _Embedding:
                     r = self._product([(here, w)], count)
                     r_dot = self._product([(here_dot, w), (here, w_dot)], count) if second else None
                     self._triplets(first, count, r, r_dot)
-                if fields.any_of("rad_basis", "weight"):
+                if fields.requests_any("rad_basis", "weight"):
                     h = self._outer(first, count, self.inputs.sph_basis)
                     h_dot = self._outer(first, count, self.dots.sph_basis)
                 if partial is not None:
@@ -238,7 +238,7 @@ class _Bilinear:
                     product(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
                 if "weight" in fields:
                     add_products(self.kernels, [(g[rows], p_dot)], total)
-                if fields.any_of("rad_W1", "sph", "m"):
+                if fields.requests_any("rad_W1", "sph", "m"):
                     self._gradients(first, count, g[rows], partial_radial, by_triplet)
         if partial is not None:
             units.collect(partial, self.output)
@@ -263,7 +263,7 @@ class _Bilinear:
         if to_radial is not None:
             more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._levels}
             self.units.launch("gemnet_radial", self.tile, count, **arguments, **more)
-        if self.fields.any_of("sph", "m"):
+        if self.fields.requests_any("sph", "m"):
             radial = {"r": self.inputs.rad_W1, "r_dot": self.dots.rad_W1}
             targets = {"grad_sph": self.fields["sph"], "grad_m": to_m}
             self.units.launch("gemnet_triplets", self.tile, count, **arguments, **radial, **targets)

@@ -85,14 +85,14 @@ def gno_kernel_bwd2(call: Call) -> None:
             rows = slice(first, first + count)
             g = call.grad[rows]
             both, xi = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
-            if grads.any_of("grad_kernel", "params"):
+            if grads.requests_any("grad_kernel", "params"):
                 a = both.reshape(-1)[hidden:] if second else None
                 net.load(first, count, both.shape[1], a_dot=both, a=a, xi=xi)
             if "grad_kernel" in grads:
                 net.kernels.matmul(both, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
                 of_v.add(product_rows(net.kernels, Columns(both, 0, hidden), g))
-            if grads.any_of("coords", "params"):
+            if grads.requests_any("coords", "params"):
                 s = net.kernels.empty(count, len(back))
                 net.kernels.matmul(g, back.T, out=s)
                 net.select(first, count, len(back) // hidden, s)

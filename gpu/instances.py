@@ -36,7 +36,7 @@ def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(instance(kernel, types) for types in product(*axes))
 
 
-def arguments_of(name: str) -> tuple[frozenset[str], str]:
+def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
     """Return the types among the template arguments of an instance, and its number of degrees, or ""."""
     kernel, _, inside = name.removesuffix(">").partition("<")
     arguments = inside.split(", ") if inside else []
@@ -56,8 +56,8 @@ def slowness(name: str) -> int:
 
 def together(family: str, name: str) -> list[str]:
     """Return the other instances for calls with the types and degrees of an instance, slowest to compile first."""
-    types, degrees = arguments_of(name)
-    arguments = {other: arguments_of(other) for other in INSTANCES[family] if other != name}
+    types, degrees = parse_template_arguments(name)
+    arguments = {other: parse_template_arguments(other) for other in INSTANCES[family] if other != name}
     return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=slowness)
 
 

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.cache import Cache, function_of
+from trigraph.gpu.cache import Cache, read_function_name
 from trigraph.gpu.instances import C_TYPES, instance
 from trigraph.locks import Lock
 
@@ -414,7 +414,7 @@ _HOST = HostRuntime()
 
 
 @functools.cache  # depends on the installed file alone
-def _parameters_of_build() -> dict[str, dict[str, tuple[str, str]]]:
+def _read_build_parameters() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
     return json.loads(file.read_text(encoding="utf-8"))
@@ -455,7 +455,7 @@ class DeviceRuntime(Runtime):
         if kept is None:
             name = instance_name(kernel, types)
             # CuPy does not check argument types.
-            described = _instance(_parameters_of_build()[family], family, name)
+            described = _instance(_read_build_parameters()[family], family, name)
             layout = Layout(name, *described)
             args = layout.order_arguments(arguments)
             _check_arguments(layout, args, self.xp.ndarray)
@@ -479,7 +479,7 @@ class DeviceRuntime(Runtime):
         if AHEAD and self.cache.find(family, name) is None:
             self.cache.begin(family, name)
         path = self.cache.compiled(family, name)
-        return self.xp.RawModule(path=str(path)).get_function(function_of(path))
+        return self.xp.RawModule(path=str(path)).get_function(read_function_name(path))
 
 
 _device: DeviceRuntime | None = None  # depends on CuPy alone, of which a process has one

@@ -60,7 +60,7 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
         return
     g, x_dot, w_dot = align(call.grad), align(call.dots.embedding), call.dots.edge_weight
     degree_dot = None
-    if weighted.by_weight and w_dot is not None and fields.any_of("embedding", "edge_weight"):
+    if weighted.by_weight and w_dot is not None and fields.requests_any("embedding", "edge_weight"):
         degree_dot = call.kernels.empty(graph.num_dst_nodes)
         weighted.degrees(True, w_dot, degree_dot)
     out_dot = fields["grad_output_embedding"]

@@ -152,13 +152,13 @@ def outputs_with_triplets(triplets, atoms):
     return edges if atoms is None else scatter(atoms.index, edges, atoms.num_segments)
 
 
-def sums_of_edges(sph, m, triplets, idx_in):
+def sum_triplets(sph, m, triplets, idx_in):
     """B_e[s,n] = sum over t of e of sph[t,s] m[t,n]."""
     m_t = m if idx_in is None else m[idx_in.index]
     return scatter(triplets.index, np.einsum("ts,tn->tsn", sph, m_t), triplets.num_segments)
 
 
-def sums_of_outputs(rad_W1, B, triplets, atoms):
+def sum_edges(rad_W1, B, triplets, atoms):
     """vec(P), n fast: P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n] for each edge, or summed over each atom's edges."""
     P = select(edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
     P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
@@ -168,8 +168,8 @@ def sums_of_outputs(rad_W1, B, triplets, atoms):
 
 def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None):
     """m_ca = weight vec(P)."""
-    B = sums_of_edges(sph, m, triplets, idx_in)
-    P = sums_of_outputs(rad_W1, B, triplets, atoms)
+    B = sum_triplets(sph, m, triplets, idx_in)
+    P = sum_edges(rad_W1, B, triplets, atoms)
     return select(outputs_with_triplets(triplets, atoms), P @ weight.T)
 
 
@@ -184,7 +184,7 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
     Q_e = Q if atoms is None else Q[atoms.index]
 
     def grad_rad_W1():
-        product = np.einsum("ecn,esn->ecs", Q_e, sums_of_edges(sph, m, triplets, idx_in))
+        product = np.einsum("ecn,esn->ecs", Q_e, sum_triplets(sph, m, triplets, idx_in))
         return select(edges_with_triplets(triplets), product)
 
     def G_t():
@@ -198,7 +198,7 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
         return grad_m_t if idx_in is None else scatter(idx_in.index, grad_m_t, idx_in.num_segments)
 
     def grad_weight():
-        return g.T @ sums_of_outputs(rad_W1, sums_of_edges(sph, m, triplets, idx_in), triplets, atoms)
+        return g.T @ sum_edges(rad_W1, sum_triplets(sph, m, triplets, idx_in), triplets, atoms)
 
     return results("interaction_bilinear_bwd", wrt, rad_W1=grad_rad_W1, sph=grad_sph, m=grad_m, weight=grad_weight)
 

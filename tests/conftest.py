@@ -10,13 +10,13 @@ from signals import unignored_signals  # noqa: F401
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 from trigraph import set_num_threads
-from trigraph.fortran.threads import kept_num_threads
+from trigraph.fortran.threads import restore_num_threads
 
 
 @pytest.fixture(autouse=True)
 def _num_threads(request):
     """Restore the number of threads; a test marked `threads` uses two for every call, however small."""
-    with kept_num_threads():
+    with restore_num_threads():
         if request.node.get_closest_marker("threads"):
             set_num_threads(2)
         yield

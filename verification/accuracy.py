@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from slopecheck.record import Check, digest
-from trigraph.checks import shape_of
+from trigraph.checks import evaluate_shape
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.case import Case
-from trigraph.verification.judged import Judged, operators_of
+from trigraph.verification.judged import Judged, list_operators
 from trigraph.verification.subjects import Subject, attempt
 
 
@@ -39,13 +39,13 @@ def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -
         return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
     if str(got.dtype) != dtype:
         return f"{field.name} has dtype {got.dtype}; expected {dtype}"
-    expected = shape_of(field, sizes)
+    expected = evaluate_shape(field, sizes)
     if got.shape != expected:
         return f"{field.name} has shape {got.shape}; expected ({', '.join(field.dims)}) = {expected}"
     return ""
 
 
-def dtype_of(field: Array, case: Case) -> str:
+def expect_dtype(field: Array, case: Case) -> str:
     """Return the expected dtype of a field: that of the case, or of its graph for integers."""
     return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
 
@@ -75,7 +75,7 @@ def check_accuracy(
     checks = []
     for field in case.returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, dtype_of(field, case))
+        note = form_problem(got, field, case.sizes, expect_dtype(field, case))
         error = math.inf if note else field_error(got, field, expected[field.name], case.dtype)
         tolerance = 0.0 if field.index else judged.tolerance(subject)
         check = judged.check(subject, op.name, "accuracy", field.name, error, tolerance, [outcome], note or case.note)
@@ -102,7 +102,7 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     checks = []
     for absent in _absent(case, op):
         checks += check_accuracy(subject, judged, op, absent)
-    checks += _given_back(subject, judged, op)
+    checks += _feed_back(subject, judged, op)
     requests = _requests(case, op)
     if not requests:
         return checks
@@ -142,13 +142,13 @@ def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
 
 def _there(case: Case, op: Operator) -> set[str]:
     """Names of the results of fwd that may be passed to bwd."""
-    fwd = operators_of(case.definition)[0]
+    fwd = list_operators(case.definition)[0]
     return {f.name for f in case.returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 
 
-def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def _feed_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Pass results of fwd to bwd, one at a time and all together; the results of bwd must not change."""
-    fwd, names = operators_of(judged.case.definition)[0], _there(judged.case, op)
+    fwd, names = list_operators(judged.case.definition)[0], _there(judged.case, op)
     if not names:
         return []
     outcome = attempt(subject, fwd, judged.case.arguments(fwd))

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import HALF, choice_number, shape_of
+from trigraph.checks import HALF, choice_number, evaluate_shape
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition
 from trigraph.verification.case import Case, frozen
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
+from trigraph.verification.variants import choose_sizes
 from trigraph.verification.variants import hubs as hubs
-from trigraph.verification.variants import sizes_of
 from trigraph.verification.variants import variants as variants
 
 # Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest finite-difference step.
@@ -63,7 +63,7 @@ def draw(
         return rng.standard_normal(shape)
 
     def array(spec: Array) -> np.ndarray:
-        drawn = numbers(shape_of(spec, sizes), spec.sample)
+        drawn = numbers(evaluate_shape(spec, sizes), spec.sample)
         rows = SYMBOLS.get(spec.dims[0])
         if data == "constant" and rows and not rows.minimum:
             drawn[:] = drawn[:1]
@@ -168,10 +168,12 @@ def assemble(
     sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
-    (of_third,) = rng.spawn(1)  # whose numbers leave those of the others as they are without the third order
+    (make_third_order_tasks,) = rng.spawn(
+        1
+    )  # whose numbers leave those of the others as they are without the third order
     gggs = {f"ggg_{n}": plain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
-    ggg = draw(gggs, sizes, dtype, of_third, data, half)
+    ggg = draw(gggs, sizes, dtype, make_third_order_tasks, data, half)
     whole = {**absent, **values, **graphs, **attributes}
     return Case(name, definition, sizes, whole, grad, gg, {}, 0.0, half=half, gggs=ggg)
 
@@ -182,7 +184,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     Arrays are read-only, so that a backend that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
-    sizes = sizes_of(definition, variant)
+    sizes = choose_sizes(definition, variant)
     kind = GRAPHS[definition.graph]
     graphs, belonging = (kind.hub if variant.degree else kind.build)(variant, sizes, rng)
     setting = {a.name: a.choices[(1 + variant.pick) % len(a.choices)] for a in definition.attributes if a.choices}
@@ -193,9 +195,9 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     directions = draw(
         {n: direction(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
     )
-    (of_third,) = rng.spawn(1)
+    (make_third_order_tasks,) = rng.spawn(1)
     directions |= draw(
-        {f"gg_{n}": plain(a) for n, a in inputs.items()}, case.sizes, dtype, of_third, variant.data, half
+        {f"gg_{n}": plain(a) for n, a in inputs.items()}, case.sizes, dtype, make_third_order_tasks, variant.data, half
     )
     values = dict(case.values)
     values |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}

@@ -25,7 +25,7 @@ from slopecheck.slope import Curve, assess
 from trigraph.fortran import judge
 from trigraph.table import Operator
 from trigraph.verification import tolerances
-from trigraph.verification.judged import Judged, ask, operators_of
+from trigraph.verification.judged import Judged, ask, list_operators
 from trigraph.verification.subjects import Subject, arrays_of
 
 # Those up to the largest step of the case are taken. They are dense where truncation dominates and where the error is
@@ -60,7 +60,7 @@ def rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray
     return judge.pair(x + step * direction, -1.0, x - step * direction)
 
 
-def _of_subject(subject: Subject, judged: Judged) -> _Arithmetic:
+def _make_subject_arithmetic(subject: Subject, judged: Judged) -> _Arithmetic:
     """Return the arithmetic of a subject: points are rounded to the dtype of the case."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ def _of_subject(subject: Subject, judged: Judged) -> _Arithmetic:
     return _Arithmetic(subject.name, judged.case.dtype, judged.tolerance(subject), evaluate, shift, rounded_gap)
 
 
-def _of_judge(judged: Judged) -> _Arithmetic:
+def _make_judge_arithmetic(judged: Judged) -> _Arithmetic:
     """Return the arithmetic of the judge: points are pairs."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -101,7 +101,7 @@ def check_differences(
     differenced in real128. The case has no kinks up to the largest step; steps are descending powers of two. The error
     of a check is the smallest relative error over the steps, or infinite if the curve is rejected.
     """
-    arithmetic = _of_judge(judged) if subject is None else _of_subject(subject, judged)
+    arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
     for field in case.returned(upper):
         degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
@@ -150,7 +150,7 @@ def _steps_up_to(steps: Sequence[float], largest: float, degree: int | None) -> 
 
 
 def _lower(judged: Judged, upper: Operator) -> Operator:
-    return operators_of(judged.case.definition)[upper.order - 1]
+    return list_operators(judged.case.definition)[upper.order - 1]
 
 
 def _curve(

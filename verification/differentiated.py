@@ -20,7 +20,7 @@ from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
 from slopecheck.terminal import plain
 from trigraph.graphs import to_device
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
-from trigraph.verification.implementation import check_signature, fields_of
+from trigraph.verification.implementation import check_signature, name_fields
 from trigraph.verification.subjects import Subject
 
 
@@ -60,7 +60,7 @@ def _compute_by_autograd(
 
     def forward(*tensors: Any) -> tuple[Any, ...]:
         returned = function(**dict(zip(inputs, tensors, strict=True)), **constants)
-        fields = fields_of(fwd, returned, tools.takes)
+        fields = name_fields(fwd, returned, tools.takes)
         auxiliary.update({a.name: fields.get(a.name) for a in spec.auxiliary})
         return tuple(fields[a.name] for a in spec.outputs)
 
@@ -114,7 +114,7 @@ def _graphs_on_device(op: Operator, values: Mapping[str, Any], like: Any) -> dic
         return {a.name: to_device(values[a.name]) for a in (op.graph.arguments if op.graph else ())}
 
 
-def own_functions(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
+def make_framework_subject(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
     """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
 
     With `recorded`, their last derivative can be differentiated again, for which they compute it in another way.

@@ -10,7 +10,7 @@ from slopecheck.record import Check
 from trigraph.graphs import CSC
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import dtype_of, field_error, form_problem, scaled_error
+from trigraph.verification.accuracy import expect_dtype, field_error, form_problem, scaled_error
 from trigraph.verification.cases import half_dtype
 from trigraph.verification.judged import Judged
 from trigraph.verification.subjects import Subject, attempt
@@ -34,7 +34,7 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     for field in case.returned(op):
         expected = judged.result(op)[field.name]
         got: Any = outcome.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, case.half if field.half else dtype_of(field, case))
+        note = form_problem(got, field, case.sizes, case.half if field.half else expect_dtype(field, case))
         error = math.inf
         if not note and field.half:
             once = unit * np.maximum(abs(expected[0]), tolerances.tiny(case.half))

@@ -21,7 +21,7 @@ from trigraph.table import OPERATORS, Operator
 from trigraph.verification.subjects import Subject, backend
 
 
-def fields_of(
+def name_fields(
     op: Operator, result: Any, is_array: Callable[[Any], bool] = lambda value: isinstance(value, np.ndarray)
 ) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
@@ -85,7 +85,7 @@ def _own(
         returned = function(**arguments)
     except NotImplementedError as error:
         raise NotOffered(message_of(error)) from error
-    fields = fields_of(op, returned)
+    fields = name_fields(op, returned)
     for name, array in fields.items():
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
             raise TypeError(
@@ -97,7 +97,7 @@ def _own(
     return arguments, fields
 
 
-def _call_own(
+def _observe_user_function(
     function: Callable[..., Any],
     target: str,
     companion: Subject,
@@ -120,5 +120,5 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     op = OPERATORS[target]
     check_signature(name, own, op, [n for n in op.parameters if n not in op.definition.requests])
-    call = partial(_call_own, own, target, backend("fortran-reference"))
+    call = partial(_observe_user_function, own, target, backend("fortran-reference"))
     return Subject(plain(name), False, call, target, partial(_own, own))

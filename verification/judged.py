@@ -18,17 +18,17 @@ from trigraph.verification.subjects import Subject
 T = TypeVar("T")
 
 
-def operators_of(definition: Definition) -> tuple[Operator, ...]:
+def list_operators(definition: Definition) -> tuple[Operator, ...]:
     """Return fwd, bwd and bwd2 of a definition."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition and op.restriction is None)
 
 
-def third_of(definition: Definition) -> Operator:
+def find_third(definition: Definition) -> Operator:
     """Return bwd3 of a definition."""
     return THIRD[f"{definition.name}_bwd3"]
 
 
-def every_operator_of(definition: Definition) -> tuple[Operator, ...]:
+def list_all_operators(definition: Definition) -> tuple[Operator, ...]:
     """Return all operators of a definition, including the named parts of bwd2."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition)
 

@@ -132,7 +132,7 @@ CASE_KINDS = {
 }
 
 
-def kind_of(name: str) -> Kind:
+def find_case_kind(name: str) -> Kind:
     """Return the kind of a variant's name; hubs and real inputs have the default kind."""
     return CASE_KINDS.get(name, Kind())
 
@@ -151,7 +151,7 @@ class Variant:
     @property
     def kind(self) -> Kind:
         """Properties of variants of its name."""
-        return kind_of(self.name)
+        return find_case_kind(self.name)
 
     @property
     def data(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from slopecheck.outcome import Outcome
 from slopecheck.record import Check
 from trigraph.table import Argument, Operator
-from trigraph.verification.accuracy import dtype_of, form_problem
+from trigraph.verification.accuracy import expect_dtype, form_problem
 from trigraph.verification.judged import Judged, ask
 from trigraph.verification.subjects import Subject, attempt
 
@@ -70,7 +70,7 @@ def _wrong(
         outcome = attempt(subject, op, arguments)
     for field in case.returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, dtype_of(field, case))
+        note = form_problem(got, field, case.sizes, expect_dtype(field, case))
         error = math.inf
         if not note:
             marks = got if field.index else _marks(got, spoiler.value)

@@ -11,17 +11,17 @@ import numpy as np
 
 from slopecheck.outcome import Outcome
 from slopecheck.record import Check
-from trigraph.checks import shape_of
+from trigraph.checks import evaluate_shape
 from trigraph.fortran import judge
 from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
-from trigraph.fortran.threads import kept_num_threads, set_num_threads
+from trigraph.fortran.threads import restore_num_threads, set_num_threads
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
+from trigraph.verification.accuracy import check_accuracy, expect_dtype, field_error, form_problem, scaled_error
 from trigraph.verification.case import Case
-from trigraph.verification.judged import Judged, ask, operators_of, third_of
-from trigraph.verification.subjects import Subject, attempt, call_catching, extent
-from trigraph.verification.transforms import embed_in_batch, own_fields, renumber_case
+from trigraph.verification.judged import Judged, ask, find_third, list_operators
+from trigraph.verification.subjects import Subject, attempt, call_and_catch, extent
+from trigraph.verification.transforms import embed_in_batch, list_member_fields, renumber_case
 
 THREADS = (1, 2, 3)
 # Batch-invariant backends: bits of a node's or an edge's results do not depend on other nodes and edges in the call.
@@ -66,7 +66,7 @@ def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None)
     `operator` is the name for the record (default: that of bwd2).
     """
     case = judged.case
-    _, bwd, bwd2 = operators_of(case.definition)
+    _, bwd, bwd2 = list_operators(case.definition)
     first = attempt(subject, bwd, case.arguments(bwd))
     second = attempt(subject, bwd2, case.arguments(bwd2))
     ggs = {a.name: case.ggs[f"gg_{a.name}"] for a in case.inputs}
@@ -79,7 +79,7 @@ def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None)
 def check_symmetry(subject: Subject, judged: Judged) -> Check:
     """<bwd2(gg=v).inputs, w> = <bwd2(gg=w).inputs, v>: second derivatives of <g, fwd> are symmetric."""
     case = judged.case
-    bwd2 = operators_of(case.definition)[2]
+    bwd2 = list_operators(case.definition)[2]
     names = [a.name for a in case.inputs]
     v = {n: case.ggs[f"gg_{n}"] for n in names}
     w = {n: case.directions[n] for n in names}
@@ -98,7 +98,7 @@ def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
     a' and g' are directions of the cotangents gg_ and grad_; bwd2's derivative along them is bwd2 with them in place.
     """
     case = judged.case
-    bwd2, bwd3 = operators_of(case.definition)[2], third_of(case.definition)
+    bwd2, bwd3 = list_operators(case.definition)[2], find_third(case.definition)
     along = {n: case.directions[n] for n in (*case.ggs, *case.grads)}
     sums = [
         ({**case.arguments(bwd2), **{n: along[n] for n in case.ggs}}, case.gggs),
@@ -121,7 +121,7 @@ def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
 def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
     """<bwd3(c, a).inputs, u> is equal for all six orders of c, a and u: third derivatives of <g, fwd> are symmetric."""
     case = judged.case
-    bwd3 = third_of(case.definition)
+    bwd3 = find_third(case.definition)
     names = [a.name for a in case.inputs]
     prefixed = {
         "ggg_": {n: case.gggs[f"ggg_{n}"] for n in names},
@@ -228,9 +228,9 @@ def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> li
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
-    fields, together = own_fields(case, op), attempt(subject, op, batch.case.arguments(op))
+    fields, together = list_member_fields(case, op), attempt(subject, op, batch.case.arguments(op))
     arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
-    notes = {f.name: form_problem(arrays[f.name], f, batch.case.sizes, dtype_of(f, case)) for f in fields}
+    notes = {f.name: form_problem(arrays[f.name], f, batch.case.sizes, expect_dtype(f, case)) for f in fields}
     own = {f.name: batch.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
     if subject.name in BATCH_INVARIANT:
         outcomes = [attempt(subject, op, case.arguments(op)), replace(together, fields=own)]
@@ -252,12 +252,12 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.returned(op)
-    forms = {f.name: (shape_of(f, case.sizes), dtype_of(f, case)) for f in fields}
+    forms = {f.name: (evaluate_shape(f, case.sizes), expect_dtype(f, case)) for f in fields}
     reference = attempt(subject, op, case.arguments(op))
     bits, calls, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
-        calls.append(call_catching(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
+        calls.append(call_and_catch(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
             wrong[name] += _different(_bits(calls[-1]), name, bits) + strays.count(name)
     return [judged.check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
@@ -266,7 +266,7 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Call with 1, 2 and 3 threads; bits must be equal."""
     outcomes = []
-    with kept_num_threads():
+    with restore_num_threads():
         for number in THREADS:
             set_num_threads(number)
             outcomes.append(attempt(subject, op, judged.case.arguments(op)))
@@ -337,7 +337,7 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     problems: dict[str, str] = {}
     earlier: dict[str, Any] = {}
     for _ in range(2):
-        outcome = call_catching(call)
+        outcome = call_and_catch(call)
         calls.append(outcome)
         own: dict[str, Any] = {}
         for field in case.returned(op):
@@ -345,7 +345,7 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             if outcome.problem or not hasattr(got, "strides"):
                 problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"
             else:
-                problem = _layout_problem(got, dtype_of(field, case), arguments | earlier | own)
+                problem = _layout_problem(got, expect_dtype(field, case), arguments | earlier | own)
                 own[f"field {field.name}"] = got
             problems[field.name] = problems.get(field.name) or problem
         earlier = {f"an earlier result's {name}": array for name, array in own.items()}

@@ -17,7 +17,7 @@ from trigraph.table import Definition
 from trigraph.verification import networks
 from trigraph.verification.case import Case, frozen
 from trigraph.verification.cases import POINT_STEP, draw, kink_violations, plain
-from trigraph.verification.judged import operators_of
+from trigraph.verification.judged import list_operators
 from trigraph.verification.structures import Structure, default_structures
 from trigraph.verification.triplets import sums_over
 
@@ -97,7 +97,7 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
         own = {name: arguments[name] for name in fwd.parameters}
         return {n: frozen(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in own.items()}
 
-    fwd = operators_of(definition)[0]
+    fwd = list_operators(definition)[0]
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
     step, values, notes = POINT_STEP if patch or not real.steps else real.steps[0], typed(None), [real.remark(patch)]
     inputs = {a.name: a for a in definition.inputs if values[a.name] is not None}

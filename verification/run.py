@@ -22,7 +22,7 @@ from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as BACKEND_STEPS
-from trigraph.verification.differentiated import differentiate_forward, own_functions
+from trigraph.verification.differentiated import differentiate_forward, make_framework_subject
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged
 from trigraph.verification.kinds import Variant
@@ -93,7 +93,7 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
     return frozenset(selected)
 
 
-def part_of(unit: Unit) -> str:
+def find_section(unit: Unit) -> str:
     """Return the part of the run that a unit belongs to: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
@@ -162,15 +162,15 @@ class _Run:
                 "blocks": kind.many and scope.subject.small_blocks is not None,
             }
             for check in (check for check, wanted in checks.items() if wanted):
-                yield unit(check, tasks.of_operators, judged, [check])
+                yield unit(check, tasks.make_operator_tasks, judged, [check])
             if kind.batch and turn:
-                yield unit("batch", tasks.of_operators, judged, ["batch"], self.seed)
+                yield unit("batch", tasks.make_operator_tasks, judged, ["batch"], self.seed)
             if kind.called and (turn or kind.differenced):
-                yield unit("calls", tasks.of_calls, judged)
+                yield unit("calls", tasks.make_call_tasks, judged)
             if turn and kind.differenced:
-                yield unit("nan", tasks.of_nonfinite, judged)
+                yield unit("nan", tasks.make_nonfinite_tasks, judged)
             if kind.differenced:
-                yield unit("algebra", tasks.of_algebra, judged, self.seed)
+                yield unit("algebra", tasks.make_algebra_tasks, judged, self.seed)
             if kind.third and (turn or kind.scaled):
                 kinds = ["accuracy", *["batch"] * kind.batch]
                 steps = BACKEND_STEPS if kind.differenced and name not in EMULATED else None
@@ -179,11 +179,11 @@ class _Run:
                     kinds += ["out"] * (scope.subject.into is not None)
                 kinds += ["permutation"] * (steps is not None)
                 kinds += ["threads"] * (name == "fortran" and not kind.one_thread) + ["levels"] * (name == "fortran")
-                yield unit("third order", tasks.of_third, judged, kinds, steps, self.seed)
+                yield unit("third order", tasks.make_third_order_tasks, judged, kinds, steps, self.seed)
             if differenced and name not in UNDIFFERENCED:
-                yield unit("differences", tasks.of_differences, judged, BACKEND_STEPS)
+                yield unit("differences", tasks.make_difference_tasks, judged, BACKEND_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
-            curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
+            curves = partial(tasks.make_judge_difference_tasks, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
     def _hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
@@ -199,7 +199,7 @@ class _Run:
             if scopes:
                 # One unit for all subjects, so that the judge's results for so many edges are not kept any longer.
                 judged = partial(self._judge_case, definition, variant, dtype)
-                check = partial(tasks.of_hub, scopes, judged, variant.degree == HUB)
+                check = partial(tasks.make_hub_tasks, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
 
@@ -211,7 +211,9 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}"
-                yield _unit(label, scope, "accuracy", tasks.of_operators, patch, ["accuracy"], weight=WEIGHTS["patch"])
+                yield _unit(
+                    label, scope, "accuracy", tasks.make_operator_tasks, patch, ["accuracy"], weight=WEIGHTS["patch"]
+                )
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -224,10 +226,10 @@ class _Run:
             unit = partial(_unit, f"{definition.name}, {real.name}, float64", scope)
             # The first subject's unit includes the time of the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
-            yield unit("adjoint", tasks.of_adjoint, whole, weight=weight)
+            yield unit("adjoint", tasks.make_adjoint_tasks, whole, weight=weight)
             if scope is differenced and real.steps:
                 weight = WEIGHTS["real differences"]
-                yield unit("differences", tasks.of_differences, whole, real.steps, weight=weight)
+                yield unit("differences", tasks.make_difference_tasks, whole, real.steps, weight=weight)
 
     def _dimenet(self) -> Iterator[Unit]:
         """Radial functions over three decades; forces on structures."""
@@ -235,7 +237,7 @@ class _Run:
             judged = cache(partial(decades, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}"
-                yield _unit(label, scope, "accuracy", tasks.of_bessel, judged, weight=WEIGHTS["bessel"])
+                yield _unit(label, scope, "accuracy", tasks.make_bessel_tasks, judged, weight=WEIGHTS["bessel"])
         yield from self._forces((*default_structures(), *self.structures))
 
     def _half(self) -> Iterator[Unit]:
@@ -251,10 +253,10 @@ class _Run:
                 judged = cache(partial(self._judge_case, definition, variant, "float32", half))
                 for scope in scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}"
-                    yield _unit(label, scope, "accuracy", tasks.of_operators, judged, ["half"])
+                    yield _unit(label, scope, "accuracy", tasks.make_operator_tasks, judged, ["half"])
         for half in half_types():
             for scope in scopes(half):
-                yield _unit(f"every number of {half}", scope, "every number", tasks.of_every_number, half)
+                yield _unit(f"every number of {half}", scope, "every number", tasks.make_number_tasks, half)
 
     def _judge_case(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> Judged:
         return Judged(build(definition, variant, dtype, self.seed, half))
@@ -266,7 +268,7 @@ class _Run:
             system = cache(partial(physics.prepare, structure))
             for scope in self.scopes:
                 for kind in physics.CHECKS:
-                    yield _unit(f"{structure.name}, float64", scope, kind, tasks.of_physics, kind, system)
+                    yield _unit(f"{structure.name}, float64", scope, kind, tasks.make_physics_tasks, kind, system)
 
     def _read(self, name: str, path: Path) -> list[golden.Vector]:
         vectors = golden.vectors(name, path)
@@ -278,9 +280,11 @@ class _Run:
             size = path.stat().st_size / 1000
             for scope in self.scopes:
                 for dtype in self.dtypes:  # all in one process, which calls the judge once
-                    yield _unit(f"golden {name}", scope, dtype, tasks.of_golden, vectors, dtype, weight=1 + size / 50)
+                    yield _unit(
+                        f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
+                    )
             if self.judge:
-                yield unit_of(f"golden {name}: judge", size, partial(tasks.of_golden, None, vectors, "float64"))
+                yield unit_of(f"golden {name}: judge", size, partial(tasks.make_golden_tasks, None, vectors, "float64"))
         absent = golden.check_missing()
         if absent:
             yield Unit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
@@ -329,9 +333,9 @@ def plan(
     if unknown := [kind for kind in skip if kind not in SKIPPED]:
         raise ValueError(f"verify: skip names {', '.join(unknown)}; expected {', '.join(SKIPPED)}")
     if framework is not None and implementation is None:
-        implementation = own_functions(framework, device)
+        implementation = make_framework_subject(framework, device)
         third = _selection(operators) & THIRD.keys()
-        scopes.append(Scope(own_functions(framework, device, recorded=True), third, skip=frozenset(skip)))
+        scopes.append(Scope(make_framework_subject(framework, device, recorded=True), third, skip=frozenset(skip)))
     if implementation is not None:
         if isinstance(implementation, str):
             if operators is not None and len(operators) != 1:

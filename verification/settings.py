@@ -71,7 +71,7 @@ def admits(where: Where, values: Mapping[str, Any]) -> bool:
     return all(_text(values[name]) in allowed for name, allowed in where.items())
 
 
-def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
+def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
     """Return the definition's settings that a restriction allows, with the restricted arguments made explicit.
 
     If it allows none of the table's settings, all combinations of the requested values are returned.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.outcome import Outcome, observe
-from trigraph.arrays import array_kind
+from trigraph.arrays import name_library
 from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
 from trigraph.backends.choice import supports_third
 from trigraph.graphs import to_device
@@ -55,14 +55,14 @@ class CallError(ValueError):
     """A call of a subject failed."""
 
 
-def call_catching(call: Callable[[], Mapping[str, Any]]) -> Outcome:
+def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
     """Make a call, with exceptions treated as by `observe`; tracebacks begin below the frames of the verification."""
     return observe(call, "trigraph.verification")
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
     """Call a subject; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
-    return call_catching(lambda: subject.call(op, values, wrt))
+    return call_and_catch(lambda: subject.call(op, values, wrt))
 
 
 def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -98,7 +98,7 @@ def takes(name: str, dtype: np.dtype) -> bool:
 
 
 def _to_host(value: Any) -> Any:
-    if array_kind(value) == "cupy":
+    if name_library(value) == "cupy":
         import cupy
 
         return cupy.asnumpy(value)

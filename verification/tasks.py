@@ -8,15 +8,15 @@ from typing import Any
 from slopecheck.record import Check
 from slopecheck.units import Task
 from trigraph.backends import BACKENDS
-from trigraph.fortran.threads import kept_num_threads, set_num_threads
+from trigraph.fortran.threads import restore_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.case import Case
-from trigraph.verification.judged import Judged, every_operator_of, operators_of, third_of
+from trigraph.verification.judged import Judged, find_third, list_all_operators, list_operators
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
-from trigraph.verification.transforms import own_fields
+from trigraph.verification.transforms import list_member_fields
 
 Lazy = Callable[[], Judged]
 
@@ -36,7 +36,7 @@ class Scope:
 
     def operators(self, case: Case) -> list[Operator]:
         """Operators of a case that are to be checked."""
-        return [op for op in every_operator_of(case.definition) if self.has(op) and admits(self.where, case.values)]
+        return [op for op in list_all_operators(case.definition) if self.has(op) and admits(self.where, case.values)]
 
     def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
         """Return the name under which to record a check of `ops`, the checked one first; None if it is not to be made.
@@ -53,7 +53,7 @@ class Scope:
 
 def _on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
     """Make checks on one thread, because others would only wait in small calls; bits are equal (`check_threads`)."""
-    with kept_num_threads():
+    with restore_num_threads():
         set_num_threads(1)
         return make()
 
@@ -83,7 +83,7 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
     "out": (properties.check_out, _fields),
     "subsets": (accuracy.check_subsets, accuracy.count_subsets),
     "blocks": (properties.check_blocks, _fields),
-    "batch": (properties.check_batch, lambda case, op: len(own_fields(case, op))),
+    "batch": (properties.check_batch, lambda case, op: len(list_member_fields(case, op))),
     "threads": (properties.check_threads, _fields),
     "levels": (properties.check_levels, _levels),
     "permutation": (properties.check_permutation, lambda case, op: len(properties.renumbered_fields(case, op))),
@@ -93,7 +93,7 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
-def of_operators(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
+def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
     """Return tasks of some `CHECKS` for each operator of a case: ``check(subject, judged, op, *more)``."""
     judged = lazy()
     case, subject = judged.case, scope.subject
@@ -104,14 +104,14 @@ def of_operators(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> 
     ]
 
 
-def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Check repetition, layout and `out`; ask for some fields, leave out some cotangents."""
     subject = scope.subject  # users' functions have no wrt
     offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
-    return of_operators(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
+    return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
 
-def of_every_number(scope: Scope, name: str) -> list[Task]:
+def make_number_tasks(scope: Scope, name: str) -> list[Task]:
     """Read and write every number of a dtype of half precision."""
     if not scope.has(OPERATORS[half.EVERY_NUMBER]):
         return []
@@ -119,7 +119,7 @@ def of_every_number(scope: Scope, name: str) -> list[Task]:
     return [_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
 
 
-def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Give NaN and infinity in each argument."""
     judged = lazy()
     case, subject = judged.case, scope.subject
@@ -131,22 +131,24 @@ def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
     ]
 
 
-def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
+def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
     """Adjoint, symmetry, permutation."""
     judged = lazy()
-    case, tasks, bwd2 = judged.case, of_adjoint(scope, lazy), operators_of(judged.case.definition)[2]
+    case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_operators(judged.case.definition)[2]
     name = scope.record_as(case.values, bwd2)
     if name:
         symmetry = partial(properties.check_symmetry, scope.subject, judged)
         tasks.append(_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
-    permutations = of_operators(scope, lazy, ["permutation"], seed)
+    permutations = make_operator_tasks(scope, lazy, ["permutation"], seed)
     return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
 
 
-def of_third(scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int) -> list[Task]:
+def make_third_order_tasks(
+    scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int
+) -> list[Task]:
     """Make checks of bwd3: some `CHECKS`; with `steps`, also adjoint, symmetry, NaN and finite differences of bwd2."""
     judged, subject = lazy(), scope.subject
-    case, op = judged.case, third_of(judged.case.definition)
+    case, op = judged.case, find_third(judged.case.definition)
     if not (scope.has(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
     if subject.name == "fortran-reference":  # it returns the judge's bwd3, with which it would be compared
@@ -177,10 +179,10 @@ def of_third(scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float,
     return tasks
 
 
-def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
-    _, bwd, bwd2 = operators_of(judged.case.definition)
+    _, bwd, bwd2 = list_operators(judged.case.definition)
     name = scope.record_as(judged.case.values, bwd2, bwd)
     if not name:
         return []
@@ -188,12 +190,12 @@ def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
     return [_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
 
 
-def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
+def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
     """Compare finite differences of one order with the next."""
     judged = lazy()
     case, tasks = judged.case, []
-    fwd, bwd, _ = operators_of(case.definition)
-    for upper in every_operator_of(case.definition)[1:]:
+    fwd, bwd, _ = list_operators(case.definition)
+    for upper in list_all_operators(case.definition)[1:]:
         name = scope.record_as(case.values, upper, fwd if upper is bwd else bwd)
         if name:
             check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
@@ -201,38 +203,38 @@ def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[T
     return tasks
 
 
-def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
+def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
     """Compare finite differences of the judge, in real128."""
     judged = lazy()
     check = partial(differences.check_differences, None, judged)
     return [
         Task(op.name, "judge", "real128", len(judged.case.returned(op)), partial(check, op, steps))
-        for op in (*every_operator_of(judged.case.definition)[1:], third_of(judged.case.definition))
+        for op in (*list_all_operators(judged.case.definition)[1:], find_third(judged.case.definition))
         if op.name in selected
     ]
 
 
-def of_hub(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[Task]:
+def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[Task]:
     """Check accuracy of all subjects on a case of hubs, and bits of the fast path; with `threads`, also for threads."""
     judged, tasks = lazy(), []
     for scope in scopes:
         kinds = ["accuracy"]
         if scope.subject.name == "fortran":
             kinds += ["levels", *["threads"] * threads]
-        tasks += of_operators(scope, lambda: judged, kinds)
+        tasks += make_operator_tasks(scope, lambda: judged, kinds)
     return tasks
 
 
-def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare radial functions over three decades of x with the judge, and with scipy."""
-    tasks, fwd, judged = of_operators(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
+    tasks, fwd, judged = make_operator_tasks(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
     if fwd in scope.operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
         tasks.append(_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
     return tasks
 
 
-def of_physics(scope: Scope, kind: str, system: Callable[[], physics.System]) -> list[Task]:
+def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.System]) -> list[Task]:
     """Compare forces on a structure with finite differences, and before and after motions."""
     name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
@@ -244,7 +246,7 @@ def of_physics(scope: Scope, kind: str, system: Callable[[], physics.System]) ->
     return [_task(scope, kind, name, "float64", physics.COUNTS[kind], check)]
 
 
-def of_golden(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Task]:
+def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Task]:
     """Compare a subject (None: the judge) with vectors of other programs."""
     tasks = []
     for vector in vectors():

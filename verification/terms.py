@@ -6,7 +6,7 @@ from slopecheck.terms import PROPERTIES, Terms
 from trigraph.backends import BACKENDS
 from trigraph.environment import collect
 from trigraph.table import NAMED
-from trigraph.verification.kinds import CASE_KINDS, kind_of
+from trigraph.verification.kinds import CASE_KINDS, find_case_kind
 
 # Kinds of check, and what they compare.
 CHECK_KINDS = {
@@ -68,10 +68,10 @@ def remark(case: str, operator: str) -> str:
     """Return a remark about a special case; "" for others."""
     name = case.partition(",")[0]
     if name == "integers" and operator in NAMED:
-        return CONVENTIONS.get(NAMED[operator].definition.name, kind_of(name).remark)
+        return CONVENTIONS.get(NAMED[operator].definition.name, find_case_kind(name).remark)
     if name.startswith("hub of "):
         return f"sums of {name.removeprefix('hub of ')} terms at one place"
-    return kind_of(name).remark
+    return find_case_kind(name).remark
 
 
 def remarks(cases: Sequence[str], operator: str) -> list[str]:

@@ -64,7 +64,7 @@ def _entity(dims: tuple[str, ...]) -> tuple[int, str]:
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
-def own_fields(case: Case, op: Operator) -> list[Array]:
+def list_member_fields(case: Case, op: Operator) -> list[Array]:
     """Return the fields with values for each node, edge and the like, which are not sums over all of them."""
     return [field for field in case.returned(op) if _entity(field.dims)[0] >= 0]
 

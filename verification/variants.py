@@ -8,7 +8,7 @@ import numpy as np
 from trigraph.table import Definition
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
-from trigraph.verification.settings import Where, admits, settings_of
+from trigraph.verification.settings import Where, admits, list_settings
 
 # Widths of the cases with very many edges at one node (hubs); small because the judge is slow for each edge.
 WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
@@ -27,7 +27,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
 
     `where` restricts the settings.
     """
-    settings = settings_of(definition, where or {})
+    settings = list_settings(definition, where or {})
     names = {*definition.symbols, *(a.name for a in definition.inputs)}
     base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= names)
     if not settings:
@@ -52,7 +52,7 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 CHANNELS = ("d", "dim", "f_in", "n_emb", "num_heads", "num_spherical")
 
 
-def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
+def choose_sizes(definition: Definition, variant: Variant) -> dict[str, int]:
     """Sizes of every symbol that a graph does not determine (`graphs.CaseGraphs`)."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}

@@ -14,7 +14,7 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import assemble, half_dtype, half_types
-from trigraph.verification.judged import ask, every_operator_of
+from trigraph.verification.judged import ask, list_all_operators
 from trigraph.verification.subjects import named_fields, takes
 
 INDEX = {"float32": np.int32, "float64": np.int64}
@@ -171,7 +171,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
     graphs, sizes = _graphs(family, case, rng)
     made = {}
     for definition in (d for d in DEFINITIONS if d.family == family):
-        halves = {a.name for op in every_operator_of(definition) for a in op.arguments if a.half and case.half}
+        halves = {a.name for op in list_all_operators(definition) for a in op.arguments if a.half and case.half}
         for setting in (case.setting,) if case.setting else definition.settings or ({},):
             drawn = assemble(definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half)
             values = {**drawn.values, **drawn.grads, **drawn.ggs}
@@ -220,7 +220,7 @@ def results(
     for key, values in made.items():
         forward: dict[str, Any] = {}
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
-        for op in every_operator_of(definition):
+        for op in list_all_operators(definition):
             for label, arguments in _calls(op, values, forward):
                 fields = compute(op, arguments)
                 forward = forward or fields

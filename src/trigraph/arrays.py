@@ -38,7 +38,7 @@ def cupy_module() -> Any:
     return cupy
 
 
-def array_kind(value: Any) -> str | None:
+def name_library(value: Any) -> str | None:
     """``"numpy"`` or ``"cupy"`` for an ndarray of either; None for anything else.
 
     Masked arrays and matrices give None: a kernel would drop the mask, and a matrix changes what ``*`` means.
@@ -66,16 +66,16 @@ class ArrayLibrary:
 
     def is_array(self, value: Any) -> bool:
         """Whether a value is an array, from which a graph object can be made."""
-        return array_kind(value) is not None
+        return name_library(value) is not None
 
     def look(self, caller: str, name: str, value: Any, first: str = "") -> tuple[Any, str]:
         """Return dtype and device of an array; TypeError if it is none of this library.
 
         The dtype is None where it is checked later. `first` is the name of the array that was looked at first.
         """
-        kind = array_kind(value)
+        kind = name_library(value)
         if kind == self.kind:
-            return value.dtype, device_of(value)
+            return value.dtype, find_device(value)
         if kind is None:
             expected = f"expected a {self.kind}.ndarray of float32 or float64{advice(name, value)}"
             raise TypeError(f"{caller}: {name} is a {type(value).__name__}; {expected}")
@@ -86,16 +86,16 @@ class ArrayLibrary:
         return value
 
 
-def device_of(value: Any) -> str:
+def find_device(value: Any) -> str:
     """``"host"``, or the CUDA device of an array or a tensor."""
     if isinstance(value, np.ndarray):
         return "host"
-    if array_kind(value) == "cupy":
+    if name_library(value) == "cupy":
         return f"cuda:{value.device.id}"
     return "host" if value.device.type == "cpu" else str(value.device)
 
 
-def namespace_of(value: Any) -> Any:
+def get_array_module(value: Any) -> Any:
     """Return the module of an array: numpy or cupy."""
     if isinstance(value, np.ndarray):
         return np
@@ -106,8 +106,8 @@ def namespace_of(value: Any) -> Any:
 
 def wait_for(array: Any) -> None:
     """Wait until the current stream has written a device array, so that other streams may read it."""
-    if array_kind(array) == "cupy":
-        namespace_of(array).cuda.get_current_stream().synchronize()
+    if name_library(array) == "cupy":
+        get_array_module(array).cuda.get_current_stream().synchronize()
 
 
 def frozen(array: Any) -> Any:
@@ -170,7 +170,7 @@ def called(value: Any) -> str:
     return f"a torch.Tensor {place}"
 
 
-def like_given(array: Any, template: Any) -> Any:
+def convert_like(array: Any, template: Any) -> Any:
     """Return an array as a tensor if the caller's argument is a tensor."""
     return LIBRARIES["torch"]().tensor_from(array) if is_tensor(template) else array
 
@@ -187,7 +187,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     from that of `like`, which messages call `like_name`.
     """
     value, like = as_array(value, f"{caller}: {name}"), as_array(like)
-    kind = array_kind(value)
+    kind = name_library(value)
     if kind is None:
         raise TypeError(
             f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
@@ -199,19 +199,19 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     if value.size > np.iinfo(value.dtype).max:
         raise ValueError(f"{caller}: {name} has {value.size} values, more than {value.dtype} can count; expected int64")
     if like is not None:
-        if array_kind(like) != kind:
+        if name_library(like) != kind:
             raise TypeError(
-                f"{caller}: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as {like_name} is"
+                f"{caller}: {name} is a {kind}.ndarray; expected {name_library(like)}.ndarray, as {like_name} is"
             )
         if like.dtype != value.dtype:
             raise TypeError(
                 f"{caller}: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of {like_name}"
             )
-        if device_of(like) != device_of(value):
+        if find_device(like) != find_device(value):
             raise ValueError(
-                f"{caller}: {name} is on {device_of(value)}; expected {device_of(like)}, where {like_name} is"
+                f"{caller}: {name} is on {find_device(value)}; expected {find_device(like)}, where {like_name} is"
             )
-    return frozen(value) if kind == "numpy" else namespace_of(value).array(value, copy=True, order="C")
+    return frozen(value) if kind == "numpy" else get_array_module(value).array(value, copy=True, order="C")
 
 
 def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:
@@ -220,7 +220,7 @@ def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str
         return
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= bound:
-        at = int(namespace_of(values).argmax((values < 0) | (values >= bound)))
+        at = int(get_array_module(values).argmax((values < 0) | (values >= bound)))
         raise ValueError(f"{caller}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
@@ -268,14 +268,14 @@ def is_ascending(keys: Any) -> bool:
     return bool((keys[1:] >= keys[:-1]).all())
 
 
-def scalar_of(value: Any) -> Any:
+def unwrap_scalar(value: Any) -> Any:
     """Return the element of a zero-dimensional array; anything else is returned unchanged."""
-    return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
+    return value[()] if name_library(value) == "numpy" and value.ndim == 0 else value
 
 
 def real_number(caller: str, name: str, value: Any, positive: bool = False) -> float:
     """Return a finite number as a float; raise unless it is > 0 if `positive`, else >= 0."""
-    scalar = scalar_of(value)
+    scalar = unwrap_scalar(value)
     if isinstance(scalar, (bool, np.bool_)) or not issubclass(type(scalar), numbers.Real):
         raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected a number")
     try:

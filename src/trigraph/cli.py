@@ -158,13 +158,13 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]],
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from slopecheck.progress import follow
-    from trigraph.verification.run import part_of
+    from trigraph.verification.run import find_section
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, unit_checks, line in follow(units, results, part_of):
+        for unit, unit_checks, line in follow(units, results, find_section):
             checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
@@ -347,7 +347,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     from slopecheck.running import left_out_by
     from slopecheck.units import count_checks
     from trigraph.environment import tf32_problems
-    from trigraph.verification.run import part_of
+    from trigraph.verification.run import find_section
     from trigraph.verification.structures import read as read_structure
     from trigraph.verification.terms import TERMS
 
@@ -377,7 +377,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.describe() for structure in structures]
-    parts = dict.fromkeys(part_of(unit) for unit in units if numbers[unit.label])
+    parts = dict.fromkeys(find_section(unit) for unit in units if numbers[unit.label])
     with suppress(OSError):  # without a readable output the run goes on and writes its report
         for text in inputs:
             say(text)

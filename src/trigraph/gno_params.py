@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from trigraph.arrays import advice, array_kind, count
+from trigraph.arrays import advice, count, name_library
 from trigraph.graphs.neighbors import FLOATS
 
 
@@ -49,14 +49,14 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     array([ 0.5, -0.5,  1. ,  2. ,  3. ])
     """
     arrays = {"U": (U, 2), "b_u": (b_u, 1), "V": (V, 2), "b_v": (b_v, 1)}
-    kind = array_kind(U)
+    kind = name_library(U)
     for name, (value, rank) in arrays.items():
-        if array_kind(value) is None:
+        if name_library(value) is None:
             came = type(value).__name__
             raise TypeError(f"pack_gno_params: {name} is a {came}; expected an ndarray{advice(name, value)}")
-        if array_kind(value) != kind:
+        if name_library(value) != kind:
             raise TypeError(
-                f"pack_gno_params: {name} is a {array_kind(value)}.ndarray; expected {kind}.ndarray, as U is"
+                f"pack_gno_params: {name} is a {name_library(value)}.ndarray; expected {kind}.ndarray, as U is"
             )
         if value.dtype not in FLOATS or value.dtype != U.dtype:
             raise TypeError(f"pack_gno_params: {name} has dtype {value.dtype}; expected float32 or float64, alike")
@@ -102,7 +102,7 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     >>> trigraph.unpack_gno_params(params, d=2, f_in=1, f_out=1).U
     array([[ 0.5, -0.5]])
     """
-    if array_kind(params) is None:
+    if name_library(params) is None:
         raise TypeError(
             f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray{advice('params', params)}"
         )

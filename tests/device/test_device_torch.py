@@ -14,7 +14,7 @@ from trigraph.benchmarks.measure import as_numpy, relative_error
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.table import NAMED, OPERATORS
 from trigraph.verification.cases import half_dtype
-from trigraph.verification.differentiated import own_functions
+from trigraph.verification.differentiated import make_framework_subject
 
 STEPS = 1000  # after which as much memory is taken as after the first tenth
 # Of models, and of third derivatives, on the device and on the CPU: sums of some thousand terms in other orders.
@@ -44,7 +44,7 @@ def test_derivatives(place, torch, op, dtype, record_property):
     right = compute(op, values if op.order == 3 else place.moved(values), backend)
     right = {n: place.hosted(a) for n, a in right.items() if n not in auxiliary and a is not None}
     for device in devices(place, torch):
-        got = own_functions("torch", device).call(op, values, None)
+        got = make_framework_subject("torch", device).call(op, values, None)
         if op.order == 3:
             scales = {n: max(abs(a).max(initial=0), 1e-6) for n, a in right.items()}
             errors = {n: float(abs(got[n] - a).max(initial=0) / scales[n]) for n, a in right.items()}

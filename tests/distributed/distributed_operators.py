@@ -13,10 +13,10 @@ from mpi4py import MPI
 import trigraph
 from trigraph import CSC, Segments, distributed
 from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
-from trigraph.distributed.functions import entity_of
+from trigraph.distributed.functions import find_entity
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
-from trigraph.verification.judged import every_operator_of
+from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import named_fields
 
 COMM = MPI.COMM_WORLD
@@ -116,19 +116,19 @@ class Comparison:
         for field in self.case.returned(op) if op.selective and alone else ():
             self.compare(op, arguments | {"wrt": field.name})
 
-    def own_arguments(self, op, arguments):
+    def select_own_arguments(self, op, arguments):
         """Return this rank's part of the arguments."""
-        arrays = {a.name: entity_of(a) for a in op.arguments if arguments[a.name] is not None}
+        arrays = {a.name: find_entity(a) for a in op.arguments if arguments[a.name] is not None}
         local = {n: self.part.take(arguments[n], *rows) if rows else arguments[n] for n, rows in arrays.items()}
         own = arguments | {n: self.on_device(array) for n, array in local.items()}
         return own | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
 
     def compare(self, op, arguments):
         """Compare a distributed call with the same call in one process."""
-        expected = fields_of(
+        expected = list_fields(
             op, getattr(trigraph, op.name)(**arguments, **({"backend": self.backend} if self.backend else {}))
         )
-        results = fields_of(op, getattr(distributed, op.name)(**self.own_arguments(op, arguments)))
+        results = list_fields(op, getattr(distributed, op.name)(**self.select_own_arguments(op, arguments)))
         assert results.keys() == expected.keys(), op.name
         for field in op.fields:
             if field.name in results:
@@ -136,7 +136,7 @@ class Comparison:
                 self.compare_field(field, results[field.name], expected[field.name], where)
 
     def compare_field(self, field, local, whole, where):
-        rows = entity_of(field)
+        rows = find_entity(field)
         array = self.part.collect(local, *rows) if rows else np.ascontiguousarray(cupy_stand_in.asnumpy(local))
         assert (array.dtype, array.shape) == (whole.dtype, whole.shape), where
         self.digest.update(array.tobytes())
@@ -147,7 +147,7 @@ class Comparison:
             assert error <= SUMS[str(array.dtype)], (*where, error)
 
 
-def fields_of(op, result):
+def list_fields(op, result):
     """Return the arrays of a result by name."""
     return {name: array for name, array in named_fields(op, result).items() if array is not None}
 
@@ -158,12 +158,12 @@ def digests(dtype, how, comm, alone):
         chosen = [v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
         for number, variant in enumerate(chosen):
             comparison = Comparison(build(definition, variant, dtype, 0), how, comm)
-            for op in every_operator_of(definition):
+            for op in list_all_operators(definition):
                 comparison.check(op, number < alone)
             yield comparison.digest.hexdigest()
 
 
-def in_one_chunk():
+def agree_in_one_chunk():
     """With default owners and one chunk, all bits are those of one process."""
     with chunks(ONE_CHUNK):
         assert all(digests("float32", "blocks", COMM, alone=2))
@@ -192,7 +192,7 @@ def in_pieces():
                     case = replace(case, values=case.values | {"graph": CSC.from_coo(*ends, *numbers)})
                 for columns in (2, 3) if definition.graph == "edges" and variant.name == "regular" else (3,):
                     comparison = Comparison(case, columns)
-                    for op in every_operator_of(definition):
+                    for op in list_all_operators(definition):
                         comparison.compare(op, case.arguments(op))
 
 

@@ -42,7 +42,7 @@ def digest(*tensors):
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
 
 
-def step_of_dimenet(comm):
+def step_dimenet(comm):
     """Energy, forces and a training step of DimeNet++ for a periodic slab equal one process's."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
@@ -81,7 +81,7 @@ def step_of_dimenet(comm):
 
 def dimenet():
     with chunks(50):  # several chunks
-        assert step_of_dimenet(MPI.COMM_WORLD) == step_of_dimenet(MPI.COMM_SELF)
+        assert step_dimenet(MPI.COMM_WORLD) == step_dimenet(MPI.COMM_SELF)
 
 
 def example():

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 slow = pytest.mark.slow
 
 CHECKS = [
-    *(f"operators.{setting}" for setting in ("in_one_chunk", "in_chunks", "in_pieces", "shares")),
+    *(f"operators.{setting}" for setting in ("agree_in_one_chunk", "in_chunks", "in_pieces", "shares")),
     *(f"errors.{kind}" for kind in ("arguments", "calls_after_errors", "no_blocks", "reverse_edges")),
     *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
     "threads.of_machines",

@@ -10,7 +10,7 @@ import pytest
 
 import trigraph
 from trigraph import CSC, EdgeGraph, Segments
-from trigraph.fortran.threads import kept_num_threads
+from trigraph.fortran.threads import restore_num_threads
 from trigraph.graphs import counting, csc, edge_graph
 
 FEW = 300
@@ -18,7 +18,7 @@ MANY = 2 * counting.LARGE  # so many that they are divided among threads
 RNG = np.random.default_rng(0)
 
 
-def lists_of_edges():
+def draw_edges():
     """Yield sources, destinations and the numbers of both: random, a hub, in order, a node's edges to itself, none."""
     for n in (FEW, MANY):
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
@@ -32,11 +32,11 @@ def lists_of_edges():
     yield np.array([], int), np.array([], int), 0, 0
 
 
-def each_way():
+def try_each_way():
     """Yield each list of edges with each type of index, in one thread and in several."""
-    for src, dst, *sizes in lists_of_edges():
+    for src, dst, *sizes in draw_edges():
         for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
-            with kept_num_threads():
+            with restore_num_threads():
                 trigraph.set_num_threads(threads)
                 yield src.astype(index), dst.astype(index), *sizes
 
@@ -46,7 +46,7 @@ def order_of(keys, number):
 
 
 def test_arrays_are_those_of_numpy():
-    for src, dst, n_src, n_dst in each_way():
+    for src, dst, n_src, n_dst in try_each_way():
         for loops in (-1, min(n_src, n_dst)):
             graph, of_edges = CSC._of_ends(src, dst, n_src, n_dst, loops=loops), (src, dst)
             if loops >= 0:
@@ -96,7 +96,7 @@ def values_of(graph):
 
 def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
     """Graphs with more edges than C's int counts, which are sorted by NumPy, and others have the same arrays."""
-    lists, index = list(each_way())[::2], np.int32
+    lists, index = list(try_each_way())[::2], np.int32
     many = np.zeros(600, index), np.zeros(600, index)  # images of one atom
     far = np.arange(1, 301).repeat(3).reshape(300, 3)
     cells, dimer = np.concatenate([far, -far]), (np.array([0, 0, 1, 1], index), np.array([1, 1, 0, 0], index))
@@ -115,7 +115,7 @@ def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
         yield EdgeGraph(*many, 1, cells)
         yield EdgeGraph(*dimer, 2, signs)
 
-    with kept_num_threads():
+    with restore_num_threads():
         trigraph.set_num_threads(3)
         fast = [values_of(graph) for graph in graphs()]
     with pytest.raises(ValueError, match="EdgeGraph: edges 2 and 3 are both the reverse of edge 0; expected every"):

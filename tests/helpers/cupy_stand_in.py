@@ -320,7 +320,7 @@ def asnumpy(value):
     return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
 
-def moved_call(op, dtype=np.float32, **options):
+def draw_on_device(op, dtype=np.float32, **options):
     """Return arguments of an operator, and the same ones on the device."""
     values = draw(op, dtype, **options)
     return values, {name: moved(value) for name, value in values.items()}

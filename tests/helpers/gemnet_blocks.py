@@ -42,7 +42,7 @@ RADIAL, SPHERICAL = WIDTHS["num_radial"], WIDTHS["num_spherical"]
 RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
 
 
-def widths_of(block):
+def read_widths(block):
     """Return the widths that the constructor of a block takes."""
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
@@ -158,7 +158,7 @@ class FairchemBlock(torch.nn.Module):
             self.mlp_sbf_qint = efficient.BasisEmbedding(RADIAL, SBF, SPHERICAL**2)
             self.mlp_rbf_aint = efficient.BasisEmbedding(RADIAL, RBF)
             every = {f"{name}_interaction": True for name in ("quad", "atom_edge", "edge_atom", "atom")}
-            sizes = widths_of(block.InteractionBlock)
+            sizes = read_widths(block.InteractionBlock)
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
         _scale(self)
 
@@ -228,7 +228,7 @@ class MatterGenBlock(torch.nn.Module):
             self.mlp_cbf3 = efficient.EfficientInteractionDownProjection(SPHERICAL, RADIAL, CBF)
             self.mlp_rbf_h = dense.Dense(RADIAL, RBF, activation=None, bias=False)
             make = block.InteractionBlockTripletsOnly
-            self.block = make(**widths_of(make), activation="swish", scale_file="none.json")
+            self.block = make(**read_widths(make), activation="swish", scale_file="none.json")
         _scale(self)
 
     @staticmethod

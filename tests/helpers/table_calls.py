@@ -48,7 +48,7 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None,
     return values
 
 
-def graphs_of(op, values):
+def list_graphs(op, values):
     """Return the graph objects among the arguments of `op`."""
     return {a.name: values[a.name] for a in op.graph.arguments} if op.graph else {}
 

@@ -7,13 +7,13 @@ import pytest
 from table_calls import EVERY, call, draw, raises
 
 from trigraph.backends import FUNCTIONS
-from trigraph.checks import choice_number, shape_of
+from trigraph.checks import choice_number, evaluate_shape
 from trigraph.table import SYMBOLS, names_in
 
 GIVEN = [(op, a) for op in EVERY for a in op.given(draw(op))]  # without arguments that are absent from the drawn calls
 
 
-def sizes_of(op, values):
+def find_sizes(op, values):
     """Return the size of every symbol of a good call, from axes that are one symbol, or solved for."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
     sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
@@ -37,7 +37,9 @@ def listed(items):
 
 def with_numbers(array, sizes, free=()):
     """Return the symbolic shape and its numbers as in error texts; symbols in `free` have no number."""
-    numbers = [d if names_in(d) & set(free) else n for d, n in zip(array.dims, shape_of(array, sizes), strict=True)]
+    numbers = [
+        d if names_in(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
+    ]
     return f"{listed(array.dims)} = {listed(numbers)}"
 
 
@@ -68,7 +70,7 @@ LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index",
 OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
 
 
-def kind_of(op, array):
+def classify_array(op, array):
     """Return what the checks distinguish in an array argument: those of one kind take the same path."""
     axes = set()
     for k, dim in enumerate(array.dims):
@@ -82,7 +84,7 @@ def kind_of(op, array):
     return (*(getattr(array, n) for n in LOOKED_AT), role, array is op.binding_order[0], *sorted(axes))
 
 
-def one_of_each(items, kind, name):
+def pick_one_each(items, kind, name):
     """Return the first item of each kind, as parameters of a test."""
     params = {}
     for item in items:
@@ -94,25 +96,25 @@ def _label(op, array):
     return f"{op.name}-{array.name}"
 
 
-EACH_KIND = one_of_each(GIVEN, kind_of, _label)
+EACH_KIND = pick_one_each(GIVEN, classify_array, _label)
 ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
 INDICES = [p for p in EACH_KIND if p.values[1].index]
 ATTRIBUTES = [(op, a) for op in EVERY for a in op.attributes]
-WIDTHS = one_of_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, _label)
-NUMBERS = one_of_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
-CHOICES = one_of_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
-FIELDS = one_of_each(
+WIDTHS = pick_one_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, _label)
+NUMBERS = pick_one_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
+CHOICES = pick_one_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
+FIELDS = pick_one_each(
     [(op, f) for op in EVERY for f in op.fields if f.name in call(op, draw(op))],
     lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
     _label,
 )
-EACH_OPERATOR = one_of_each(
+EACH_OPERATOR = pick_one_each(
     [(op,) for op in EVERY],
     lambda op: (op.order, op.single, op.definition.graph, bool(op.definition.given_back)),
     lambda op: op.name,
 )
-EACH_GRAPH = one_of_each([(op,) for op in EVERY if op.graph], lambda op: op.definition.graph, lambda op: op.name)
-SELECTIVE = one_of_each([(op,) for op in EVERY if op.selective], lambda op: op.definition.graph, lambda op: op.name)
+EACH_GRAPH = pick_one_each([(op,) for op in EVERY if op.graph], lambda op: op.definition.graph, lambda op: op.name)
+SELECTIVE = pick_one_each([(op,) for op in EVERY if op.selective], lambda op: op.definition.graph, lambda op: op.name)
 
 
 def refused(op, values, error, text, **keywords):

@@ -40,7 +40,7 @@ def install(monkeypatch, cache):
     """
     torch.compiler.reset()  # loads the compiler, which keeps a list of torch's functions as it finds them
     cupy, state = cupy_stand_in.install(monkeypatch, cache), SimpleNamespace(stream=Stream(), recorded=[], allocated=[])
-    arrays._stream_of_cupy.cache_clear()
+    arrays._wrap_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, s: state.recorded.append((t.data_ptr(), s)))

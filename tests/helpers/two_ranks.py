@@ -5,7 +5,7 @@ from datetime import timedelta
 import torch
 
 
-def loss_of(field, structures):
+def compute_loss(field, structures):
     """Return the mean over structures, elements and positions of each, of their squared energies and forces."""
     z, pos = zip(*structures, strict=True)
     batch = torch.arange(len(z)).repeat_interleave(torch.tensor([len(one) for one in z]))
@@ -13,8 +13,8 @@ def loss_of(field, structures):
     return (results.energy.square().sum() + results.forces.square().sum()) / len(z)
 
 
-def gradients_of(field, structures):
-    loss_of(field, structures).backward()
+def compute_gradients(field, structures):
+    compute_loss(field, structures).backward()
     return [p.grad for p in field.parameters()]
 
 
@@ -22,6 +22,6 @@ def save_gradients(_, rank, folder, field, structures):
     """Save the gradients of a rank; the first argument is the number of a process that torch has started."""
     store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
-    gradients = gradients_of(torch.nn.parallel.DistributedDataParallel(field), structures)
+    gradients = compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
     torch.save(gradients, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -51,7 +51,7 @@ def library(family, variant="fast", extra_flags=()):
     )
 
 
-def line_of(source, kernel):
+def find_line(source, kernel):
     """Return the number of the line that names a kernel."""
     lines = (HERE / source).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if re.search(rf"\bvoid {kernel}\(", line))

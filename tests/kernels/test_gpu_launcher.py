@@ -34,7 +34,7 @@ def test_the_source_says_what_the_compiler_says():
     """Parameters read from the source equal those that the compiler reports, for every instance."""
     for family in INSTANCES:
         compiled = launcher.describe(HostLibrary(launcher.installed(family))._library)
-        assert {name: tuple(texts) for name, texts in launcher._parameters_of_build()[family].items()} == compiled
+        assert {name: tuple(texts) for name, texts in launcher._read_build_parameters()[family].items()} == compiled
 
 
 def test_a_build_without_libraries_is_named(monkeypatch):
@@ -68,7 +68,7 @@ def device(host, monkeypatch, tmp_path, compiled):
         shutil.copy(HERE / file, tmp_path)
     described = launcher.describe(host.library("primitives")._library)
     monkeypatch.setattr(cache, "KERNELS", tmp_path)
-    monkeypatch.setattr(launcher, "_parameters_of_build", lambda: {"primitives": described})
+    monkeypatch.setattr(launcher, "_read_build_parameters", lambda: {"primitives": described})
     monkeypatch.setitem(INSTANCES, "primitives", OWN["primitives"])
     return runtime(asarray(np.empty(0)))
 
@@ -289,7 +289,9 @@ def test_what_a_call_needs_is_compiled_ahead(device, compiled, monkeypatch):
     assert sorted(names for _, _, (names,), _ in compiled) == sorted(["finish_rows<float, int>", *kernels])
     assert gpu.compile("agg_weighted_n2n", index=np.int32, progress=False) == 0
     assert gpu.compile("agg_weighted_n2n", np.float64) == len(compiled) - len(kernels) - 1
-    assert {types for _, _, (n,), _ in compiled[len(kernels) + 1 :] for types in cache.arguments_of(n)[0]} == {
+    assert {
+        types for _, _, (n,), _ in compiled[len(kernels) + 1 :] for types in cache.parse_template_arguments(n)[0]
+    } == {
         "double",
         "long long",
     }

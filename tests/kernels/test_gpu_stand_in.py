@@ -4,8 +4,8 @@ import cupy_stand_in
 import numpy as np
 import pytest
 import table_calls
-from cupy_stand_in import Misuse, asarray, capturing, moved, moved_call, ndarray
-from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields, graphs_of
+from cupy_stand_in import Misuse, asarray, capturing, draw_on_device, moved, ndarray
+from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields, list_graphs
 
 from trigraph.backends.choice import supports_third
 from trigraph.gpu import sums
@@ -20,8 +20,8 @@ def test_bits_of_gpu_host(cupy, name):
     """
     for device, sizes in ((0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})):
         with cupy.cuda.Device(device):
-            values, on_device = moved_call(NAMED[name], **sizes)
-            for graph in graphs_of(NAMED[name], on_device).values():
+            values, on_device = draw_on_device(NAMED[name], **sizes)
+            for graph in list_graphs(NAMED[name], on_device).values():
                 graph.prepare()
         expected = fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
         with capturing():
@@ -49,9 +49,9 @@ def test_graphs_of_another_device(cupy, graph):
 def test_a_graph_is_done_when_it_is_there(cupy):
     """Another stream may use a graph, and its order by source, without waiting: constructing them synchronises."""
     for op in (op for op in OPERATORS.values() if op.graph):
-        values, on_device = moved_call(op)
+        values, on_device = draw_on_device(op)
         with cupy.cuda.Stream():
-            graphs = {n: moved(graph) for n, graph in graphs_of(op, values).items()}
+            graphs = {n: moved(graph) for n, graph in list_graphs(op, values).items()}
             for graph in graphs.values():
                 graph.prepare()
         call(op, {**on_device, **graphs})
@@ -61,7 +61,7 @@ def test_a_graph_is_done_when_it_is_there(cupy):
 def test_an_index_array_is_warned_of():
     """An index array in place of a graph object works, with a warning: each call sorts it, and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
-    _, on_device = moved_call(op)
+    _, on_device = draw_on_device(op)
     expected = call(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
         results = call(op, {**on_device, "triplets": on_device["triplets"].index})
@@ -98,7 +98,7 @@ def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
 @pytest.mark.usefixtures("cupy")
 def test_arrays_of_several_devices_are_refused():
     op = OPERATORS["agg_weighted_n2n_bwd"]
-    values, on_device = moved_call(op)
+    values, on_device = draw_on_device(op)
     first = next(a.name for a in op.arguments if on_device[a.name] is not None)
     with cupy_stand_in.Device(1):
         elsewhere = moved(values[first])
@@ -141,8 +141,8 @@ def test_a_batch_costs_what_a_molecule_does():
         symbols = {*op.definition.symbols, *(op.graph.sizes if op.graph else ())}
         for molecules in (1, 256):
             sizes = {s: n * molecules for s, n in MOLECULE.items() if s in symbols}
-            _, values = moved_call(op, **sizes)
-            for graph in graphs_of(op, values).values():
+            _, values = draw_on_device(op, **sizes)
+            for graph in list_graphs(op, values).values():
                 graph.prepare()
             before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True
             call(op, values)

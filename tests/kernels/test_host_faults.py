@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from host_kernels import HERE, INSTANCES, library, line_of
+from host_kernels import HERE, INSTANCES, find_line, library
 from sanitizers import run_program
 
 from trigraph.gpu.launcher import KernelError, runtime, using_host_library
@@ -117,7 +117,7 @@ def test_race_build(faults_race, order, kernel):
     lines = (HERE / "faults.cu").read_text().splitlines()
     named = [int(number) for number in re.findall(r"faults\.cu:(\d+)", message)]
     assert len(named) == (2 if "race:" in message else 1), message
-    first, end = (line_of("faults.cu", name) for name in (kernel, following(kernel)))
+    first, end = (find_line("faults.cu", name) for name in (kernel, following(kernel)))
     assert all(first < number < end and case.line in lines[number - 1] for number in named), message
 
 

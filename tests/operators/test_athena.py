@@ -11,7 +11,7 @@ from table_calls import assert_right
 
 import trigraph
 from trigraph import cli
-from trigraph.checks import bind_sizes, shape_of
+from trigraph.checks import bind_sizes, evaluate_shape
 from trigraph.table import OPERATORS
 
 PROGRAM = Path(__file__).with_name("athena_program.f90")
@@ -87,7 +87,7 @@ def test_program_agrees_with_the_formula(program, tmp_path, name):
         arguments, got = {n: values[n] for n in op.parameters}, {}
         sizes = bind_sizes(op, arguments)
         for field in op.fields:
-            shape = shape_of(field, sizes)
+            shape = evaluate_shape(field, sizes)
             got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
         assert_right(op, arguments, got, chunked=True)
         values.setdefault("kernel", got.get("kernel"))  # the kernel that the program computed is the input of its sums

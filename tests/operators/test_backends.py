@@ -17,7 +17,7 @@ from table_errors import EACH_OPERATOR, SELECTIVE
 import trigraph
 from trigraph import pyref, results
 from trigraph.backends import BACKENDS, FUNCTIONS, backend_function, front_door, third
-from trigraph.checks import choice_number, shape_of
+from trigraph.checks import choice_number, evaluate_shape
 from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, result_type
 
 # The GPU backend shares its functions with gpu-host, which every machine can import.
@@ -87,7 +87,7 @@ def test_positional_and_keyword_calls():
 
 
 # Another bwd3 calls lower orders, or is pyref's.
-IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.own_third]
+IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
 
 
 @pytest.mark.parametrize("op", IN_THE_FAST_PATH)
@@ -197,13 +197,13 @@ def test_expressions(definition):
     for k in range(3):
         sizes = typical(definition, k)
         for a in definition.inputs + definition.outputs:
-            assert all(n >= 1 for n in shape_of(a, sizes))
+            assert all(n >= 1 for n in evaluate_shape(a, sizes))
         operations = [evaluate(e, sizes) for e in definition.operations]
         assert 0 < operations[0] < operations[1] < operations[2]
         assert evaluate(definition.terms, sizes) > 0
     zero = typical(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
     zero |= {f"has_{n}": 0 for n in definition.optional}
-    assert all(n >= 0 for a in definition.inputs + definition.outputs for n in shape_of(a, zero))
+    assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
 
 
 # What a package may import of trigraph, at the top of a module or within functions; what is not listed is above these.

@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_BACKENDS, EVERY, OPS, assert_same_bits, call, draw, fields, graphs_of, raises
+from table_calls import CPU_BACKENDS, EVERY, OPS, assert_same_bits, call, draw, fields, list_graphs, raises
 from table_errors import (
     ARRAYS,
     CHOICES,
@@ -26,21 +26,21 @@ from table_errors import (
     WIDTHS,
     bound_by,
     empty_like,
+    find_sizes,
     listed,
     refused,
-    sizes_of,
     with_numbers,
     without_whole,
 )
 
 from trigraph.backends import BACKENDS, FUNCTIONS
-from trigraph.checks import shape_of
+from trigraph.checks import evaluate_shape
 from trigraph.graphs import EdgeGraph
 from trigraph.table import SYMBOLS, names_in
 
 
 def test_kinds_tell_all_that_is_known_of_an_array():
-    """Every attribute of `Array` is in LOOKED_AT, which `kind_of` compares, or in OVERLOOKED."""
+    """Every attribute of `Array` is in LOOKED_AT, which `classify_array` compares, or in OVERLOOKED."""
     attributes = {f.name for f in dataclasses.fields(OPS[0].arguments[0])} - {"shape"}
     assert attributes == {*LOOKED_AT, *OVERLOOKED}
 
@@ -65,10 +65,10 @@ def test_wrong_size_on_each_axis(op, array):
             symbol = bound_by(op, array, axis)
             if symbol is None:
                 free = {bound_by(op, array, later) for later in range(axis + 1, len(array.dims))}
-                expected = with_numbers(array, sizes_of(op, good), free)
+                expected = with_numbers(array, find_sizes(op, good), free)
                 text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
             elif array.dims[axis] != symbol:
-                text = without_whole(op, array, tuple(shape), axis, sizes_of(op, good))
+                text = without_whole(op, array, tuple(shape), axis, find_sizes(op, good))
             elif (other := blamed(op, array, symbol)) is not None:
                 text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
             else:
@@ -86,8 +86,8 @@ def test_sizes_beyond_their_limits(op, array):
         beyond = [limits.minimum - 1] if limits and limits.minimum else []
         beyond += [limits.maximum + 1] if limits and limits.maximum else []
         for size in beyond:
-            sizes = sizes_of(op, good) | {symbol: size}
-            bad = np.ones(shape_of(array, sizes))
+            sizes = find_sizes(op, good) | {symbol: size}
+            bad = np.ones(evaluate_shape(array, sizes))
             text = without_whole(op, array, bad.shape, axis, sizes)
             raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
 
@@ -103,7 +103,7 @@ def test_wrong_rank(op, array):
         if array.name in [a.name for a in op.definition.inputs]:  # the text does not know the sizes it defines
             text = re.compile(re.escape(start + listed(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
-            text = start + with_numbers(array, sizes_of(op, good)) + end
+            text = start + with_numbers(array, find_sizes(op, good)) + end
         raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: np.asarray(bad)}))
 
 
@@ -112,7 +112,7 @@ def test_graph_of_other_sizes(op):
     good = draw(op)
     plain = {dim for a in op.arguments for dim in a.dims}
     for symbol in op.graph.sizes:
-        graphs = graphs_of(op, draw(op, **{symbol: 2 * op.graph.find(symbol, good) + 2}))
+        graphs = list_graphs(op, draw(op, **{symbol: 2 * op.graph.find(symbol, good) + 2}))
         assert op.graph.find(symbol, graphs) > op.graph.find(symbol, good)
         if symbol in plain:
             first = next(a for a in op.binding_order if symbol in a.dims)
@@ -269,7 +269,7 @@ def test_indices_given_back(op, array):
         text = f"{op.name}: {name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
         raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: good[name].astype(dtype)}))
     shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
-    text = f"{op.name}: {name} has shape {shape}; expected {with_numbers(array, sizes_of(op, good))}"
+    text = f"{op.name}: {name} has shape {shape}; expected {with_numbers(array, find_sizes(op, good))}"
     raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
     graph = good["graph"]
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
@@ -456,7 +456,7 @@ def changed(name, value, op):
         variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
         variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
         return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
-    if name in graphs_of(op, draw(op)):
+    if name in list_graphs(op, draw(op)):
         return [draw(op, seed=2)[name], draw(op, index=np.int32)[name], draw(op, num_edges=9, num_triplets=7)[name]]
     if name == "wrt":
         first = op.fields[0].name
@@ -505,7 +505,7 @@ def test_out_of_the_wrong_kind(op, field):
     for dtype in (np.float32, np.int32, right.newbyteorder()):
         bad = np.empty(shape, dtype)
         expect(TypeError, f"{label} has dtype {bad.dtype}; expected {right}", bad)
-    numbers = with_numbers(field, sizes_of(op, good))
+    numbers = with_numbers(field, find_sizes(op, good))
     for bad in ((shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] - 1), (*shape, 1), shape[1:], ()):
         expect(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad, right))
     strided = [np.empty((2 * shape[0], *shape[1:]), right)[::2], np.empty(shape, right)[::-1]]

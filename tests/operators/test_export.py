@@ -24,7 +24,7 @@ from programs import run
 import trigraph
 from trigraph import cli
 from trigraph.backends import LIBRARY_OF
-from trigraph.checks import bind_arguments, check_call
+from trigraph.checks import bind_arguments, check_arguments
 from trigraph.fortran import calls, interface, levels
 from trigraph.fortran.shims import SHIM_SETS, order_of
 from trigraph.table import DEFINITIONS, OPERATORS, evaluate
@@ -51,7 +51,7 @@ def options(*names):
 
 def prepared(op, case, arguments, wrt=None):
     """Sizes and flags, numbers, arrays by name and results by name, as the header and the lists of README.md say."""
-    checked = check_call(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
+    checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order, values, sizes, dtype = order_of(op, SHIM_SETS["fast"]), checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
     presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
@@ -64,12 +64,12 @@ def prepared(op, case, arguments, wrt=None):
     for a in (a for n in order.inputs for a in op.arguments if a.name == n):
         value = values[a.name]
         absent = value is None and (a.given_back or values.get(a.name.rpartition("gg_")[2]) is None)
-        size = 1 if absent else int(np.prod(trigraph.checks.shape_of(a, sizes)))
+        size = 1 if absent else int(np.prod(trigraph.checks.evaluate_shape(a, sizes)))
         arrays[a.name] = np.zeros(size, index if a.index else dtype) if value is None else value
     fields = {f.name: f for f in op.returned(values, sizes) if wrt is None or f.name in wrt}
     results = {}
     for f in op.fields:
-        shape = trigraph.checks.shape_of(f, sizes) if f.name in fields else (1,)
+        shape = trigraph.checks.evaluate_shape(f, sizes) if f.name in fields else (1,)
         results[f.name] = np.full(shape, -7, index if f.index else dtype)
     return scalars, arrays, results, fields
 
@@ -117,10 +117,11 @@ def call(library, op, case, arguments, wrt=None):
 
 
 def check_values(op, arguments):
-    return check_call(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"]).values
+    checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
+    return checked.values
 
 
-def operators_of(definition, case):
+def list_operators(definition, case):
     """Yield each operator of a definition with arguments: as drawn, and with each result of fwd that it accepts."""
     for op in (o for o in calls.EXPORTED.values() if o.definition is definition):
         arguments = case.arguments(op)
@@ -146,7 +147,7 @@ def several(definition, seeds=1):
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_c_functions_give_the_packages_bits(library, definition):
     for case in several(definition):
-        for op, arguments in operators_of(definition, case):
+        for op, arguments in list_operators(definition, case):
             expected = getattr(trigraph.fortran, op.name)(**arguments)
             for name, array in call(library, op, case, arguments).items():
                 reference = expected if op.single else getattr(expected, name)
@@ -200,7 +201,7 @@ def driver(tmp_path_factory):
 def test_a_program_without_python_gives_the_packages_bits(driver, definition):
     given, right = [], []
     for case in several(definition):
-        for op, arguments in operators_of(definition, case):
+        for op, arguments in list_operators(definition, case):
             scalars, arrays, results, fields = prepared(op, case, arguments)
             wants = [n.removeprefix("want_") in fields for n in order_of(op, SHIM_SETS["fast"]).wants]
             words = [f"{function_of(op, case, arrays):\0<63}".encode(), struct.pack("i", 0)]
@@ -291,7 +292,7 @@ def test_wrong_locations_of_extrema_are_refused(library):
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     op, seen = OPERATORS["agg_weighted_n2n_bwd"], 0
     for case in several(definition):
-        for _, arguments in (o for o in operators_of(definition, case) if o[0] is op):
+        for _, arguments in (o for o in list_operators(definition, case) if o[0] is op):
             scalars, arrays, results, _ = prepared(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
                 offsets = arrays["offsets"]
@@ -444,7 +445,7 @@ def called(bridges, op, case, arguments, wrt=None, wrong=0):
 def test_optional_arguments_give_the_same_bits(library, bridges, definition):
     for variant in (v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")):
         case = build(definition, replace(variant, index=np.int64), "float64", 0)
-        for op, arguments in operators_of(definition, case):
+        for op, arguments in list_operators(definition, case):
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
             for given, wrt in ((arguments, None), (fewer, op.fields[-1].name if op.selective else None)):
                 status, results = called(bridges, op, case, given, wrt and (wrt,))
@@ -605,7 +606,7 @@ NO_GRAPHS = {
 }
 
 
-def status_of(library, kind, arguments, index="i64"):
+def check_graph_status(library, kind, arguments, index="i64"):
     """Return the status of the check of a graph; it reads nothing beyond the arrays' ends."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
@@ -626,21 +627,21 @@ def put(place, value):
     return change
 
 
-def found_in_header():
+def compile_in_header():
     text = (PACKAGE / "include" / "trigraph.h").read_text()
     return {name.lower(): int(value) for name, value in re.findall(r"TRIGRAPH_GRAPH_(\w+) = (\d+)", text)}
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
 def test_graphs_are_checked(library, index):
-    status = found_in_header()
+    status = compile_in_header()
     assert sorted(status.values()) == list(range(1, 10))
     documented = (ROOT / "docs" / "fortran.md").read_text()
     assert all(f"| {number} | `graph_{name}` |" in documented for name, number in status.items())
     for kind, arguments in (*GRAPHS.items(), *NO_GRAPHS.items()):
-        assert status_of(library, kind, arguments, index) == 0, kind
+        assert check_graph_status(library, kind, arguments, index) == 0, kind
         for k in range(2):
-            assert status_of(library, kind, [*arguments[:k], -1, *arguments[k + 1 :]], index) == status["size"]
+            assert check_graph_status(library, kind, [*arguments[:k], -1, *arguments[k + 1 :]], index) == status["size"]
     csc, edges, members = GRAPHS["csc"], GRAPHS["edge_graph"], GRAPHS["segments"]
     for expected, kind, arguments in (
         ("first", "csc", changed(csc, 4, lambda a: a + 1)),  # 1-based
@@ -668,7 +669,7 @@ def test_graphs_are_checked(library, index):
         ("order", "segments", changed(members, 5, lambda a: a[::-1].copy())),
         ("order", "segments in order", [*members[:2], 0, *members[3:]]),
     ):
-        assert status_of(library, kind, arguments, index) == status[expected], (expected, kind)
+        assert check_graph_status(library, kind, arguments, index) == status[expected], (expected, kind)
 
 
 def made(library, name, index, numbers, given, lengths):
@@ -718,7 +719,7 @@ def test_arrays_of_graphs_are_pythons(library, index):
 
 
 def test_lists_that_make_no_graph_are_refused(library):
-    status = found_in_header()
+    status = compile_in_header()
     two = np.array([0, 1])
     for expected, name, numbers, given in (
         ("size", "csc", (2, 2, -1), (two, two)),
@@ -761,7 +762,7 @@ def test_no_changed_element_of_a_graph_passes(library):
                 size = arguments[at].size
                 place, value = rng.integers(size), rng.integers(-2, arguments[at].max() + 3)
                 wrong = changed(arguments, at, put(place, value))
-                status = status_of(library, kind, wrong)
+                status = check_graph_status(library, kind, wrong)
                 assert (status == 0) == is_right(kind, wrong, value == arguments[at][place]), (kind, at, place, value)
                 seen.add(status)
     assert seen == {0, 2, 3, 4, 5, 6, 7}

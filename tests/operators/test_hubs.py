@@ -97,7 +97,7 @@ CASES = [
 ]
 
 
-def small_call(op, dtype, graphs, setting=None, seed=5):
+def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
     """Positive arguments of a call of few edges and nodes; nothing is given back."""
     sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
     values = draw(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
@@ -126,7 +126,7 @@ def assert_equal_terms(run, definition, setting, grown, mean):
     make, few, terms, _ = HUB_GRAPHS[definition.graph]
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
-        values = small_call(op, run.dtype, make(few), setting)
+        values = draw_small_arguments(op, run.dtype, make(few), setting)
         got, judged = call(op, repeated(op, values, times, make, few), backend=run.backend), ask(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = times.get(field.dims[0], 1)
@@ -167,7 +167,7 @@ STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY
 def test_equal_edges_at_one_node(run, n_in, n_out):
     """All in-edges are alike, and all out-edges: the first edge goes out, the last comes in."""
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
-        values = small_call(op, run.dtype, star(1, 1))
+        values = draw_small_arguments(op, run.dtype, star(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
         got, judged = call(op, values | rows | star(n_in, n_out), backend=run.backend), ask(op, values)
         for name, triples in judged.items():
@@ -197,7 +197,7 @@ def test_parameters_where_degrees_differ(degrees, dtype):
     one_edge = CSC.from_coo(dst[:1] * 0, dst[:1], 1, 1)
     for op in (o for o in OPS if o.definition.name == "gno_message" and o.selective):
         for seed in range(5):
-            values = small_call(op, dtype, {"graph": one_edge}, seed=seed)
+            values = draw_small_arguments(op, dtype, {"graph": one_edge}, seed=seed)
             rows = {a.name: np.repeat(values[a.name], numbers.get(a.dims[0], 1), axis=0) for a in op.arguments}
             got = call(op, values | rows | {"graph": graph}, wrt="params")
             assert_times(got["params"], ask(op, values)["params"], total, op.name)

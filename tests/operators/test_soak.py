@@ -19,7 +19,7 @@ from trigraph.backends import FUNCTIONS
 from trigraph.fortran import memory
 from trigraph.table import DEFINITIONS, NAMED, evaluate
 from trigraph.verification.cases import build, variants
-from trigraph.verification.judged import every_operator_of
+from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import named_fields
 
 BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # the most operations of a call
@@ -34,7 +34,7 @@ def calls():
         for variant in variants(definition)[:8]:
             for dtype in ("float32", "float64"):
                 case = build(definition, variant, dtype, 0)
-                for op in every_operator_of(definition):
+                for op in list_all_operators(definition):
                     for backend, most in BACKENDS.items():
                         if evaluate(op.operations, case.sizes) <= most:
                             found[op.name, variant.label, dtype, backend] = functools.partial(

@@ -201,7 +201,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
         few = trigraph.fortran.threads.LITTLE_WORK // (256 + 16)
         print(started(few), started(few + 1))
-        with trigraph.fortran.threads.kept_num_threads():  # as the verification does
+        with trigraph.fortran.threads.restore_num_threads():  # as the verification does
             trigraph.set_num_threads(5)
         print(trigraph.get_num_threads(), trigraph.fortran.threads.threads_for(1))
         trigraph.set_num_threads(3)
@@ -304,7 +304,7 @@ def test_levels_that_cannot_run():
     assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in done.stderr
 
 
-def of_any_size(op, seed):
+def draw_arguments_of_any_size(op, seed):
     """Return arguments with widths that fill no vector register; every second case has rows of very different size.
 
     v3 and v4 give the same bits for many widths and degrees, more than `trigraph verify` has.
@@ -338,7 +338,7 @@ def test_equal_bits_on_v3_and_v4(definition):
     """For more sizes than `trigraph verify` has."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
-            assert_equal_on_levels(op, of_any_size(op, seed))
+            assert_equal_on_levels(op, draw_arguments_of_any_size(op, seed))
 
 
 @BOTH_LEVELS

@@ -93,7 +93,7 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
 
 def test_slab_has_the_size_that_is_stated():
     pytest.importorskip("ase")
-    graph = EdgeGraph.from_ase(models.atoms_of("slab", models.SLAB)[0], models.CUTOFF).graph
+    graph = EdgeGraph.from_ase(models.build_atoms("slab", models.SLAB)[0], models.CUTOFF).graph
     assert graph.num_nodes == 96
     assert 45 < graph.num_edges / graph.num_nodes < 55
     assert graph.num_triplets("edge") == models.TRIPLETS

@@ -93,8 +93,8 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
 
 def test_every_unit_of_a_run_belongs_to_a_part():
     planned = run.plan(backends=["pyref", "judge"])
-    assert {run.part_of(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
-    labels = [run.part_of(u) for u in planned if u.label.endswith("judge differences")]
+    assert {run.find_section(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
+    labels = [run.find_section(u) for u in planned if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
 
 

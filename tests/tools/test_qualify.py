@@ -247,7 +247,7 @@ def test_workloads_of_a_device(workload):
     """Workloads of a device run at small sizes on gpu-host, with the same bits for int32 and int64 indices."""
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
-    results = [bench.backend_call(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
+    results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
     assert relative_error(*results) == 0
     least = bench._unavoidable(case, sizes_at(Device(), workload))
     assert least["copy"] > 2**26
@@ -259,7 +259,7 @@ def test_workloads_of_a_device(workload):
 def test_a_wrong_peer_is_not_timed(tmp_path):
     workload, place = WORKLOADS[0], Rehearsal()
     case = bench.make_case(workload, sizes_at(place, workload), bench.DTYPE)
-    ours = bench.backend_call(workload, "gpu-host", case)
+    ours = bench.make_front_door_steps(workload, "gpu-host", case)
     good = workload.peers["scipy"]
     spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
     broken = type(good)(lambda case: lambda: 1 / 0, "broken")

@@ -92,7 +92,7 @@ def test_molecules_have_no_stress(calculator):
         wire.get_stress()
 
 
-def hessian_of_supercell(model, cells):
+def compute_supercell_hessian(model, cells):
     """Return the second derivatives of the energy in the positions of a supercell, for its fixed neighbours."""
     z, pos, cell = torch.tensor(cells.numbers), torch.tensor(cells.positions), torch.tensor(np.array(cells.cell))
     neighbors = model.neighbors(pos, cell=cell)
@@ -106,7 +106,7 @@ def test_hessian(calculator):
     calculator.get_potential_energy(bulk("Cu"))
     hessian = calculator.get_hessian(atoms)
     assert hessian.shape == (12, 4, 3)
-    expected = hessian_of_supercell(calculator.model, atoms)
+    expected = compute_supercell_hessian(calculator.model, atoms)
     assert np.abs(hessian.reshape(12, 12) - expected).max() <= 1e-12 * np.abs(expected).max()
     assert not trigraph.ase.Calculator(calculator.model).get_hessian(Atoms("Cu")).any()
     with raising("TypeError: Calculator.get_hessian: atoms is a NoneType; expected ase.Atoms"):
@@ -120,7 +120,7 @@ def test_phonons(calculator, tmp_path):
     Differences with the displacement h are D(h) = H + c h^2 + O(h^4).
     """
     atoms, supercell, steps = bulk("AuCu", "rocksalt", a=5.4), (2, 1, 2), (0.02, 0.01)
-    hessian = hessian_of_supercell(calculator.model, atoms.repeat(supercell))
+    hessian = compute_supercell_hessian(calculator.model, atoms.repeat(supercell))
     # Force constants: displacements in the first cell (rows), forces in each cell (columns).
     expected, errors = hessian[:6].reshape(6, 4, 6).swapaxes(0, 1), []
     for step in steps:

@@ -190,7 +190,7 @@ def test_operators_are_twice_differentiable():
     assert torch.autograd.gradgradcheck(function, (x.detach().requires_grad_(), comp))
 
 
-def refused_calls():
+def list_wrong_arguments():
     """Calls with a bad argument, and the beginning of the error's text."""
     ends, types, x = (torch.tensor(OFFSETS), torch.tensor(INDICES)), torch.tensor(INDICES), torch.randn(4, 6)
     csc, typed = classes.CSC(*ends, 4), classes.HeteroCSC(*ends, types, 4, 4)
@@ -222,6 +222,6 @@ def refused_calls():
 
 
 def test_calls_that_are_refused():
-    for function, text in refused_calls():
+    for function, text in list_wrong_arguments():
         with raising(text):
             function()

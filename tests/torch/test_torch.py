@@ -44,7 +44,7 @@ def outputs(spec, result):
     return tuple(fields[: len(spec.outputs)])
 
 
-def function_of_inputs(spec, values, names):
+def bind_all_but_inputs(spec, values, names):
     """Return the function of the floating inputs alone that torch's checks take."""
 
     def function(*inputs):
@@ -115,7 +115,7 @@ def test_torch_finds_the_derivatives_right(spec, setting):
     """gradcheck and gradgradcheck pass, in backward and forward mode."""
     values, names = arguments(spec, setting)
     inputs = tuple(tensors(values)[n] for n in names)
-    function = function_of_inputs(spec, values, names)
+    function = bind_all_but_inputs(spec, values, names)
     fast = {"fast_mode": True, "atol": 1e-6, "rtol": 1e-4}
     assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True, **fast)
     assert torch.autograd.gradgradcheck(function, inputs, check_fwd_over_rev=True, **fast)

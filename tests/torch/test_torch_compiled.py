@@ -272,7 +272,7 @@ def test_derivatives_of_sums_are_selections():
     model, (z, pos, batch) = potential(), structures((4, 7))
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
     example = programs.example_of(model, programs.Inputs.of(z, pos, None, neighbors, None))
-    constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
+    constants = tuple(map(programs.constants, programs.list_graphs(neighbors)))
     program = programs.traced_program(copy.deepcopy(model), constants, example, ())
     before = program(key.state, *example)
     rewrite_sums(program, sum_of_each(program, key.state, example))

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_stand_in
 from raising import raising
-from table_calls import FUNCTIONS, draw, graphs_of
+from table_calls import FUNCTIONS, draw, list_graphs
 from torch_stand_in import Stream, tensors
 
 import trigraph.torch
@@ -48,7 +48,7 @@ def ran(op, values):
     return dict(zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True))
 
 
-def expected_of(op, values):
+def compute_on_host(op, values):
     return named_fields(op.op, FUNCTIONS[op.op.name](**values, backend="gpu-host"))
 
 
@@ -56,8 +56,8 @@ def expected_of(op, values):
 def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     """Results have gpu-host's bits in torch's memory, small arrays share one allocation, and a call can be captured."""
     op, values = drawn(name)
-    expected, values = expected_of(op, values), tensors(values)
-    for graph in graphs_of(op.op, values).values():
+    expected, values = compute_on_host(op, values), tensors(values)
+    for graph in list_graphs(op.op, values).values():
         graph.prepare()
     device.allocated.clear()
     with cupy_stand_in.capturing():
@@ -95,7 +95,7 @@ def test_streams_of_torch(device, monkeypatch):
 def test_streams_of_graphs_that_are_tensors(device):
     """Graphs passed as tensors, as by compiled programs, make CuPy's stream wait for nothing: calls can be captured."""
     op, values = drawn("mha_gat_n2n_fwd")
-    expected, values = expected_of(op, values), tensors(values)
+    expected, values = compute_on_host(op, values), tensors(values)
     keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
     args = op.flattened([values[n] for n in op.array_names], keywords, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]

@@ -13,11 +13,11 @@ from pyg_dimenet import SIZES
 from raising import raising
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
-from two_ranks import gradients_of, save_gradients
+from two_ranks import compute_gradients, save_gradients
 
 import trigraph
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.fortran.threads import kept_num_threads
+from trigraph.fortran.threads import restore_num_threads
 from trigraph.torch.layers import activations
 from trigraph.torch.layers.activations import SiLU
 from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis
@@ -302,7 +302,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
     found, recorded = derivatives(SiLU(), x, g, a, b, c)
     assert passes == [2, 3]
     for n in (1, 2, 5):
-        with kept_num_threads():
+        with restore_num_threads():
             trigraph.set_num_threads(n)
             assert all(map(torch.equal, derivatives(SiLU(), x, g, a, b, c)[0], found))
     expected, _ = derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
@@ -555,7 +555,7 @@ def test_ranks_share_a_batch(tmp_path):
     other = torch.multiprocessing.spawn(save_gradients, halves[1], join=False)
     save_gradients(0, *halves[0])
     assert other.join(60)
-    expected = gradients_of(field, structures_of(range(4)))
+    expected = compute_gradients(field, structures_of(range(4)))
     for rank in range(2):
         for got, whole in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
             assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
@@ -601,10 +601,10 @@ def test_mixed_precision(half):
 
 def test_blocks_that_are_computed_again_in_the_backward():
     field = ForceField(model_of(**SMALL))
-    expected = gradients_of(copy.deepcopy(field), structures_of((0, 1)))
+    expected = compute_gradients(copy.deepcopy(field), structures_of((0, 1)))
     for block in field.potential.interaction_blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    assert all(map(torch.equal, gradients_of(field, structures_of((0, 1))), expected))
+    assert all(map(torch.equal, compute_gradients(field, structures_of((0, 1))), expected))
 
 
 def test_parameters_of_a_call():

@@ -22,7 +22,7 @@ LIBRARY = """
 """
 
 
-def lines_of(script):
+def print_in_new_process(script):
     """Return the lines that a script prints in a process of its own."""
     script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARY)
     return run(sys.executable, "-c", script).stdout.splitlines()
@@ -62,7 +62,7 @@ def test_torch_first():
                 print("refused")
         trigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)
     """
-    added, *refused, library = lines_of(script)
+    added, *refused, library = print_in_new_process(script)
     assert added == "trigraph.torch.graphs.rebuilt trigraph.torch.graphs.rebuilt_apart"
     assert refused == ["refused"] * 4
     check_library(library)
@@ -95,7 +95,7 @@ def test_trigraph_first():
             result.backward()  # no call before this one has asked for the derivative
         print(x.grad.sum().item())
         """
-    *lines, library = lines_of(script)
+    *lines, library = print_in_new_process(script)
     check_library(library)
     # One compilation, and the gradient of a sum of 12 numbers.
     assert lines == (["1", "12.0"] if COMPILED else [])

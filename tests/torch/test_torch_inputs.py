@@ -62,7 +62,7 @@ def test_bad_input_is_refused_by_name(kind, text, changes):
 
 
 def test_bfloat16_without_ml_dtypes_is_refused(monkeypatch):
-    arrays.dtype_of.cache_clear()
+    arrays.convert_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
 
@@ -71,13 +71,13 @@ def test_only_what_needs_a_gradient_is_computed(monkeypatch, python_operators):
     from trigraph.torch import library
 
     seen = []
-    real = library.check_call
+    real = library.check_arguments
 
-    def check_call(op, values, wrt, *rest):
+    def check_arguments(op, values, wrt, *rest):
         seen.append((op.name, wrt and tuple(wrt)))
         return real(op, values, wrt, *rest)
 
-    monkeypatch.setattr(library, "check_call", check_call)
+    monkeypatch.setattr(library, "check_arguments", check_arguments)
     arguments = attention_arguments(torch.float64)
     weights = arguments["attention_weights"].requires_grad_()
     value = tt.mha_gat_n2n(**arguments).output_embedding.square().sum()
@@ -184,7 +184,7 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_o
         raise MemoryError("agg_weighted_n2n_fwd: no 9 bytes")
 
     for module in (backends, library):
-        monkeypatch.setattr(module, "check_call", refuse)
+        monkeypatch.setattr(module, "check_arguments", refuse)
     x = torch.zeros(4, 3)
     seen = weakref.ref(x)
     gc.disable()
@@ -402,7 +402,7 @@ def test_an_array_views_the_memory_of_a_tensor(form):
     for dtype in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"):
         tensor = FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))
         expected, strides = tensor.clone().tolist(), [n * tensor.element_size() for n in tensor.stride()]
-        array, address = arrays.array_of(tensor), tensor.data_ptr()
+        array, address = arrays.view_array(tensor), tensor.data_ptr()
         assert (array.dtype.name, array.shape, array.tolist()) == (dtype, tuple(tensor.shape), expected)
         assert tensor.untyped_storage().resizable()
         if form not in ("negated", "zeros"):

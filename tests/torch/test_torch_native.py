@@ -56,13 +56,13 @@ def calls(definition, dtypes=DTYPES):
             arguments = case.arguments(op.op)
             given = {n: v for n, v in arguments.items() if n != "wrt"}
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else v for n, v in given.items()}
-            yield op, flat_arguments(op, given), fields_of(op, given)
+            yield op, flat_arguments(op, given), name_fields(op, given)
             for field in op.op.fields if op.op.selective else ():
-                if field.name in fields_of(op, given):
+                if field.name in name_fields(op, given):
                     yield op, flat_arguments(op, fewer, [field.name]), [field.name]
 
 
-def fields_of(op, arguments):
+def name_fields(op, arguments):
     """Return the fields that exist for some arguments."""
     absent = {n for n in op.op.definition.optional if arguments.get(n) is None}
     return [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]

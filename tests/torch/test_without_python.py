@@ -24,7 +24,7 @@ from trigraph.fortran.levels import torch_operators
 from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials.compiled import graphs_of
+from trigraph.torch.potentials.compiled import list_graphs
 from trigraph.torch.potentials.export import LONGEST_CHAIN, reach_of, sort_edges
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
@@ -88,7 +88,7 @@ def structures():
     return cases
 
 
-def results_of(atoms, model):
+def compute_in_ase(atoms, model):
     """Return energy, forces and stress by ASE's calculator."""
     atoms.calc = trigraph.ase.Calculator(model)
     stress = atoms.get_stress(voigt=False) if atoms.pbc.any() else np.full((3, 3), np.nan)
@@ -108,7 +108,7 @@ def test_graphs_of_programs():
             order = torch.randperm(given.edges.shape[1])
             shifts, graphs = sort_edges(given._replace(edges=given.edges[:, order], shifts=given.shifts[order]))
             assert torch.equal(shifts, given.shifts)
-            for graph, ours in zip(graphs_of(neighbors), graphs, strict=True):
+            for graph, ours in zip(list_graphs(neighbors), graphs, strict=True):
                 for theirs, tensor in zip(tensors(graph, True), ours, strict=True):
                     assert torch.equal(theirs, tensor)
 
@@ -196,7 +196,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
     numbers = iter([float(word) for line in done.stdout.splitlines() for word in line.split()[1:]])
     for path in paths:
         # The scale of forces is that of the energy: they vanish by symmetry in some of these structures.
-        expected = results_of(read(path), dimenet(getattr(torch, name)))
+        expected = compute_in_ase(read(path), dimenet(getattr(torch, name)))
         scale = max(np.abs(np.nan_to_num(array)).max() for array in expected)
         for array in expected:
             got = np.array([next(numbers) for _ in range(array.size)]).reshape(array.shape)
@@ -309,7 +309,7 @@ def test_lammps_is_ase(tilt, run):
     """Forces, energies of atoms, energy and virial are ASE's on one, two and four ranks, also after atoms moved."""
     lines = f"{FORCES}velocity all create 300 1\nfix move all nve\ntimestep 0.0002\nneigh_modify every 1 delay 0"
     atoms = crystal((6, 5, 5), tilt)
-    energy, forces, stress = results_of(atoms, dimenet())
+    energy, forces, stress = compute_in_ase(atoms, dimenet())
     energies, totals = atoms.get_potential_energies(), []
     for ranks in (1, 2, 4):
         done = run(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)
@@ -330,7 +330,7 @@ def test_lammps_small_box(run):
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
     assert run(atoms, f"{FORCES}run 0").returncode == 0
-    forces = results_of(atoms, dimenet())[1]
+    forces = compute_in_ase(atoms, dimenet())[1]
     assert np.abs(run.dump()[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
     assert run(atoms, "run 0", ranks=2).returncode != 0
     assert "that is divided among ranks; expected at least 16.0" in run.log()

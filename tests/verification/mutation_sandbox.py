@@ -108,7 +108,7 @@ def users(backend: str, file: str) -> tuple[str, ...]:
     return tuple(family for family in FAMILIES if file in family_files(backend, family))
 
 
-def backend_of(file: str) -> str:
+def find_backend(file: str) -> str:
     """Return the backend that a source belongs to."""
     return next(backend for backend in BACKENDS if users(backend, file))
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from mutation_sandbox import BACKENDS, FRAMEWORK, ROOT, Sandbox, backend_of, family_files
+from mutation_sandbox import BACKENDS, FRAMEWORK, ROOT, Sandbox, family_files, find_backend
 from mutations import FAMILIES
 
 
@@ -39,7 +39,7 @@ def test_each_right_line_stands_there_once():
         text = (ROOT / file).read_text()
         assert text.count(right) == 1, name
         assert text.replace(right, wrong) != text, name
-        assert file in family_files(backend_of(file), family), name
+        assert file in family_files(find_backend(file), family), name
 
 
 @pytest.mark.slow
@@ -47,6 +47,6 @@ def test_each_right_line_stands_there_once():
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
-    outcome = sandbox.outcome(backend_of(file), file, text, [family])
+    outcome = sandbox.outcome(find_backend(file), file, text, [family])
     assert outcome.status == "failed", outcome.why
     print(f"\n{name}: {outcome.why}")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from trigraph import pyref
-from trigraph.checks import bind_sizes, shape_of
+from trigraph.checks import bind_sizes, evaluate_shape
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS
 from trigraph.verification import cases, nonfinite, structures, tolerances
 from trigraph.verification.accuracy import check_accuracy, form_problem, scaled_error
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.judged import Judged, every_operator_of, operators_of
+from trigraph.verification.judged import Judged, list_all_operators, list_operators
 from trigraph.verification.nonfinite import SPOILERS
 from trigraph.verification.real import build_real, real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
@@ -32,7 +32,7 @@ def named(name, variant_name, dtype="float64", **setting):
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
     """A restriction to one case's settings keeps that case, and its numbers, and few others."""
-    op = operators_of(definition)[0].name
+    op = list_operators(definition)[0].name
     for variant in cases.variants(definition):
         words = [f"{name}={value}" for name, (value,) in named_in(variant.label, definition).items()]
         kept = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
@@ -60,14 +60,14 @@ def test_arguments_fit_the_table_and_follow_from_the_seed(definition):
 
 
 def check_form(case):
-    for op in operators_of(case.definition):
+    for op in list_operators(case.definition):
         arguments = case.arguments(op)
         assert tuple(arguments) == op.parameters
         sizes = bind_sizes(op, arguments)
         assert {**case.sizes, **sizes} == dict(case.sizes)
         for array in op.given(arguments):
             value = arguments[array.name]
-            assert value.shape == shape_of(array, case.sizes)
+            assert value.shape == evaluate_shape(array, case.sizes)
             assert value.dtype == case.dtype
             assert not value.flags.writeable
     for name, direction in case.directions.items():
@@ -217,7 +217,7 @@ def test_infinities_and_zero_scales():
 
 
 def test_form_is_exact():
-    field, sizes = operators_of(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
+    field, sizes = list_operators(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
     good = np.zeros((4, 6), np.float32)
     assert form_problem(good, field, sizes, "float32") == ""
     for bad in (good.astype(np.float64), good.T, good[:3], good[None], good.astype(">f4"), good.tolist(), None, 0.0):
@@ -228,7 +228,7 @@ def test_saturated_attention_is_saturated():
     """In the saturated case most attention weights, but not all, are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
     case = named("mha_gat_n2n", "saturated", "float32")
-    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(operators_of(definition)[0])).softmax_scores[1]
+    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_operators(definition)[0])).softmax_scores[1]
     assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
 
@@ -252,7 +252,7 @@ def test_every_sum_has_as_many_terms(definition):
                 segments = [case.values.get(name) for name in ("triplets", "atoms", "idx_in")]
                 assert all(np.bincount(s.index).max() == degree for s in segments if s is not None)
             assert any(n >= degree for n in case.sizes.values())
-            for op in every_operator_of(definition):
+            for op in list_all_operators(definition):
                 for a in case.given(op):
                     array = case.arguments(op)[a.name]
                     assert (array > 0).all()

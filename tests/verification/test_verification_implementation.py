@@ -16,7 +16,7 @@ from trigraph.verification.subjects import Subject
 from trigraph.verification.terms import TERMS
 
 
-def checks_of(function, operator, where=(), cases=("regular",), skip=()):
+def make_checks(function, operator, where=(), cases=("regular",), skip=()):
     """Return checks of a function on some cases (None: all, and golden vectors), and the planned number."""
     units = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
     units = [u for u in units if cases is None or any(name in u.label for name in cases)]
@@ -26,7 +26,7 @@ def checks_of(function, operator, where=(), cases=("regular",), skip=()):
 
 def failures(function, operator, cases=("regular",)):
     """Return failed checks of a function, and assert that all are of its operator."""
-    checks, _ = checks_of(function, operator, cases=cases)
+    checks, _ = make_checks(function, operator, cases=cases)
     assert {(c.operator, c.backend) for c in checks} == {(operator, "user:function")}
     return [c for c in checks if not c.passed]
 
@@ -173,18 +173,18 @@ def sparse_sum(embedding, edge_weight, graph, op, mean_by):
 
 def test_a_part_of_an_operator():
     names = ("regular", "no edges", "shared rows")
-    checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum"], names)
+    checks, planned = make_checks(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum"], names)
     assert count_checks(checks) == planned
     assert [c for c in checks if not c.passed] == []
     accuracy = {c.case for c in checks if c.kind == "accuracy"}
     assert {case.split(", ")[0] for case in accuracy} == set(names)
     assert any("edge_weight=None" in case for case in accuracy)
     assert not any(f"op={other}" in case for case in accuracy for other in ("mean", "min", "max"))
-    checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum", "edge_weight=given"])
+    checks, planned = make_checks(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum", "edge_weight=given"])
     assert planned > 0
     assert not any("edge_weight=None" in c.case for c in checks)
     # A combination of settings beyond the table's is checked.
-    checks, planned = checks_of(pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"])
+    checks, planned = make_checks(pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"])
     assert count_checks(checks) == planned > 0
     assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
     assert all(c.passed for c in checks)
@@ -201,18 +201,18 @@ def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
 
 def test_kinds_are_left_out_by_name():
     """Kinds that are left out are not planned; the verdict says whether values or properties were left out."""
-    checks, _ = checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"])
+    checks, _ = make_checks(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"])
     assert {c.kind for c in checks if c.failed} == {"nan"}
     expected = r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)"
     assert re.fullmatch(expected, verdict(checks, TERMS))
-    rest, planned = checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=["nan"])
+    rest, planned = make_checks(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=["nan"])
     assert count_checks(rest) == planned
     assert [c.kind for c in rest] == [c.kind for c in checks if c.kind != "nan"]
     kinds = {c.kind for c in rest} - {"empty"}
     assert kinds >= {"accuracy", "differences", "batch", "layout", "repeat", "permutation"}
-    assert checks_of(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=kinds | {"nan"}) == ([], 0)
+    assert make_checks(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"], skip=kinds | {"nan"}) == ([], 0)
     with pytest.raises(ValueError, match="skip names speed; expected accuracy, differences"):
-        checks_of(nan_everywhere, "agg_weighted_n2n_fwd", skip=["speed"])
+        make_checks(nan_everywhere, "agg_weighted_n2n_fwd", skip=["speed"])
 
 
 def test_a_function_of_other_arguments_is_refused_once():
@@ -232,7 +232,7 @@ def test_restrictions_are_of_every_backend_and_of_the_judge():
 
 def test_what_is_not_implemented_is_not_offered_and_counted():
     cases = ("regular", "golden weighted")
-    checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", cases=cases)
+    checks, planned = make_checks(sparse_sum, "agg_weighted_n2n_fwd", cases=cases)
     absent = [c for c in checks if c.kind == "not offered"]
     assert count_checks(checks) == planned
     assert sum(c.error for c in absent) == count_checks(absent) > 20
@@ -241,7 +241,7 @@ def test_what_is_not_implemented_is_not_offered_and_counted():
     assert [c for c in checks if c.failed] == []
     assert any(c.passed for c in checks)
     # Failures count although other operators are not offered.
-    wrong, _ = checks_of(lambda **a: sparse_sum(**a) * 1.01, "agg_weighted_n2n_fwd", cases=cases)
+    wrong, _ = make_checks(lambda **a: sparse_sum(**a) * 1.01, "agg_weighted_n2n_fwd", cases=cases)
     assert {c.kind for c in wrong if c.failed} >= {"accuracy", "differences", "golden"}
 
 
@@ -266,7 +266,7 @@ def test_auxiliary_outputs_may_be_left_out(form):
     def mine(**arguments):
         return AUXILIARY[form](pyref.mha_gat_n2n_fwd(**arguments, return_softmax_scores=True))
 
-    checks, planned = checks_of(mine, "mha_gat_n2n_fwd", ["activation=ELU"])
+    checks, planned = make_checks(mine, "mha_gat_n2n_fwd", ["activation=ELU"])
     assert count_checks(checks) == planned
     assert [c for c in checks if c.failed] == []
     absent = [c for c in checks if c.kind == "not offered"]

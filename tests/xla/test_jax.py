@@ -40,7 +40,7 @@ def _x64():
     jax.config.update("jax_enable_x64", before)
 
 
-def of_case(case, function=None):
+def bind_case(case, function=None):
     """Return the forward as a function of the present inputs, a dictionary, and these inputs."""
     spec = case.definition
     function = function or getattr(tj, spec.name)
@@ -56,7 +56,7 @@ def of_case(case, function=None):
     return forward, inputs
 
 
-def numpy_of(case, order):
+def compute_in_numpy(case, order):
     op = OPERATORS[f"{case.definition.name}_{ORDERS[order]}"]
     result = getattr(trigraph, op.name)(**case.arguments(op))
     return {op.fields[0].name: result} if op.single else result._asdict()
@@ -71,7 +71,7 @@ def equal(got, expected):
 @pytest.mark.parametrize(("spec", "variant"), CASES, ids=lambda p: p.name)
 def test_bits_are_those_of_numpy(spec, variant):
     case = build(spec, variant, "float32" if variant.name == "saturated" else "float64", 0)
-    forward, x = of_case(case)
+    forward, x = bind_case(case)
     g = {n.removeprefix("grad_"): jnp.asarray(v) for n, v in case.grads.items()}
     gg = {n: jnp.asarray(case.ggs[f"gg_{n}"]) for n in x}
 
@@ -91,15 +91,15 @@ def test_bits_are_those_of_numpy(spec, variant):
             values = {**x, name: x[name].at[(1,) + (0,) * (x[name].ndim - 1)].set(np.nan)}
             case = replace(right, values={**right.values, name: np.asarray(values[name])})
         outputs, gradients, (of_g, of_x), along = run(g, x if name is None else values)
-        equal(outputs, numpy_of(case, 0))
-        equal(gradients, numpy_of(case, 1))
-        expected = numpy_of(case, 2)
+        equal(outputs, compute_in_numpy(case, 0))
+        equal(gradients, compute_in_numpy(case, 1))
+        expected = compute_in_numpy(case, 2)
         equal(of_x, expected)
         equal(of_g, {n: expected[f"grad_{n}"] for n in of_g})
         equal(along, {n: expected[f"grad_{n}"] for n in along})
 
 
-def plain_of(case):
+def bind_plain_form(case):
     """Return the plain form as a function of the inputs."""
     spec = case.definition
     kind = OPERATORS[f"{spec.name}_fwd"].graph
@@ -112,7 +112,7 @@ def plain_of(case):
 def test_every_order_and_mode(spec, variant):
     """Derivatives along a line, in forward and reverse mode in any sequence, are those of the plain form."""
     case = build(spec, variant, "float64", 0)
-    forward, x = of_case(case)
+    forward, x = bind_case(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
 
@@ -129,7 +129,7 @@ def test_every_order_and_mode(spec, variant):
                 function = modes[mode](function)
             yield function
 
-    ours, theirs = line(forward), line(plain_of(case))
+    ours, theirs = line(forward), line(bind_plain_form(case))
     sequences = ("", "rr", "rf", "fr", "ff", "rrr", "rff")
     got = jax.jit(lambda t: [f(t) for f in derivatives(ours, sequences)])(0.0)
     expected = jax.jit(lambda t: [f(t) for f in derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
@@ -154,7 +154,7 @@ def mesh():
 def test_gradients_under_shard_map(spec, variant, mesh):
     """One axis of devices moves the first input, one the last; derivatives of the sum are those of the plain form."""
     case = build(spec, variant, "float64", 0)
-    forward, x = of_case(case)
+    forward, x = bind_case(case)
     ends = [next(iter(x)), list(x)[-1]]
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
     steps = jnp.array([0.01, -0.02]), jnp.array([0.015, 0.005])
@@ -172,7 +172,7 @@ def test_gradients_under_shard_map(spec, variant, mesh):
         return jax.lax.psum(of_device(forward, *arguments), ("i", "j"))
 
     def expected(i, j, x):
-        return sum(of_device(plain_of(case), a[None], b[None], x) for a in i for b in j)
+        return sum(of_device(bind_plain_form(case), a[None], b[None], x) for a in i for b in j)
 
     def gradient(f):
         return jax.grad(f, (0, 1, 2))
@@ -388,14 +388,14 @@ def test_programs_follow_settings(small):
     import ctypes
 
     from trigraph.fortran.levels import LIBRARY, available
-    from trigraph.fortran.threads import kept_num_threads
+    from trigraph.fortran.threads import restore_num_threads
 
     interface = ctypes.CDLL(str(LIBRARY))
     interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
     _, x, w, f = small
     program, before = jax.jit(jax.grad(lambda x: f(x, w).sum())), trigraph.get_cpu_level()
     expected, tasks = program(x), len(os.listdir("/proc/self/task"))
-    with kept_num_threads():
+    with restore_num_threads():
         trigraph.set_num_threads(7)
         equal({"": program(x)}, {"": expected})
         assert len(os.listdir("/proc/self/task")) > tasks

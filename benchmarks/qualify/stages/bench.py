@@ -14,7 +14,7 @@ from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.benchmarks.run import tolerance
-from trigraph.benchmarks.workloads import Case, Peer, backend_call, make_case
+from trigraph.benchmarks.workloads import Case, Peer, make_case, make_front_door_steps
 from trigraph.table import evaluate
 
 ALONE = True
@@ -37,7 +37,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
     ours: dict[str, Call] = {}
     for index in INDICES:
         own = case if index == "int64" else indexed(case, np.int32)
-        ours[index] = backend_call(workload, place.backend, own)
+        ours[index] = make_front_door_steps(workload, place.backend, own)
         measured = measure(place, {"trigraph": ours[index]})
         times = measured["trigraph"]
         notes.add(

@@ -24,7 +24,7 @@ def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
 
     It does for operators that are polynomials between kinks, as the graph neural operator is, or linear in each input.
     """
-    return not op.definition.own_third or op.definition.is_multilinear(values)
+    return not op.definition.has_third or op.definition.is_multilinear(values)
 
 
 def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:

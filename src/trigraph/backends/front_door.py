@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trigraph.arrays import ArrayLibrary, array_kind
+from trigraph.arrays import ArrayLibrary, name_library
 from trigraph.backends import third
 from trigraph.backends.choice import backend_function
-from trigraph.checks.arrays import Checked, check_call
+from trigraph.checks.arrays import Checked, check_arguments
 from trigraph.checks.attributes import bind_arguments, check_attributes
 from trigraph.graphs.base import entered
 from trigraph.table.grammar import Operator
@@ -25,7 +25,7 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
     """Return the backend that was asked for, by default the one for the kind of the arrays."""
     if backend is None:
         for a in op.arguments:
-            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
+            if type(values[a.name]) is not np.ndarray and name_library(values[a.name]) == "cupy":
                 return "gpu"
         return "fortran"
     if not isinstance(backend, str):
@@ -58,9 +58,9 @@ def front_door(op: Operator) -> Callable[..., Any]:
             wrt = values.pop("wrt", None)
             library = LIBRARY_OF[choose_backend(op, values, backend)]
             if library.kind == "numpy":
-                return execute(op, check_call(op, values, wrt, out, library), library.backend)
+                return execute(op, check_arguments(op, values, wrt, out, library), library.backend)
             with entered(*values.values()):
-                return execute(op, check_call(op, values, wrt, out, library), library.backend)
+                return execute(op, check_arguments(op, values, wrt, out, library), library.backend)
         except MemoryError as error:
             raise_named(op, error)
 

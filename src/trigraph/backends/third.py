@@ -10,7 +10,7 @@ backends compute that of others themselves.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trigraph.arrays import namespace_of
+from trigraph.arrays import get_array_module
 from trigraph.backends import third_gno
 from trigraph.backends.choice import (
     DIFFERENTIATED,
@@ -19,7 +19,7 @@ from trigraph.backends.choice import (
     third_is_composed,
     third_is_native,
 )
-from trigraph.checks import shape_of
+from trigraph.checks import evaluate_shape
 from trigraph.table import OPERATORS, Operator, result_type
 from trigraph.table.public import BACKENDS
 
@@ -75,7 +75,7 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: A
             "every device"
         )
     first = values[spec.inputs[0].name]
-    xp = namespace_of(first)
+    xp = get_array_module(first)
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     lower = {order: OPERATORS[f"{spec.name}_{suffix}"] for order, suffix in ((1, "bwd"), (2, "bwd2"))}
 
@@ -93,7 +93,7 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: A
     for field in op.fields:
         if field.name not in wanted:
             continue
-        term = terms[field.name] if field.name in terms else xp.zeros(shape_of(field, sizes), first.dtype)
+        term = terms[field.name] if field.name in terms else xp.zeros(evaluate_shape(field, sizes), first.dtype)
         if field.name in out:
             out[field.name][...] = term
         results[field.name] = out.get(field.name, term)

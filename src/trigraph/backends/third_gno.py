@@ -16,7 +16,7 @@ coordinates.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trigraph.arrays import namespace_of
+from trigraph.arrays import get_array_module
 
 INPUTS = ("features", "coords", "params")
 
@@ -33,7 +33,7 @@ def add_tangent(
     `call` also takes the number of coordinates, `d`.
     """
     coords, params = values["coords"], values["params"]
-    xp, d, f = namespace_of(coords), coords.shape[1], values["f_in"] * values["f_out"]
+    xp, d, f = get_array_module(coords), coords.shape[1], values["f_in"] * values["f_out"]
     hidden = (params.size - f) // (d + 1 + f)
     # The second layer is counted from the end, since more coordinates make the first one longer.
     first, second = slice(hidden * (d + 1)), slice(-(hidden + 1) * f, None)

@@ -3,8 +3,8 @@
 from trigraph.checks.arrays import (
     HALF_BACKENDS,
     bind_sizes,
+    check_arguments,
     check_arrays,
-    check_call,
     check_graphs,
     check_members,
     index_dtype,
@@ -19,4 +19,4 @@ from trigraph.checks.attributes import (
     choice_number,
 )
 from trigraph.checks.unchecked import unchecked
-from trigraph.table.grammar import shape_of
+from trigraph.table.grammar import evaluate_shape

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import ArrayLibrary, advice, device_of, dtype_name, namespace_of
+from trigraph.arrays import ArrayLibrary, advice, dtype_name, find_device, get_array_module
 from trigraph.checks.attributes import checked_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
-from trigraph.table.grammar import Array, Operator, evaluate, names_in, shape_of
+from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, names_in
 from trigraph.table.graph_kinds import GraphArgument
 
 HALF_BACKENDS = ("gpu", "gpu-host")
@@ -43,7 +43,7 @@ def layout(
     dtype = index_dtype(op, values) if field.index else values[op.definition.inputs[0].name].dtype
     if dtype.itemsize == 2 and not field.half:
         dtype = np.dtype(np.float32)
-    return shape_of(field, sizes), dtype
+    return evaluate_shape(field, sizes), dtype
 
 
 def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
@@ -117,7 +117,7 @@ def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
     return op.graph.find(op.graph.forward[0][0], values).dtype
 
 
-def _dtype_of(array: Array, first: Any) -> Any:
+def _expect_dtype(array: Array, first: Any) -> Any:
     """Dtype of an array for that of the first input: float32 if that is half precision and the array cannot be."""
     return first if array.half or not is_half(first) else np.dtype(np.float32)
 
@@ -142,7 +142,7 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # nor is a dtype of the other byte order
                 floats = library.floats + ", float16 or bfloat16" * takes_half
                 raise TypeError(f"{op.name}: {name} has dtype {dtype_name(dtype)}; expected {floats}")
-            if first and dtype is not first_dtype and dtype != (expected := _dtype_of(array, first_dtype)):
+            if first and dtype is not first_dtype and dtype != (expected := _expect_dtype(array, first_dtype)):
                 same = expected == first_dtype
                 reason = f"the dtype of {first}" if same else f"since {first} has {first_dtype}"
                 raise TypeError(f"{op.name}: {name} has dtype {dtype}; expected {expected}, {reason}")
@@ -298,8 +298,8 @@ def check_out(
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         library.look(op.name, label, array)
-        dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first.dtype)
-        shape, flags = shape_of(fields[name], sizes) + ((1,) if name in columns else ()), array.flags
+        dtype = index_dtype(op, values) if fields[name].index else _expect_dtype(fields[name], first.dtype)
+        shape, flags = evaluate_shape(fields[name], sizes) + ((1,) if name in columns else ()), array.flags
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
         if array.shape != shape:
@@ -310,8 +310,8 @@ def check_out(
             problem = "is read-only; expected a writable array"
         elif library.kind == "numpy" and not flags.aligned:
             problem = f"is not aligned; expected memory aligned for {array.dtype}"
-        elif device_of(array) != device_of(first):
-            problem = f"is on {device_of(array)}; expected {device_of(first)}"
+        elif find_device(array) != find_device(first):
+            problem = f"is on {find_device(array)}; expected {find_device(first)}"
         else:
             overlapped = [other for other, value in held.items() if _overlap(array, value)]
             problem = f"overlaps {overlapped[0]}; expected memory of its own" if overlapped else ""
@@ -322,7 +322,7 @@ def check_out(
 
 
 def _overlap(a: Any, b: Any) -> bool:
-    return bool(np.shares_memory(a, b) if isinstance(a, np.ndarray) else namespace_of(a).may_share_memory(a, b))
+    return bool(np.shares_memory(a, b) if isinstance(a, np.ndarray) else get_array_module(a).may_share_memory(a, b))
 
 
 def _contiguous(value: Any) -> Any:
@@ -330,10 +330,10 @@ def _contiguous(value: Any) -> Any:
         return None
     if isinstance(value, np.ndarray):
         return np.require(value, requirements=("C", "A", "E"))  # E: no subclass, which may have its own arithmetic
-    return value if value.flags.c_contiguous else namespace_of(value).ascontiguousarray(value)
+    return value if value.flags.c_contiguous else get_array_module(value).ascontiguousarray(value)
 
 
-def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary) -> Checked:
+def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary) -> Checked:
     """Check a call of a backend; `values` has arrays, graph and checked attributes by name."""
     _, device = check_arrays(op, values, library, library.backend in HALF_BACKENDS)
     check_graphs(op, values, library, device)

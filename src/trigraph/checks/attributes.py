@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_INT, count, real_number, scalar_of, shown
+from trigraph.arrays import LARGEST_INT, count, real_number, shown, unwrap_scalar
 from trigraph.table.grammar import Operator
 
 HALF = ("float16", "bfloat16")
@@ -19,7 +19,7 @@ def choice_number(choices: tuple[Any, ...], value: Any) -> int:
     for place, choice in enumerate(choices):
         if value is choice:
             return place
-    scalar = scalar_of(value)
+    scalar = unwrap_scalar(value)
     plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
     return -1 if plain is value else choice_number(choices, plain)
 
@@ -84,7 +84,7 @@ def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
 
 def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
     """Return those `names` that are in `wrt`, in their order; TypeError or ValueError if it has others."""
-    wrt = scalar_of(wrt)
+    wrt = unwrap_scalar(wrt)
     try:
         asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     except TypeError:

@@ -78,10 +78,10 @@ def partition(
     array([[1.],
            [2.]])
     """
-    comm = _own_communicator(comm)
+    comm = _duplicate_communicator(comm)
     with agreement(comm, ("the call", "partition")) as facts:
-        kind, sizes, members, unused = _members_of(graph, atoms, idx_in)
-        owners = _owners_of(kind, sizes, comm.size, owner, source_owner)
+        kind, sizes, members, unused = _read_members(graph, atoms, idx_in)
+        owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
         arguments = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
         facts += [(name, digest(value)) for name, value in arguments.items()]
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
@@ -147,7 +147,7 @@ def partition_pieces(
     array([[1.],
            [2.]])
     """
-    comm = _own_communicator(comm)
+    comm = _duplicate_communicator(comm)
     int64, outputs = np.dtype(np.int64), None
     with agreement(comm, ("the call", "partition_pieces")) as facts:
         if graph_type not in (CSC, EdgeGraph, Segments):
@@ -178,7 +178,7 @@ def partition_pieces(
             table, lengths = _read_pieces(pieces, of_triplet, len(of_triplet))
             if atoms is not None:
                 outputs = _read_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
-        owners = _owners_of(kind, sizes, comm.size, owner, source_owner)
+        owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
         facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
         if graph_type is Segments:
             facts += [("atoms", "None" if atoms is None else "given")]
@@ -310,7 +310,7 @@ def _key() -> int:
     return MPI.Comm.Create_keyval()
 
 
-def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
+def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     """Return a duplicate of a communicator, made once, so that messages never mix with those of the caller."""
     own: Any = comm.Get_attr(_key())
     if own is None:
@@ -323,7 +323,7 @@ def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
 NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order
 
 
-def _members_of(
+def _read_members(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
 ) -> tuple[BlockTable, dict[str, int], np.ndarray, np.ndarray]:
     """Return the kind, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
@@ -376,7 +376,7 @@ def _members_of(
     return SegmentTable(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
 
 
-def _owners_of(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
+def _choose_owners(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
     """Return the given owners, checked, or the default ones."""
     symbol = {CSCTable: "num_src_nodes", SegmentTable: "num_inputs"}.get(type(kind), kind.block)
     owners: list[np.ndarray] = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.arrays import array_kind, namespace_of, wait_for
+from trigraph.arrays import get_array_module, name_library, wait_for
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
@@ -114,7 +114,7 @@ class Pending:
     """An exchange in progress."""
 
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
-        self._halo, self._axis, xp = halo, axis, namespace_of(array)
+        self._halo, self._axis, xp = halo, axis, get_array_module(array)
         shape = (*array.shape[:axis], halo.size, *array.shape[axis + 1 :])
         self._out = array if halo._same else xp.empty(shape, array.dtype)
         self._coming = {r: self._memory(at.size) for r, at in halo._coming.items()}
@@ -131,26 +131,26 @@ class Pending:
         """Wait for the exchange, and return the array of the rows needed."""
         MPI.Request.Waitall(self._requests)
         for rank, rows in self._coming.items():
-            self._put(self._halo._coming[rank], namespace_of(self._out).asarray(rows))
+            self._put(self._halo._coming[rank], get_array_module(self._out).asarray(rows))
         return self._out
 
     def _put(self, at: np.ndarray, rows: Any) -> None:
-        xp = namespace_of(self._out)
+        xp = get_array_module(self._out)
         self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
 
     def _memory(self, number: int) -> Any:
         """Return memory for a number of rows that MPI can write to: on the device, or pinned host memory."""
         out, axis = self._out, self._axis
         shape = (*out.shape[:axis], number, *out.shape[axis + 1 :])
-        if array_kind(out) == "numpy" or self._halo._cuda_aware:
-            return namespace_of(out).empty(shape, out.dtype)
+        if name_library(out) == "numpy" or self._halo._cuda_aware:
+            return get_array_module(out).empty(shape, out.dtype)
         import cupyx  # type: ignore[import-not-found]
 
         return cupyx.empty_pinned(shape, out.dtype)
 
     def _readable(self, rows: Any) -> Any:
         """Return rows where MPI can read them, after waiting for the device, since MPI ignores streams."""
-        if array_kind(rows) == "numpy":
+        if name_library(rows) == "numpy":
             return rows
         if self._halo._cuda_aware:
             wait_for(rows)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import array_kind, namespace_of
+from trigraph.arrays import get_array_module, name_library
 from trigraph.backends import FUNCTIONS as WHOLE
 from trigraph.checks import bind_arguments, check_attributes, checked_wrt
 from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
 from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.partition import Layout, Partition, Subgraph
-from trigraph.distributed.sums import tree_parts, tree_sum
+from trigraph.distributed.sums import add_tree, tree_sum
 from trigraph.graphs import entered
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import distributed_docstring, distributed_signature, publish
@@ -20,7 +20,7 @@ PARTITION_CLASSES = {"CSC": CSCTable, "EdgeGraph": EdgeTable, "Segments": Segmen
 ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
-def entity_of(array: Array) -> tuple[str, int] | None:
+def find_entity(array: Array) -> tuple[str, int] | None:
     """Return symbol and axis of an array that is divided among ranks; None for one that all have, like parameters."""
     return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
 
@@ -32,8 +32,8 @@ class _Call:
         self.op, self.values, self.partition, self.backend = op, values, divided, backend
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
-        self.divided = {a.name: entity_of(a) for a in op.arguments}
-        self.divided_fields: dict[str, Any] = {f.name: entity_of(f) for f in op.fields}
+        self.divided = {a.name: find_entity(a) for a in op.arguments}
+        self.divided_fields: dict[str, Any] = {f.name: find_entity(f) for f in op.fields}
 
     def check(self) -> None:
         """Raise unless each array has the rows that this rank owns; the calls for subgraphs check everything else."""
@@ -42,7 +42,7 @@ class _Call:
             value, divided = self.values[argument.name], self.divided[argument.name]
             if value is None and argument.nullable:
                 continue
-            if array_kind(value) is None:
+            if name_library(value) is None:
                 raise TypeError(f"{self.op.name}: {argument.name} is a {type(value).__name__}; expected an array")
             if divided is None:
                 continue
@@ -104,7 +104,7 @@ class _Call:
                 symbol, axis = self.divided_fields[name]
                 places = layout.own[symbol]
                 if array is not None and places is not None:
-                    xp = namespace_of(array)
+                    xp = get_array_module(array)
                     fields[name] = xp.take(array, xp.asarray(places), axis)
         return fields
 
@@ -113,16 +113,16 @@ class _Call:
         chunks = self.partition.chunks
         arrived = self._exchange_rows(chunks.halos) if chunks.number else self.values
 
-        def fields_of(subgraph: Subgraph) -> tuple[Any, ...]:
+        def list_fields(subgraph: Subgraph) -> tuple[Any, ...]:
             fields = self._compute(subgraph, arrived, names)
             return tuple(fields[n] for n in names)
 
         with agreement(self.partition.comm):
-            sums = tree_parts(
-                map(fields_of, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first
+            sums = add_tree(
+                map(list_fields, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first
             )
         total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
-        xp = namespace_of(self.values[self.op.definition.inputs[0].name])
+        xp = get_array_module(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
     def _compute(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
@@ -135,9 +135,9 @@ class _Call:
             symbol, axis = divided
             places = subgraph.places[symbol]
             if places is not None:
-                value = namespace_of(value).take(value, namespace_of(value).asarray(places), axis)
+                value = get_array_module(value).take(value, get_array_module(value).asarray(places), axis)
             if subgraph.inside is not None and a.name.startswith("grad_"):
-                xp = namespace_of(value)
+                xp = get_array_module(value)
                 value = xp.where(xp.asarray(subgraph.inside)[:, None], value, xp.zeros((), value.dtype))
             arguments[a.name] = self._local(subgraph, value) if a.index else value
         graphs = {}
@@ -152,7 +152,7 @@ class _Call:
 
     def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
         """Convert positions in the whole graph to positions in a subgraph; negative numbers stay."""
-        xp = namespace_of(numbers)
+        xp = get_array_module(numbers)
         places = xp.searchsorted(xp.asarray(subgraph.ids["num_positions"]), numbers).astype(numbers.dtype)
         return xp.where(numbers >= 0, places, numbers)
 
@@ -160,7 +160,7 @@ class _Call:
         """Convert positions in a subgraph to positions in the whole graph; negative numbers stay."""
         if numbers is None or numbers.size == 0:
             return numbers
-        xp = namespace_of(numbers)
+        xp = get_array_module(numbers)
         ids = xp.asarray(subgraph.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
 

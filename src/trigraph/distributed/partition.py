@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.arrays import array_kind, check_range, device_of, namespace_of
+from trigraph.arrays import check_range, find_device, get_array_module, name_library
 from trigraph.distributed.block_tables import BlockTable, EdgeTable, Ids, Owners, RowTable, ascending, unique
 from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
 from trigraph.graphs import to_device
@@ -27,9 +27,9 @@ class Subgraph(NamedTuple):
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments on the device of an array; they are copied once to each device."""
-        if array_kind(array) == "numpy":
+        if name_library(array) == "numpy":
             return self.graphs
-        device = device_of(array)
+        device = find_device(array)
         if device not in self.moved:
             self.moved[device] = {name: to_device(graph) for name, graph in self.graphs.items()}
         return self.moved[device]
@@ -100,7 +100,7 @@ class Partition:
             Size of the axis, by its name in the operator table: ``"num_edges"``, ...
         axis : int
         """
-        xp, own = namespace_of(array), self._own_ids(symbol)
+        xp, own = get_array_module(array), self._list_own_ids(symbol)
         if array.ndim <= axis or array.shape[axis] != self.sizes[symbol]:
             raise ValueError(
                 f"take: array has shape {array.shape}; expected {self.sizes[symbol]} {symbol} along axis {axis}"
@@ -110,7 +110,7 @@ class Partition:
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
         """Return all rows, on every rank, of an array of which each rank passes its own. All ranks must call it."""
         with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
-            own = self._own_ids(symbol)
+            own = self._list_own_ids(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
             if len(rows) != own.size:
                 raise ValueError(
@@ -140,7 +140,7 @@ class Partition:
         """
         comm, size = self.comm, self.comm.size
         with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
-            own, number = self._own_ids(symbol), self.sizes[symbol]
+            own, number = self._list_own_ids(symbol), self.sizes[symbol]
             rows, ids = np.asarray(rows), np.asarray(ids)
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(rows) != ids.size:
                 shown = f"{ids.dtype} {ids.shape} for rows of shape {rows.shape}"
@@ -180,7 +180,7 @@ class Partition:
         """
         if symbol not in self._rows:
             owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
-            owned, sizes = {"num_edges": self._own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
+            owned, sizes = {"num_edges": self._list_own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
             table, kind = np.empty((0, 1), np.int64), RowTable(self.kind.dtype)
             name = (self.name[0], f"the {symbol} of {self.name[1]}")
             self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name)
@@ -190,7 +190,7 @@ class Partition:
     def _rows(self) -> "dict[str, Partition]":
         return {}
 
-    def _own_ids(self, symbol: str) -> np.ndarray:
+    def _list_own_ids(self, symbol: str) -> np.ndarray:
         if symbol not in self.owned:
             raise ValueError(f"Partition: nothing is counted by {symbol!r}; expected one of {', '.join(self.owned)}")
         return self.owned[symbol]

@@ -14,7 +14,7 @@ from mpi4py import MPI
 Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, and their sum (a tuple of arrays)
 
 
-def tree_parts(parts: Iterable[Any], first: int) -> Sums:
+def add_tree(parts: Iterable[Any], first: int) -> Sums:
     """Add the parts of the tree that one rank has: tuples of arrays, one for each of its chunks from `first` on."""
     waiting: Sums = []
     for at, part in enumerate(parts, first):

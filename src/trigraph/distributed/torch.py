@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trigraph.arrays import namespace_of
+from trigraph.arrays import get_array_module
 from trigraph.checks import bind_arguments
 from trigraph.distributed.block_tables import RowTable
 from trigraph.distributed.exchange import agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import tell
-from trigraph.distributed.sums import tree_parts, tree_sum
+from trigraph.distributed.sums import add_tree, tree_sum
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
 from trigraph.table.public import distributed_signature, publish
-from trigraph.torch.arrays import array_of, tensor_from
+from trigraph.torch.arrays import tensor_from, view_array
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
@@ -66,7 +66,7 @@ class _Derivative(_Reverse):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         name = f"{spec.name}_{ORDERS[order]}"
-        arguments = {n: array_of(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
+        arguments = {n: view_array(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
         fields = ARRAYS[name](**arguments, **keywords, **({"wrt": wanted} if order else {}))
         if order:
             return tuple(_tensor(getattr(fields, n)) for n in _arguments(spec, order - 1))
@@ -206,11 +206,11 @@ def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
     chunks = rows.chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
-    arrived = chunks.halos["num_edges"].start(array_of(x)).wait()
-    xp = namespace_of(arrived)
+    arrived = chunks.halos["num_edges"].start(view_array(x)).wait()
+    xp = get_array_module(arrived)
     places = (subgraph.places["num_edges"] for subgraph in chunks.subgraphs)
     parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
-    (sums,) = tree_sum(rows.comm, tree_parts(parts, chunks.first), chunks.number)
+    (sums,) = tree_sum(rows.comm, add_tree(parts, chunks.first), chunks.number)
     return torch.from_numpy(sums).to(x.device)
 
 

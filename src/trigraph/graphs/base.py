@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.arrays import LIBRARIES, array_kind, cupy_module, device_of, is_tensor, namespace_of, wait_for
+from trigraph.arrays import LIBRARIES, cupy_module, find_device, get_array_module, is_tensor, name_library, wait_for
 from trigraph.table.constants import PART_SIZE
 
 G = TypeVar("G", bound="Immutable")
@@ -22,7 +22,7 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
     """
     context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     for value in values:
-        if array_kind(value) == "cupy":
+        if name_library(value) == "cupy":
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
             context = LIBRARIES["torch"]().on_device(value)
@@ -60,7 +60,7 @@ class LongRows(NamedTuple):
 
 def find_long_rows(offsets: Any) -> LongRows | None:
     """Return the long rows of a CSR array, None if there is none; for a device array this synchronizes."""
-    xp, dtype = namespace_of(offsets), offsets.dtype
+    xp, dtype = get_array_module(offsets), offsets.dtype
     sizes = offsets[1:] - offsets[:-1]
     rows = xp.flatnonzero(sizes > PART_SIZE)
     if rows.size == 0:
@@ -106,14 +106,14 @@ class Immutable:
     @staticmethod
     def _common_attributes(array: Any) -> dict[str, Any]:
         """Return the attributes that every graph object has; `array` is one of its arrays."""
-        return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
+        return {"kind": name_library(array) or "torch", "device": find_device(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # a second __init__, while calls may be using the checked arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
         for value in attributes.values():
-            if array_kind(value):
+            if name_library(value):
                 wait_for(value)
                 break
         for view in VIEWS:

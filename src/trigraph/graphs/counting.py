@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_C_INT, LIBRARIES, check_memory, check_range, frozen, is_ascending, namespace_of
+from trigraph.arrays import LARGEST_C_INT, LIBRARIES, check_memory, check_range, frozen, get_array_module, is_ascending
 
 WRONG_INDEX, NO_MEMORY = -1, -2  # of graphs.c
 # The arrays of a block begin at multiples of so many bytes, as those of malloc do.
@@ -80,7 +80,7 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
 
     Names are for the messages of errors. `keys` is an array that nobody writes to.
     """
-    xp, dtype = namespace_of(keys), keys.dtype
+    xp, dtype = get_array_module(keys), keys.dtype
     if xp is np:
         check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
         if counts_fit(keys.size, num_keys):

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.arrays import (
-    array_kind,
     as_array,
     called,
     check_memory,
     check_range,
     count,
     frozen,
+    get_array_module,
     index_array,
     most,
-    namespace_of,
+    name_library,
     wait_for,
 )
 from trigraph.graphs.base import VIEWS, Immutable, on_device
@@ -49,7 +49,7 @@ class ReverseCSC(NamedTuple):
     row_positions: Any
 
 
-def number_of(name: str, values: Any) -> int:
+def count_nodes(name: str, values: Any) -> int:
     """Return the largest value + 1; ValueError if that exceeds the limit for the dtype."""
     if values.size == 0:
         return 0
@@ -71,7 +71,7 @@ def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any
     edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
     if edge_ids.size != ends.size:
         raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
-    rows = number_of("edge_ids", edge_ids) if rows is None else rows
+    rows = count_nodes("edge_ids", edge_ids) if rows is None else rows
     check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
     return edge_ids, rows
 
@@ -161,7 +161,7 @@ class CSC(Immutable):
         edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
         in_order = edge_ids is None
         if in_order:
-            edge_ids = frozen(namespace_of(indices).arange(num_positions, dtype=indices.dtype))
+            edge_ids = frozen(get_array_module(indices).arange(num_positions, dtype=indices.dtype))
         degree = int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0
         self._set_parts(offsets, indices, edge_ids, in_order, num_src, rows, degree)
 
@@ -216,7 +216,7 @@ class CSC(Immutable):
         return reverse
 
     def _build_reverse(self) -> ReverseCSC:
-        xp, dtype = namespace_of(self.offsets), self.offsets.dtype
+        xp, dtype = get_array_module(self.offsets), self.offsets.dtype
         if xp is np:
             check_memory("CSC", "num_src_nodes", self.num_src_nodes, 2 * dtype.itemsize)
             check_memory("CSC", "num_edges", self.num_edges, 2 * dtype.itemsize)
@@ -267,7 +267,7 @@ class CSC(Immutable):
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-        number, dtype, xp = self.num_dst_nodes, self.offsets.dtype, namespace_of(self.offsets)
+        number, dtype, xp = self.num_dst_nodes, self.offsets.dtype, get_array_module(self.offsets)
         if number != self.num_src_nodes:
             raise ValueError(
                 f"CSC: num_src_nodes is {self.num_src_nodes}, num_dst_nodes is {number}; expected equal numbers of "
@@ -322,9 +322,9 @@ class CSC(Immutable):
             None if value is None else count("CSC", name, value, maximum=most(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
         ]
-        largest = max(number_of("src", src), number_of("dst", dst)) if None in numbers else 0
+        largest = max(count_nodes("src", src), count_nodes("dst", dst)) if None in numbers else 0
         n_src, n_dst = (max(largest, *(n or 0 for n in numbers)) if n is None else n for n in numbers)
-        if array_kind(src) == "numpy" and counts_fit(src.size, n_src, n_dst):
+        if name_library(src) == "numpy" and counts_fit(src.size, n_src, n_dst):
             return cls._of_ends(src, dst, n_src, n_dst, edge_ids, rows)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         offsets, order, _, rises = order_by("CSC", "dst", dst, "num_dst_nodes", n_dst)
@@ -359,7 +359,7 @@ class CSC(Immutable):
             Defaults to the largest index + 1.
         """
         edge_index = as_array(edge_index, "CSC: edge_index")
-        if array_kind(edge_index) is None:
+        if name_library(edge_index) is None:
             raise TypeError(
                 f"CSC: edge_index is {called(edge_index)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
             )

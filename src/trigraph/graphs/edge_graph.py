@@ -11,17 +11,17 @@ import numpy as np
 
 from trigraph.arrays import (
     INDEX_DTYPES,
-    array_kind,
     as_array,
     check_range,
+    convert_like,
     count,
-    device_of,
     dtype_name,
+    find_device,
     frozen,
+    get_array_module,
     index_array,
-    like_given,
     most,
-    namespace_of,
+    name_library,
 )
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.counting import counts_fit, filled, order_by
@@ -153,7 +153,7 @@ class EdgeGraph(Immutable):
 
     def _build(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
         """Set every attribute; whichever of the last three arguments is given determines the reverse edges."""
-        xp, dtype = namespace_of(src), src.dtype
+        xp, dtype = get_array_module(src), src.dtype
         # src is sorted, so that the order by source is the order of the edges.
         src_offsets, _, out_degree, _ = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes)
         dst_offsets, by_dst, in_degree, _ = order_by("EdgeGraph", "dst", dst, "num_nodes", num_nodes)
@@ -222,7 +222,7 @@ class EdgeGraph(Immutable):
         ).positions.copy()  # the caller may write to it
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
-        return SortedEdges(graph, like_given(permutation, like))
+        return SortedEdges(graph, convert_like(permutation, like))
 
     @classmethod
     def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
@@ -258,7 +258,7 @@ class EdgeGraph(Immutable):
         src, dst, shifts, offset = neighbors(positions, cutoff, cell, pbc)
         vec = positions[src] - positions[dst] + offset
         graph = cls(src, dst, len(positions), shifts, vec)
-        return NeighborEdges(graph, *(like_given(a, like) for a in (vec, offset, shifts)))
+        return NeighborEdges(graph, *(convert_like(a, like) for a in (vec, offset, shifts)))
 
     @classmethod
     def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:
@@ -321,7 +321,7 @@ class EdgeGraph(Immutable):
                 "or vec, which tell the reverse of an edge"
             )
         src, dst = self.src[self.dst_edge_index], self.dst[self.dst_edge_index]
-        at = int(namespace_of(src).argmax((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])))
+        at = int(get_array_module(src).argmax((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])))
         first, second = int(self.dst_edge_index[at]), int(self.dst_edge_index[at + 1])
         raise ValueError(
             f"{operator}: exclude is 'edge' and graph has parallel edges ({first} and {second}, both from node "
@@ -349,7 +349,7 @@ class EdgeGraph(Immutable):
         Triplets
             Arrays of the graph's dtype, shape (num_triplets,).
         """
-        xp, dtype = namespace_of(self.src), self.src.dtype
+        xp, dtype = get_array_module(self.src), self.src.dtype
         start, stop = self.left_out(exclude)
         first = self.dst_offsets[self.src]
         terms = self.dst_offsets[self.src + 1] - first - (stop - start)
@@ -386,7 +386,7 @@ def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeG
 
 def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
     """Return a copy of the reverse edges; raise unless each connects the same nodes, and its reverse is the edge."""
-    xp = namespace_of(src)
+    xp = get_array_module(src)
     reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
         raise ValueError(f"EdgeGraph: reverse_edge has shape {reverse_edge.shape}; expected (num_edges,) = {src.shape}")
@@ -414,7 +414,7 @@ def _check_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
 def _check_sorted(src: Any) -> None:
     falls = src[1:] < src[:-1]
     if bool(falls.any()):
-        at = int(namespace_of(src).argmax(falls))
+        at = int(get_array_module(src).argmax(falls))
         raise ValueError(
             f"EdgeGraph: src[{at + 1}] is {int(src[at + 1])}, below src[{at}] = {int(src[at])}; "
             "expected edges sorted by source (EdgeGraph.sorted sorts them)"
@@ -423,24 +423,24 @@ def _check_sorted(src: Any) -> None:
 
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
     """Check an array with a row of three for each edge."""
-    kind, expected = array_kind(src), " or ".join(d.name for d in dtypes)
+    kind, expected = name_library(src), " or ".join(d.name for d in dtypes)
     value = as_array(value, f"EdgeGraph: {name}")
-    if array_kind(value) != kind:
-        came = array_kind(value)
+    if name_library(value) != kind:
+        came = name_library(value)
         came = type(value).__name__ if came is None else f"{came}.ndarray"
         raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}")
     if value.dtype not in dtypes or not value.dtype.isnative:
         raise TypeError(f"EdgeGraph: {name} has dtype {dtype_name(value.dtype)}; expected native {expected}")
     if value.shape != (src.size, 3):
         raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected (num_edges, 3) = ({src.size}, 3)")
-    if device_of(value) != device_of(src):
-        raise ValueError(f"EdgeGraph: {name} is on {device_of(value)}; expected {device_of(src)}, where src is")
+    if find_device(value) != find_device(src):
+        raise ValueError(f"EdgeGraph: {name} is on {find_device(value)}; expected {find_device(src)}, where src is")
     return value
 
 
 def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
     """Check shapes and kinds, and that no edge is known to have zero length."""
-    xp = namespace_of(src)
+    xp = get_array_module(src)
     if shifts is not None:
         shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)
         if shifts.size and not (shifts.min() >= -LARGEST_SHIFT and shifts.max() <= LARGEST_SHIFT):
@@ -481,14 +481,14 @@ def _edges_back(
     at most, without long searches.
     """
     n = int(src.size)
-    if array_kind(src) == "numpy" and counts_fit(n, num_nodes):
+    if name_library(src) == "numpy" and counts_fit(n, num_nodes):
         shifts = None if shifts is None else np.ascontiguousarray(shifts, src.dtype)
         given = src, dst, shifts, dst_offsets, by_dst
         lengths = [n, n] + [n if wanted else 0] * 3
         status, (most, *_), (start, stop, *found) = filled("edges_back", (num_nodes, n, wanted), given, lengths)
         return start, stop, most, found if status == 0 else []
     # The in-edges of a node ascend by source, so that those from one source are contiguous.
-    xp, dtype = namespace_of(src), src.dtype
+    xp, dtype = get_array_module(src), src.dtype
     pairs, asked = _pair_number(dst[by_dst], src[by_dst], num_nodes), _pair_number(src, dst, num_nodes)
     start, stop = xp.searchsorted(pairs, asked, side="left"), xp.searchsorted(pairs, asked, side="right")
     alike = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")

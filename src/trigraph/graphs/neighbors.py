@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import array_kind, dtype_name, real_number, shown
+from trigraph.arrays import dtype_name, name_library, real_number, shown
 from trigraph.graphs.counting import order_by
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -34,7 +34,7 @@ def neighbors(
         raise ValueError(
             f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"
         )
-    most_cells = most_cells_of(positions.dtype)
+    most_cells = find_cell_limit(positions.dtype)
     src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
     return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
 
@@ -63,7 +63,7 @@ def _check_pbc(pbc: Any) -> np.ndarray:
 
 def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
     """Check that an array is finite, floating and has rows of three; `expected` is the shape named in messages."""
-    if array_kind(value) != "numpy":
+    if name_library(value) != "numpy":
         raise TypeError(
             f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray or a CPU tensor of float32 or "
             "float64"
@@ -89,7 +89,7 @@ def _check_cutoff(cutoff: Any) -> float:
     return number
 
 
-def most_cells_of(dtype: np.dtype) -> int:
+def find_cell_limit(dtype: np.dtype) -> int:
     """Return how many cells from the origin an atom may be along a periodic direction.
 
     A position that is N cells away is rounded by up to N eps / 2 of a cell, which leaves half of the digits for

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import namespace_of
+from trigraph.arrays import get_array_module
 from trigraph.graphs.neighbors import LARGEST_SHIFT
 
 # Allowed relative difference of a vector and minus the vector of its reverse, in units of eps of their dtype.
@@ -14,7 +14,7 @@ OPPOSITE = 64
 
 def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
     """Position in `by_dst` of the reverse of each edge, -1 if there is none."""
-    xp = namespace_of(src)
+    xp = get_array_module(src)
     if src.size == 0:
         return start
     if shifts is None and vec is None:
@@ -46,7 +46,7 @@ def _projection(vec: Any) -> Any:
 
 def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
     """First index in start:stop, where `values` ascends, whose value is not below the target; else `stop`."""
-    xp = namespace_of(values)
+    xp = get_array_module(values)
     low, high = start, stop
     for _ in range(int((stop - start).max()).bit_length()):
         middle = low + (high - low) // 2
@@ -62,7 +62,7 @@ def _two_reverses(edge: int, first: int, second: int) -> ValueError:
 
 
 def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
-    xp = namespace_of(values)
+    xp = get_array_module(values)
     place = _first_not_below(values, targets, start, stop)
 
     def equal(index: Any) -> Any:
@@ -81,7 +81,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     A candidate that is opposite within sqrt(eps) but not within 64 eps raises. It is not another image of the pair,
     which would differ by a lattice vector, but a reverse edge with too much rounding.
     """
-    xp = namespace_of(values)
+    xp = get_array_module(values)
     eps = float(np.finfo(vec.dtype).eps)
     v = vec.astype(np.float64)
     length = _length(v)
@@ -116,5 +116,5 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
 
 
 def _length(v: Any) -> Any:
-    xp = namespace_of(v)
+    xp = get_array_module(v)
     return xp.hypot(xp.hypot(v[:, 0], v[:, 1]), v[:, 2])

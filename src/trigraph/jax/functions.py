@@ -17,7 +17,7 @@ from trigraph.checks import (
     squeeze_columns,
 )
 from trigraph.graphs import GRAPH_TYPES
-from trigraph.jax.graphs import leaves_of, on_cpu
+from trigraph.jax.graphs import on_cpu, rebuild_graph
 from trigraph.jax.primitive import Form, call
 from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.table.public import jax_docstring, publish
@@ -43,7 +43,7 @@ class _JaxArrays(ArrayLibrary):
         return value.dtype, "host"
 
     def graph_of(self, value: Any) -> Any:
-        return leaves_of(value) if type(value) in GRAPH_TYPES.values() else value
+        return rebuild_graph(value) if type(value) in GRAPH_TYPES.values() else value
 
 
 ARRAYS = _JaxArrays()

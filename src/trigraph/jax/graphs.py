@@ -74,7 +74,7 @@ def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> A
     return graph
 
 
-def leaves_of(graph: Any) -> Any:
+def rebuild_graph(graph: Any) -> Any:
     """Return a graph with JAX arrays: that of its leaves."""
     return _unflatten(type(graph), *reversed(_flatten(graph)))
 

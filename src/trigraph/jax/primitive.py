@@ -22,7 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from trigraph.checks import shape_of
+from trigraph.checks import evaluate_shape
 from trigraph.fortran.shims import SHIM_SETS
 from trigraph.fortran.threads import lead_library
 from trigraph.jax.plain import PLAIN
@@ -95,7 +95,9 @@ def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct
     """Shapes and dtypes of the wanted fields; `dtypes` are those of the operands."""
     fields, sizes = {f.name: f for f in form.op.fields}, dict(form.sizes)
     index, real = dtypes[form.names[0]], dtypes[form.spec.inputs[0].name]
-    return [jax.ShapeDtypeStruct(shape_of(fields[n], sizes), index if fields[n].index else real) for n in form.wanted]
+    return [
+        jax.ShapeDtypeStruct(evaluate_shape(fields[n], sizes), index if fields[n].index else real) for n in form.wanted
+    ]
 
 
 # --- Compilation
@@ -121,7 +123,7 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
     first = values[form.spec.inputs[0].name]
     for a in op.arguments:
         if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent_inputs(form):
-            values[a.name] = jnp.zeros(shape_of(a, sizes), first.dtype)
+            values[a.name] = jnp.zeros(evaluate_shape(a, sizes), first.dtype)
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
     integers = [
         *numbers,

@@ -11,8 +11,8 @@ from trigraph.table.grammar import (
     Definition,
     Operator,
     evaluate,
+    evaluate_shape,
     names_in,
-    shape_of,
 )
 from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
 from trigraph.table.operators import (

@@ -204,7 +204,7 @@ class Definition:
         return tuple(a.name for a in self.attributes if a.requests)
 
     @lazy
-    def own_third(self) -> bool:
+    def has_third(self) -> bool:
         """Whether outputs are no polynomials in some input: the fast path then has a bwd3 of its own."""
         return any(a.degree is None for a in self.inputs)
 
@@ -451,7 +451,7 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     return eval(_code(expression), _NOTHING, sizes)
 
 
-def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def evaluate_shape(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Shape of an array of the table for given sizes."""
     return tuple([evaluate(dim, sizes) for dim in array.dims])
 

@@ -603,7 +603,7 @@ OPERATORS: dict[str, Operator] = {
     for spec in DEFINITIONS
     for r in spec.restrictions
 }
-# The vector-Jacobian products of bwd2. The fast path has procedures of its own for some (`Definition.own_third`); for
+# The vector-Jacobian products of bwd2. The fast path has procedures of its own for some (`Definition.has_third`); for
 # others, backends call lower orders (`trigraph.backends.third`).
 THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
 NAMED = OPERATORS | THIRD  # every operator by name

@@ -123,7 +123,7 @@ def _result(op: Operator, given: Mapping[str, str]) -> str:
     return op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
 
 
-def _call_example(op: Operator) -> list[str]:
+def _write_example(op: Operator) -> list[str]:
     """Return an example of the function in `trigraph`."""
     example, given = op.definition.example, _example_arguments(op)
     words = ", ".join(given[name] for name in op.parameters if name in given)
@@ -233,7 +233,7 @@ def docstring(op: Operator) -> str:
         "-----",
         *([] if op.single else ["The result is a NamedTuple with these fields."]),
         *wrap(f"Source: {spec.source}"),
-        *_call_example(op),
+        *_write_example(op),
     ]
     return "\n".join(lines)
 

@@ -28,7 +28,7 @@ _here = threading.local()  # `device` whose torch stream is current in CuPy in t
 _tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
-def array_of(value: Any, what: str = "a tensor") -> Any:
+def view_array(value: Any, what: str = "a tensor") -> Any:
     """Return an array that views a tensor's memory with its strides, or None for None.
 
     Raise ValueError, naming `what`, if the storage is too small for the tensor.
@@ -45,15 +45,15 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
             f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
         )
     if value.is_neg():
-        return array_of(value.resolve_neg())
+        return view_array(value.resolve_neg())
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
     if needed and not pointer:  # torch's efficient zeros, which have no memory
-        return array_of(value.clone())
+        return view_array(value.clone())
     # `Tensor.numpy` would forbid the owner of the storage ever to resize it, as frameworks that shard parameters do.
     memory = Memory.at(pointer, value)
-    shape, dtype = value.shape, dtype_of(value.dtype)
+    shape, dtype = value.shape, convert_dtype(value.dtype)
     if dense:
         return np.ndarray(shape, dtype, memory)
     return np.ndarray(shape, dtype, memory, strides=[n * dtype.itemsize for n in value.stride()])
@@ -74,7 +74,7 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
 
 
 @functools.cache  # a function of its argument
-def dtype_of(dtype: torch.dtype) -> np.dtype:
+def convert_dtype(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype of a torch dtype; for bfloat16, that of ml_dtypes."""
     if dtype is torch.bfloat16:
         try:
@@ -96,13 +96,13 @@ def _array_on_device(value: torch.Tensor) -> Any:
     device = value.device.index
     if getattr(_here, "device", None) != device:
         with cupy.cuda.Device(device):
-            ours, theirs = cupy.cuda.get_current_stream(), _stream_of_torch(device)
+            ours, theirs = cupy.cuda.get_current_stream(), _get_current_stream(device)
             if (ours.ptr or LEGACY) != theirs.ptr:
                 ours.wait_event(theirs.record())
     memory = cupy.cuda.UnownedMemory(value.data_ptr(), value.nbytes, value, device)
     strides = tuple(n * value.element_size() for n in value.stride())
     pointer = cupy.cuda.MemoryPointer(memory, 0)
-    return cupy.ndarray(tuple(value.shape), dtype_of(value.dtype), pointer, strides)
+    return cupy.ndarray(tuple(value.shape), convert_dtype(value.dtype), pointer, strides)
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
@@ -183,14 +183,14 @@ def as_array(value: torch.Tensor, what: str) -> Any:
     """
     value = value.resolve_neg()  # a copy if torch has only marked the values as negated
     try:
-        return array_of(value, what)
+        return view_array(value, what)
     except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
         pass
     try:
         value = beneath(value)
     except ValueError:  # a batch of torch.vmap has no memory of this shape
         return value
-    return in_plain_thread(array_of, value, what)
+    return in_plain_thread(view_array, value, what)
 
 
 def tensor_from(array: Any) -> torch.Tensor:
@@ -217,13 +217,13 @@ class _Handle:
 
 
 @functools.lru_cache(maxsize=256)  # by device and handle, which are all that the object holds
-def _stream_of_cupy(device: int, handle: int) -> Any:
+def _wrap_stream(device: int, handle: int) -> Any:
     return cupy_module().cuda.Stream.from_external(_Handle(handle))
 
 
-def _stream_of_torch(device: int) -> Any:
+def _get_current_stream(device: int) -> Any:
     """Return torch's current stream of a device as a CuPy stream."""
-    return _stream_of_cupy(device, torch.cuda.current_stream(device).cuda_stream or LEGACY)
+    return _wrap_stream(device, torch.cuda.current_stream(device).cuda_stream or LEGACY)
 
 
 class _Allocator:
@@ -265,7 +265,7 @@ def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     device, before = tensor.device.index, getattr(_here, "device", None)
     with (
         cupy.cuda.Device(device),
-        _stream_of_torch(device),
+        _get_current_stream(device),
         cupy.cuda.using_allocator(_Allocator(cupy.cuda, tensor.device, shares)),
     ):
         _here.device = device

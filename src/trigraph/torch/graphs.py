@@ -19,12 +19,12 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.arrays import array_kind, device_of, shown
+from trigraph.arrays import find_device, name_library, shown
 from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, coarsened
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import Memory, array_of, in_plain_thread, on_device, tensor_from
+from trigraph.torch.arrays import Memory, in_plain_thread, on_device, tensor_from, view_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,7 +152,7 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
 def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
     """Return the reverse arrays of a CSC graph as new tensors."""
     with on_device(offsets):
-        arrays = tuple(map(array_of, (offsets, indices, edge_ids)))
+        arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
         graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
         return tuple(tensor_of(array).clone() for array in graph.prepare())
 
@@ -192,13 +192,13 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
     graph = cls.__new__(cls)
     graph._assign(**by_name, **dict(zip(parts.numbers, counts, strict=True)))
     graph._assign(**{name: by_name[array].shape[0] - less for name, array, less in parts.lengths})
-    kind = array_kind(arrays[0]) or "torch"
+    kind = name_library(arrays[0]) or "torch"
     built: dict[str, Any] = {}
     if reverse and reverse[0] is not None:
         built["reverse"] = ReverseCSC(*reverse)
     if kind == "torch":
         built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
-    graph._assign(kind=kind, device=device_of(arrays[0]), _built=built)
+    graph._assign(kind=kind, device=find_device(arrays[0]), _built=built)
     return graph
 
 
@@ -287,7 +287,7 @@ def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
     make, arguments = graph.__reduce__()
     if protocol != torch.serialization.DEFAULT_PROTOCOL:
         return make, arguments
-    as_tensors = tuple(tensor_of(a) if array_kind(a) else a for a in arguments)
+    as_tensors = tuple(tensor_of(a) if name_library(a) else a for a in arguments)
     return rebuilt, (type(graph).__name__, as_tensors)
 
 

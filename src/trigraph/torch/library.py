@@ -14,10 +14,10 @@ import torch
 from torch.autograd import forward_ad
 
 from trigraph.backends import LIBRARY_OF, choose_backend, execute, raise_named
-from trigraph.checks import bind_sizes, check_attributes, check_call, layout
+from trigraph.checks import bind_sizes, check_arguments, check_attributes, layout
 from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
-from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
+from trigraph.torch.arrays import has_storage, is_batched, on_device, tensor_from, view_array
 from trigraph.torch.batches import rule_of
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
 from trigraph.torch.native import REFUSED, NativeOperator, native
@@ -253,19 +253,21 @@ class TorchOperator:
         because `Tensor.record_stream` does not protect memory of another library from reuse while another stream reads
         it.
         """
-        op, (arrays, values) = self.op, self.unflattened(args, array_of)
+        op, (arrays, values) = self.op, self.unflattened(args, view_array)
         like: torch.Tensor = arrays[self.first]
-        values |= {n: array_of(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
+        values |= {n: view_array(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
         wanted, backend = values.pop("wanted", None), values.pop("backend")
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
         check_attributes(op, values)
         library = LIBRARY_OF[choose_backend(op, values, backend or None)]
         label = f"{op.name}: out"
         if isinstance(out, Mapping):
-            checked = check_call(op, values, wrt, {n: array_of(t, f"{label}[{n!r}]") for n, t in out.items()}, library)
+            checked = check_arguments(
+                op, values, wrt, {n: view_array(t, f"{label}[{n!r}]") for n, t in out.items()}, library
+            )
             outputs = dict(out)
         else:
-            checked = check_call(op, values, wrt, array_of(out, label), library)
+            checked = check_arguments(op, values, wrt, view_array(out, label), library)
             outputs = dict.fromkeys(checked.out, out)
         if like.is_cuda:
             record_streams([values[name] for name, _ in self.graphs])
@@ -274,7 +276,7 @@ class TorchOperator:
                     shape, dtype = layout(op, f, values, checked.sizes)
                     shape = (*shape, 1) if f.name in checked.columns else shape
                     outputs[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
-            checked.out.update((n, array_of(t)) for n, t in outputs.items() if n not in checked.out)
+            checked.out.update((n, view_array(t)) for n, t in outputs.items() if n not in checked.out)
         result = execute(op, checked, library.backend)
         fields = zip(op.fields, (result,) if op.single else result, strict=True)
         return {

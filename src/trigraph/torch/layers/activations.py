@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.arrays import shown
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.torch.arrays import array_of, has_storage
+from trigraph.torch.arrays import has_storage, view_array
 from trigraph.torch.library import has_tangents
 from trigraph.torch.signatures import Elementwise, nested, without_defaults
 
@@ -138,7 +138,7 @@ def _is_plain(*tensors: Tensor) -> bool:
 def _in_one_pass(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
-    fill_silu_derivatives(order, *(array_of(t.view(-1)) for t in (*given, *results)))
+    fill_silu_derivatives(order, *(view_array(t.view(-1)) for t in (*given, *results)))
     return tuple(results)
 
 

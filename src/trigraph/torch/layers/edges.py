@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from trigraph.arrays import array_kind, as_array, called, check_memory, check_range, count, device_of, frozen
+from trigraph.arrays import as_array, called, check_memory, check_range, count, find_device, frozen, name_library
 from trigraph.graphs import CSC, entered
 from trigraph.graphs.counting import counts_fit
 from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
@@ -39,8 +39,8 @@ def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_wi
 
 def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
     """Raise unless the features of sources and destinations have a row for each node, on the device of the graph."""
-    if graph.device != device_of(src):
-        raise ValueError(f"{owner}: edge_index is on {graph.device}; expected {device_of(src)}, where x is")
+    if graph.device != find_device(src):
+        raise ValueError(f"{owner}: edge_index is on {graph.device}; expected {find_device(src)}, where x is")
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
     numbers = (("num_src_nodes", graph.num_src_nodes), ("num_dst_nodes", graph.num_dst_nodes))
     for name, value, (symbol, number) in zip(names, (src, dst), numbers, strict=True):
@@ -128,7 +128,7 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if array_kind(rows) is None:  # no values in a traced program, several in torch.vmap
+    if name_library(rows) is None:  # no values in a traced program, several in torch.vmap
         return
     with _errors_of(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
@@ -160,7 +160,7 @@ class _Kept:
     """Graphs of the edges that a private copy holds, by numbers of nodes and whether self loops were added."""
 
     def __init__(self, edges: Any) -> None:
-        numpy = array_kind(edges) == "numpy"
+        numpy = name_library(edges) == "numpy"
         self.edges = frozen(edges) if numpy else edges.copy()
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
@@ -168,7 +168,7 @@ class _Kept:
         """Whether the copy equals an array in kind, device, dtype, shape and all values; a device synchronizes."""
         own = self.edges
         alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
-        return alike and device_of(own) == device_of(edges) and bool((own == edges).all())
+        return alike and find_device(own) == find_device(edges) and bool((own == edges).all())
 
 
 MOST_KEPT = 16  # tensors whose graphs are cached; a graph takes several times the memory of its tensor
@@ -188,7 +188,7 @@ def build_graph(
     """
     with _errors_of(owner):
         edges = as_array(edge_index, "the tensor")
-        if array_kind(edges) is None:
+        if name_library(edges) is None:
             raise TypeError(f"CSC: src is {called(edge_index)}; expected a torch.Tensor of integers")
         with entered(edge_index):
             lasts = type(edge_index) is torch.Tensor and has_storage(edge_index)
@@ -208,9 +208,9 @@ def build_graph(
 def _built(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
     """Return the graph of an array of edges that nobody writes to."""
     number = min(num_src_nodes, num_dst_nodes)
-    if array_kind(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
+    if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
         return CSC._of_ends(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
-    if loops or array_kind(edges) == "cupy":
+    if loops or name_library(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MOST_CUTOFFS, most_cells_of
-from trigraph.torch.arrays import dtype_of
+from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MOST_CUTOFFS, find_cell_limit
+from trigraph.torch.arrays import convert_dtype
 
 MOST_PARTS = 2**14  # parts of a cell along one direction
 CANDIDATES = 2**22  # pairs of atoms tested at a time
@@ -39,7 +39,7 @@ def search(
     inverses = np.linalg.inv(frames)
     heights = 1 / np.linalg.norm(inverses, axis=1)  # distances between opposite faces
     most_cutoffs = np.where(flags.any(1, keepdims=True), MOST_CUTOFFS, math.inf)
-    most = np.where(flags, most_cells_of(dtype_of(pos.dtype)), most_cutoffs)
+    most = np.where(flags, find_cell_limit(convert_dtype(pos.dtype)), most_cutoffs)
     most = (most + 1) * np.where(flags, 1.0, cutoff)
     box, pbc, inverse, height, limit = (
         torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, most)

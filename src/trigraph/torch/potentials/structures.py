@@ -16,7 +16,7 @@ from trigraph.graphs.counting import order_by
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import array_of, beneath, in_plain_thread
+from trigraph.torch.arrays import beneath, in_plain_thread, view_array
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
 from trigraph.torch.layers.arguments import check_device
@@ -355,7 +355,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 def _array(tensor: Tensor) -> np.ndarray:
     """Return the values of a tensor on the host."""
-    return array_of(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
+    return view_array(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
 
 
 @uncompiled

@@ -3,7 +3,7 @@
 import torch
 
 import trigraph
-from trigraph.arrays import check_range, count, device_of, index_array
+from trigraph.arrays import check_range, count, find_device, index_array
 
 __all__ = ["CSC", "HeteroCSC"]
 
@@ -45,9 +45,9 @@ class HeteroCSC(CSC):
         super().__init__(offsets, indices, num_src_nodes)
         self.num_edge_types = count("HeteroCSC", "num_edge_types", num_edge_types)
         types, expected = index_array("HeteroCSC", "edge_types", edge_types), self.csc.num_positions
-        if types.size != expected or device_of(types) != self.csc.device:
+        if types.size != expected or find_device(types) != self.csc.device:
             raise ValueError(
-                f"HeteroCSC: edge_types has shape {types.shape} on {device_of(types)}; expected ({expected},), one "
+                f"HeteroCSC: edge_types has shape {types.shape} on {find_device(types)}; expected ({expected},), one "
                 f"type for each index, on {self.csc.device}"
             )
         check_range("HeteroCSC", "edge_types", types, self.num_edge_types, "num_edge_types")
