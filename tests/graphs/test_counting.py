@@ -41,7 +41,7 @@ def try_each_way():
                 yield src.astype(index), dst.astype(index), *sizes
 
 
-def order_of(keys, number):
+def sort_stably(keys, number):
     return np.searchsorted(np.sort(keys), np.arange(number + 1)), np.argsort(keys, kind="stable")
 
 
@@ -52,10 +52,10 @@ def test_arrays_are_those_of_numpy():
             if loops >= 0:
                 own = np.arange(loops)
                 of_edges = [np.append(a[src != dst], own) for a in of_edges]
-            offsets, order = order_of(of_edges[1], n_dst)
+            offsets, order = sort_stably(of_edges[1], n_dst)
             sources, destinations = (a[order] for a in of_edges)
             places = [np.arange(len(order) + 1), np.argsort(order)]
-            expected = [offsets, sources, order, destinations, *order_of(sources, n_src), *places]
+            expected = [offsets, sources, order, destinations, *sort_stably(sources, n_src), *places]
             for got, right in zip(
                 (graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()), expected, strict=True
             ):
@@ -66,7 +66,7 @@ def test_arrays_are_those_of_numpy():
             assert (graph.max_in_degree, graph.num_edges) == (max(np.diff(offsets), default=0), len(order))
         members = Segments(dst, n_dst)
         assert members.is_sorted == (np.diff(dst) >= 0).all()
-        for got, right in zip((members.offsets, members.order), order_of(dst, n_dst), strict=True):
+        for got, right in zip((members.offsets, members.order), sort_stably(dst, n_dst), strict=True):
             np.testing.assert_array_equal(got, right)
         for place, wrong in ((0, -1), (len(src) - 1, n_src), (len(src) // 2, -(2**31))):
             bad = src.copy()

@@ -26,7 +26,7 @@ from trigraph import cli
 from trigraph.backends import LIBRARY_OF
 from trigraph.checks import bind_arguments, check_arguments
 from trigraph.fortran import calls, interface, levels
-from trigraph.fortran.shims import SHIM_SETS, order_of
+from trigraph.fortran.shims import SHIM_SETS, order_arguments
 from trigraph.table import DEFINITIONS, OPERATORS, evaluate
 from trigraph.verification.cases import build, variants
 
@@ -52,7 +52,13 @@ def options(*names):
 def prepared(op, case, arguments, wrt=None):
     """Sizes and flags, numbers, arrays by name and results by name, as the header and the lists of README.md say."""
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
-    order, values, sizes, dtype = order_of(op, SHIM_SETS["fast"]), checked.values, checked.sizes, np.dtype(case.dtype)
+    order = order_arguments(op, SHIM_SETS["fast"])
+    values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
+        order_arguments(op, SHIM_SETS["fast"]),
+        checked.values,
+        checked.sizes,
+        np.dtype(case.dtype),
+    )
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
     presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
     scalars = {n: ctypes.c_int((sizes | presence)[n]) for n in order.dims}
@@ -87,7 +93,7 @@ def function_of(op, case, arrays):
 def call(library, op, case, arguments, wrt=None):
     """Call a C function."""
     scalars, arrays, results, fields = prepared(op, case, arguments, wrt)
-    order = order_of(op, SHIM_SETS["fast"])
+    order = order_arguments(op, SHIM_SETS["fast"])
     passed = [ctypes.c_int(2), *scalars.values(), *map(address, arrays.values())]
     passed += [ctypes.c_int(n.removeprefix("want_") in fields) for n in order.wants]
     passed += map(address, results.values())
@@ -156,7 +162,7 @@ def test_c_functions_give_the_packages_bits(library, definition):
 
 def branch(op, real, index):
     """Return lines of C that read a call of one function, make it, and write status and results."""
-    order = order_of(op, SHIM_SETS["fast"])
+    order = order_arguments(op, SHIM_SETS["fast"])
     kinds = [*order.graph, *order.inputs]
     lines = [f"int {n} = integer();" for n in (*order.threads, *order.dims)]
     lines += [f"double {n} = number();" for n in order.numbers]
@@ -203,7 +209,7 @@ def test_a_program_without_python_gives_the_packages_bits(driver, definition):
     for case in several(definition):
         for op, arguments in list_operators(definition, case):
             scalars, arrays, results, fields = prepared(op, case, arguments)
-            wants = [n.removeprefix("want_") in fields for n in order_of(op, SHIM_SETS["fast"]).wants]
+            wants = [n.removeprefix("want_") in fields for n in order_arguments(op, SHIM_SETS["fast"]).wants]
             words = [f"{function_of(op, case, arrays):\0<63}".encode(), struct.pack("i", 0)]
             words += [bytes(s) for s in scalars.values()]
             words += [struct.pack("i", a.nbytes) + a.tobytes() for a in arrays.values()]
@@ -273,7 +279,7 @@ def test_memory_that_the_system_refuses_has_a_status(library):
     features, params, coords = map(np.ones, numbers)
     offsets, zero, message = np.array([0, 1], np.int32), np.zeros(1, np.int32), np.array([-7.0])
     op = OPERATORS["gno_message_fwd"]
-    order = order_of(op, SHIM_SETS["fast"])
+    order = order_arguments(op, SHIM_SETS["fast"])
     sizes = dict.fromkeys(order.dims, 1) | {"f_in": f_in, "hidden": hidden}
     of_graph = [offsets if n.endswith("offsets") else zero for n in order.graph]
     given = {"features": features, "params": params, "coords": coords}
@@ -365,7 +371,7 @@ def bridge(op):
 
     The last dimension of argument number `wrong` is one too large.
     """
-    order, dummies = order_of(op, SHIM_SETS["fast"]), calls.dummies(op, "f64", "i64")
+    order, dummies = order_arguments(op, SHIM_SETS["fast"]), calls.dummies(op, "f64", "i64")
     arrays = [d for d in dummies if d.shape]
     names = ["num_threads", *order.dims, *order.numbers, *(f"of_{n}" for n in order.graph)]
     names += [f"at_{d.name}" for d in arrays] + ["wrong"]
@@ -425,12 +431,17 @@ def bridges(tmp_path_factory):
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
     run("gfortran", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(".so"))
     return ctypes.CDLL(str(source.with_suffix(".so")))
-
+    names = order_arguments(op, SHIM_SETS["fast"]).graph
+    passed = [ctypes.c_int(2), *scalars.values(), *(address(arrays[n]) for n in names)]
 
 def called(bridges, op, case, arguments, wrt=None, wrong=0):
     """Status and results of the procedure with optional arguments; what the arguments lack is absent."""
     scalars, arrays, results, fields = prepared(op, case, arguments, wrt)
-    passed = [ctypes.c_int(2), *scalars.values(), *(address(arrays[n]) for n in order_of(op, SHIM_SETS["fast"]).graph)]
+    passed = [
+        ctypes.c_int(2),
+        *scalars.values(),
+        *(address(arrays[n]) for n in order_arguments(op, SHIM_SETS["fast"]).graph),
+    ]
     for d in (d for d in calls.dummies(op, "f64", "i64") if d.shape):
         name = d.about.name
         if d.intent == "inout":

@@ -79,7 +79,7 @@ class Inputs(NamedTuple):
         shifts = neighbors.shifts
         if cells is not None and shifts is None:
             shifts = batch.new_zeros(neighbors.graph.num_edges, 3)
-        *graphs, members = (tensors(graph, True) for graph in graphs_of(neighbors))
+        *graphs, members = (tensors(graph, True) for graph in list_graphs(neighbors))
         if neighbors.num_structures == 1:
             members = (torch.cat([members[0], members[0][-1:]]), *members[1:])
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
@@ -107,7 +107,7 @@ class Inputs(NamedTuple):
         return Neighbors(graph, self.shifts, self.batch, *sums)
 
 
-def graphs_of(neighbors: Neighbors) -> tuple[Any, ...]:
+def list_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
     """Return the graphs of neighbours."""
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
@@ -494,7 +494,7 @@ class CompiledPotential(Module):
             inputs.pos.dtype,
             inputs.pos.device,
             inputs.batch.dtype,
-            tuple(map(constants, graphs_of(neighbors))),
+            tuple(map(constants, list_graphs(neighbors))),
             create_graph,
             tuple(None if t is None else t.requires_grad for t in inputs.differentiable),
             _surroundings(inputs.pos.device),

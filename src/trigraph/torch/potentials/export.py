@@ -25,8 +25,8 @@ from trigraph.torch.potentials.compiled import (
     Inputs,
     copy_model,
     example_of,
-    graphs_of,
     leaves_of,
+    list_graphs,
     report_progress,
     state_of,
     traced_program,
@@ -217,7 +217,7 @@ def _program_of(
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
     state = state_of(weighted)
     # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
-    program = traced_program(weighted, [*map(constants, graphs_of(alone))], example, plain, "export_potential")
+    program = traced_program(weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential")
     _check_branches(owner, model, condition_of(program), state, example)
     rewrite_products(program)
     rewrite_sums(program, sum_of_each(program, state, example))
