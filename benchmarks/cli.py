@@ -15,7 +15,7 @@ from trigraph.backends import BACKENDS, unavailable
 from trigraph.benchmarks.measure import ceilings
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, write
-from trigraph.benchmarks.run import DIRECT, DISTURBED, Options, Result, find, operator_workload, run
+from trigraph.benchmarks.run import DIRECT, DISTURBED, Options, Result, find, measure_workload, operator_workload
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
@@ -201,7 +201,7 @@ def bench(
         tops = ceilings(options.threads, min(options.repeat, 5), *most, options.device)
         results: list[Result] = []
         for workload in workloads:
-            results.append(run(workload, options, status.update))
+            results.append(measure_workload(workload, options, status.update))
             console.print(_workload_table(results[-1]))
             path = None if out is None else write(out, record(options, tops, results))  # as a run may be cut off
     console.print(_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))

@@ -134,7 +134,7 @@ def _processor_seconds() -> tuple[float, float, float]:
     return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own
 
 
-def run(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
+def measure_workload(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
     """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.at("tiny")

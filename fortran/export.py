@@ -103,7 +103,7 @@ the operations of athena's graph neural operator. `include/trigraph.h` is for C.
 """
 
 
-def _run(program: str, *arguments: object) -> None:
+def _run_program(program: str, *arguments: object) -> None:
     subprocess.run([sys.executable, program, *map(str, arguments)], check=True)
 
 
@@ -111,7 +111,7 @@ def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     """Expand a template; fypp would break long lines of C with an ampersand, which C does not know."""
     folding = ["--no-folding"] if out.suffix == ".c" else []
     where = ["-M", SOURCES, "-m", "operators", "-I", SOURCES / "common", f"-DVECTOR_BYTES={vector_bytes}"]
-    _run("-m", "fypp", *where, *folding, template, out)
+    _run_program("-m", "fypp", *where, *folding, template, out)
 
 
 def _templates() -> dict[str, Path]:
@@ -131,7 +131,7 @@ def contents(vector_bytes: int) -> dict[str, str]:
         for name, template in _templates().items():
             _expand(template, Path(place, name), vector_bytes)
         for what, name in (("fast", "fast_shims.f90"), ("cases", "xla_cases.inc")):
-            _run(str(SOURCES / "shims.py"), what, Path(place, name))
+            _run_program(str(SOURCES / "shims.py"), what, Path(place, name))
         texts |= {path.name: path.read_text("utf-8") for path in sorted(Path(place).iterdir())}
     texts |= interface.contents(texts["graphs.f90"])
     header = texts.pop("trigraph.h")

@@ -340,7 +340,7 @@ class _Attention:
         return records
 
     @lazy
-    def rows_of(self) -> list[Rows]:
+    def list_positions(self) -> list[Rows]:
         """Positions by source, by destination and, with edge features, by edge row."""
         kinds = (sums.by_source, sums.by_destination, sums.by_row)
         return [of(self.graph) for of, array in zip(kinds, self.inputs[:3], strict=True) if array is not None]
@@ -348,7 +348,7 @@ class _Attention:
     @property
     def _counts(self) -> list[int]:
         """Rows of each kind."""
-        return ([of.num_rows for of in self.rows_of] + [0])[:3]
+        return ([of.num_rows for of in self.list_positions] + [0])[:3]
 
     @lazy
     def totals(self) -> tuple[Any, Any, Any, Any]:
@@ -369,7 +369,7 @@ class _Attention:
 
     def _to_rows(self, k: int, g: Any, records: Any, out: Any) -> None:
         """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
-        width, rows, g = self.num_heads * self.dim_head, self.rows_of[k], None if out is None else g
+        width, rows, g = self.num_heads * self.dim_head, self.list_positions[k], None if out is None else g
         lanes, target = Lanes.for_width(width, self.elements), self._target(k, rows, out, self.totals[k])
         self._launch(
             "gat_to_rows",
@@ -407,7 +407,7 @@ class _Attention:
 
     def _to_weights(self, out: Any) -> None:
         """Write the gradient of the weights."""
-        counts, rows, orders = self._counts, self.rows_of, 2 if self.second else 1
+        counts, rows, orders = self._counts, self.list_positions, 2 if self.second else 1
         parts = self.empty(cover(max(counts), ROWS), out.size)
         self._launch(
             "gat_weights",

@@ -67,14 +67,14 @@ def rewrite_shared(text: str) -> str:
             return match[0]
         if match["left"] is not None:
             raise SourceError(
-                f"{_place(text, match.start())}: a __shared__ declaration must be `__shared__ type name[extents];`, "
+                f"{_locate(text, match.start())}: a __shared__ declaration must be `__shared__ type name[extents];`, "
                 "one name in each, outside of macros"
             )
         declared, name, extents = (" ".join(match[part].split()) for part in ("type", "name", "extents"))
         lines = "\n" * match[0].count("\n")
         if match["dynamic"] is not None:
             if extents.replace(" ", "") != "[]":
-                raise SourceError(f"{_place(text, match.start())}: extern __shared__ {name} must be `{name}[]`")
+                raise SourceError(f"{_locate(text, match.start())}: extern __shared__ {name} must be `{name}[]`")
             buffer = f'::cuda_host::dynamic_shared("{name}", sizeof({declared}))'
             return f"{declared}* const {name} = static_cast<{declared}*>({buffer});{lines}"
         count += 1
@@ -85,7 +85,7 @@ def rewrite_shared(text: str) -> str:
     return _SHARED.sub(replace, text)
 
 
-def _place(text: str, position: int) -> str:
+def _locate(text: str, position: int) -> str:
     """Return "file:line" of a position, by the last ``#line`` before it."""
     marks = list(re.finditer(r'^#line (\d+) "([^"]*)"$', text[:position], re.MULTILINE))
     if not marks:
@@ -123,7 +123,7 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
     }
     kernels = {kernel: (_names(head), declarations) for head, kernel, declarations in _kernels(text)}
 
-    def type_of(declared: str, arguments: Mapping[str, str]) -> str:
+    def find_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
         # What half precision is computed in (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
@@ -135,14 +135,14 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
             return declared
         names, members = structs[name]
         inner = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
-        return "{" + ",".join(type_of(member, inner) for member in members) + "}"
+        return "{" + ",".join(find_type(member, inner) for member in members) + "}"
 
     types = {}
     for instance in instances:
         kernel, _, inside = instance.removesuffix(">").partition("<")
         names, declarations = kernels[kernel]
         arguments = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
-        types[instance] = ",".join(type_of(re.sub(r"\w+\s*$", "", d), arguments) for d in declarations)
+        types[instance] = ",".join(find_type(re.sub(r"\w+\s*$", "", d), arguments) for d in declarations)
     return types
 
 
@@ -229,7 +229,7 @@ def compile_library(generated: str, library: Path, variant: str, extra_flags: Se
         kernels.write_text(generated, encoding="utf-8")
 
         def compiled(source: Path, flags: Sequence[str]) -> str:
-            _run([*command, *flags, "-c", str(source), "-o", str(Path(folder) / f"{source.stem}.o")])
+            _run_compiler([*command, *flags, "-c", str(source), "-o", str(Path(folder) / f"{source.stem}.o")])
             return str(Path(folder) / f"{source.stem}.o")
 
         if not runtime.exists():
@@ -243,7 +243,7 @@ def compile_library(generated: str, library: Path, variant: str, extra_flags: Se
 def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
     """Link into a file that is whole or not there, whoever else makes the same."""
     partial = output.with_name(f"{output.name}.{os.getpid()}.part")
-    _run([*command, *objects, "-o", str(partial)])
+    _run_compiler([*command, *objects, "-o", str(partial)])
     partial.replace(output)
 
 
@@ -308,7 +308,7 @@ def sanitizer_environment() -> dict[str, str]:
     }
 
 
-def _run(command: list[str]) -> None:
+def _run_compiler(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")

@@ -91,7 +91,7 @@ def arguments():
     refused(lambda: distributed.partition(graph, COMM, owner), "ValueError: partition: owner is")
 
 
-def calls_after_errors():
+def can_compute_after_errors():
     """After an error inside a call no exchange is pending, and all ranks can call again."""
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)

@@ -163,7 +163,7 @@ def digests(dtype, how, comm, alone):
             yield comparison.digest.hexdigest()
 
 
-def agree_in_one_chunk():
+def equals_one_process_in_one_chunk():
     """With default owners and one chunk, all bits are those of one process."""
     with chunks(ONE_CHUNK):
         assert all(digests("float32", "blocks", COMM, alone=2))

@@ -29,7 +29,7 @@ def as_started():
     assert trigraph.get_num_threads() == 6
 
 
-def of_machines():
+def divides_processors():
     """The share follows the processors that ranks may use: all shared, one set each, overlapping sets, only one."""
     told, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +42,7 @@ def of_machines():
     assert told == [8 // COMM.size, 4, 7 // with_neighbours, 1], told
 
 
-def of_torch():
+def divides_torch_threads():
     """torch's threads become a share of its first number, unless the environment or the user has set one."""
     import torch
 

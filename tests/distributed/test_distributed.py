@@ -17,15 +17,15 @@ HERE = Path(__file__).parent
 slow = pytest.mark.slow
 
 CHECKS = [
-    *(f"operators.{setting}" for setting in ("agree_in_one_chunk", "in_chunks", "in_pieces", "shares")),
-    *(f"errors.{kind}" for kind in ("arguments", "calls_after_errors", "no_blocks", "reverse_edges")),
+    *(f"operators.{setting}" for setting in ("equals_one_process_in_one_chunk", "in_chunks", "in_pieces", "shares")),
+    *(f"errors.{kind}" for kind in ("arguments", "can_compute_after_errors", "no_blocks", "reverse_edges")),
     *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
-    "threads.of_machines",
+    "threads.divides_processors",
     "operators.on_a_device",  # first, since torch, once loaded, cannot view the stand-in's arrays
 ]
 OF_TORCH = [
     *(f"torch.{name}" for name in ("dimenet", "derivatives", "totals")),
-    "threads.of_torch",
+    "threads.divides_torch_threads",
 ]
 CHECKS += OF_TORCH if find_spec("torch") else []
 

@@ -89,7 +89,7 @@ def test_arrays_that_were_written_to_are_refused():
             graph.prepare()
 
 
-def values_of(graph):
+def read_arrays(graph):
     reverse = graph.prepare() if isinstance(graph, CSC) else ()
     return [np.asarray(a) for a in (*(getattr(graph, n) for n in graph.__slots__), *reverse) if a is not None]
 
@@ -117,13 +117,13 @@ def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
 
     with restore_num_threads():
         trigraph.set_num_threads(3)
-        fast = [values_of(graph) for graph in graphs()]
+        fast = [read_arrays(graph) for graph in graphs()]
     with pytest.raises(ValueError, match="EdgeGraph: edges 2 and 3 are both the reverse of edge 0; expected every"):
         EdgeGraph(*dimer, 2, 0 * signs)
     for module in (csc, counting, edge_graph):
         monkeypatch.setattr(module, "counts_fit", lambda *numbers: False)
     for got, right in zip(fast, graphs(), strict=True):
-        for a, b in zip(got, values_of(right), strict=True):
+        for a, b in zip(got, read_arrays(right), strict=True):
             np.testing.assert_array_equal(a, b)
             assert a.dtype == b.dtype
 

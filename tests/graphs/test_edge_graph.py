@@ -62,13 +62,13 @@ def check(graph, src, dst, num_nodes, reverse):
         if rule == "edge" and reverse is None:
             continue
         check_rule(graph, rule, reverse)
-    for array in arrays_of(graph):
+    for array in read_arrays(graph):
         assert array.dtype == src.dtype
         assert array.flags.c_contiguous
         assert not array.flags.writeable
 
 
-def arrays_of(graph):
+def read_arrays(graph):
     return [a for n in graph.__slots__ if isinstance(a := getattr(graph, n), np.ndarray)]
 
 

@@ -53,13 +53,13 @@ OBJECTS = {
 EACH = pytest.mark.parametrize("name", OBJECTS)
 
 
-def arguments_of(name, dtype=np.int64):
+def draw_arguments(name, dtype=np.int64):
     kind, arguments = OBJECTS[name]
     return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments]
 
 
 def build(name, dtype=np.int64):
-    kind, arguments = arguments_of(name, dtype)
+    kind, arguments = draw_arguments(name, dtype)
     return kind(*arguments)
 
 
@@ -95,7 +95,7 @@ def assert_same_object(got, expected):
 
 @EACH
 def test_the_callers_arrays_are_copied(name):
-    kind, arguments = arguments_of(name)
+    kind, arguments = draw_arguments(name)
     graph = kind(*arguments)
     for array in (a for a in arguments if isinstance(a, np.ndarray)):
         array[...] = 99

@@ -10,7 +10,7 @@ from ase.build import add_adsorbate, bulk, fcc111, molecule
 from table_calls import raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
+from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
 
 
 def ethanol_crystal():
@@ -152,7 +152,7 @@ def test_molecules_in_one_search(away, dtype, backend):
     positions = rng.uniform(0, 4, (90, 3)).astype(dtype)
     positions[::9] += dtype(away)
     positions[of_atom == 7] -= dtype(away)
-    found = neighbors_of_molecules(positions, 2.0, of_atom)
+    found = find_neighbors_of_molecules(positions, 2.0, of_atom)
     alone = []
     for molecule_of in range(12):
         atoms = np.flatnonzero(of_atom == molecule_of)

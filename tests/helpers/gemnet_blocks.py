@@ -125,7 +125,7 @@ def _scale(model):
             parameter.data.copy_(0.75 + torch.rand((), generator=generator))
 
 
-def rows_of(structure):
+def draw_rows(structure):
     """Return for each input of a block an atom that each of its rows belongs to, and its width."""
     lists = structure.lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
@@ -162,7 +162,7 @@ class FairchemBlock(torch.nn.Module):
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
         _scale(self)
 
-    rows = staticmethod(rows_of)
+    rows = staticmethod(draw_rows)
 
     def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetOC.forward calls it."""
@@ -233,8 +233,8 @@ class MatterGenBlock(torch.nn.Module):
 
     @staticmethod
     def rows(structure):
-        """Return what the block takes of `rows_of`."""
-        return {n: row for n, row in rows_of(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")}
+        """Return what the block takes of `draw_rows`."""
+        return {n: row for n, row in draw_rows(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")}
 
     def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetT.forward calls it."""

@@ -39,7 +39,7 @@ def run(program, folder, case, status=0):
     return programs.run(program, folder / "case", folder / "results", status=status)
 
 
-def graph_of(case):
+def rebuild_graph(case):
     senders, edges = case["adj_ja"] - 1
     return trigraph.CSC(case["adj_ia"] - 1, senders, case["features"].shape[1], edges, case["coords"].shape[1])
 
@@ -82,7 +82,7 @@ def test_program_agrees_with_the_formula(program, tmp_path, name):
     numbers = np.fromfile(tmp_path / "results", np.float32)
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
     values = {n: case[name].T.copy() for n, name in names.items()}
-    values |= {"graph": graph_of(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
+    values |= {"graph": rebuild_graph(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
     for op in map(OPERATORS.get, CALLS):
         arguments, got = {n: values[n] for n in op.parameters}, {}
         sizes = bind_sizes(op, arguments)

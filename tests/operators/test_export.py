@@ -54,11 +54,6 @@ def prepared(op, case, arguments, wrt=None):
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
-        order_arguments(op, SHIM_SETS["fast"]),
-        checked.values,
-        checked.sizes,
-        np.dtype(case.dtype),
-    )
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
     presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
     scalars = {n: ctypes.c_int((sizes | presence)[n]) for n in order.dims}
@@ -431,8 +426,7 @@ def bridges(tmp_path_factory):
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
     run("gfortran", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(".so"))
     return ctypes.CDLL(str(source.with_suffix(".so")))
-    names = order_arguments(op, SHIM_SETS["fast"]).graph
-    passed = [ctypes.c_int(2), *scalars.values(), *(address(arrays[n]) for n in names)]
+
 
 def called(bridges, op, case, arguments, wrt=None, wrong=0):
     """Status and results of the procedure with optional arguments; what the arguments lack is absent."""

@@ -30,7 +30,7 @@ SMALL = {
 }  # few layers, which compile fast
 
 
-def model_of(dtype=torch.float64, **sizes):
+def make_model(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(**(SIZES | sizes))
     with torch.no_grad():  # so that biases are not zero
@@ -39,7 +39,7 @@ def model_of(dtype=torch.float64, **sizes):
     return model.to(dtype)
 
 
-def tensors_of(atoms):
+def make_inputs(atoms):
     return tuple(map(torch.tensor, (atoms.numbers, atoms.positions, np.array(atoms.cell), atoms.pbc)))
 
 
@@ -84,8 +84,8 @@ def test_initial_parameters():
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
     """Forces and stress equal central differences with h = eps^(1/3), to order eps^(2/3) of the largest terms."""
-    model, h = model_of(), torch.finfo(torch.float64).eps ** (1 / 3)
-    z, pos, cell, pbc = tensors_of(slab())
+    model, h = make_model(), torch.finfo(torch.float64).eps ** (1 / 3)
+    z, pos, cell, pbc = make_inputs(slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
@@ -108,8 +108,8 @@ def test_forces_and_stress_are_derivatives(periodic):
 
 def test_a_force_loss_trains():
     """The gradient of a loss of energies, forces and stresses in the parameters, against central differences."""
-    model = model_of()
-    z, pos, cell, pbc = tensors_of(slab())
+    model = make_model()
+    z, pos, cell, pbc = make_inputs(slab())
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
     def loss(model):
@@ -134,8 +134,8 @@ def test_a_force_loss_trains():
 
 def test_batch_is_its_structures():
     """A batch (various cells, one structure without, atoms interleaved) has the results of its structures."""
-    model = model_of()
-    structures = [tensors_of(slab()), tensors_of(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
+    model = make_model()
+    structures = [make_inputs(slab()), make_inputs(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
     batch = torch.cat([torch.full((len(s[0]),), i) for i, s in enumerate(structures)])
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
@@ -160,15 +160,15 @@ def test_batch_is_its_structures():
 
 def test_cells_of_some_structures():
     """Without `pbc`, structures with a cell are periodic in all directions, those without in none."""
-    model, batch = model_of(), torch.tensor([0] * 4 + [1] * 4)
-    z, pos, cell, _ = tensors_of(slab())
+    model, batch = make_model(), torch.tensor([0] * 4 + [1] * 4)
+    z, pos, cell, _ = make_inputs(slab())
     energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
     close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
 def test_isolated_atoms_and_empty_structures():
-    model = model_of()
+    model = make_model()
     z, pos = torch.tensor([29, 79]), torch.tensor([[0.0, 0, 0], [9, 0, 0]], dtype=torch.float64)
     apart = model.energy_forces_stress(z, pos, create_graph=True)
     close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1]) for i in range(2)), 1e-14)
@@ -187,7 +187,7 @@ def test_isolated_atoms_and_empty_structures():
 @compiled_whole
 def test_compiled_with_neighbors():
     """Compiled energies equal eager ones (test_torch_compiled.py compiles derivatives)."""
-    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     kept = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell, pbc=pbc)}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
@@ -196,7 +196,7 @@ def test_compiled_with_neighbors():
 @compiled_whole
 def test_compiled_around_a_search():
     """torch.compile with a neighbour search breaks the graph there; results and derivatives are the eager ones."""
-    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
@@ -216,7 +216,7 @@ def leaves(tree):
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
     """Derivatives by torch.func in positions and cell are the same with a search inside as with given neighbours."""
-    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
         search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
@@ -226,7 +226,7 @@ def test_a_search_inside_a_transform(transform):
 
 
 def test_a_search_of_many_positions():
-    model, (z, pos) = model_of(), cluster(4)
+    model, (z, pos) = make_model(), cluster(4)
     with raising("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
@@ -234,7 +234,7 @@ def test_a_search_of_many_positions():
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_inference_mode(create_graph):
     """Inference mode, and tensors made in it, refuse forces; neighbours found in it can be used outside."""
-    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
         z, pos, cell = z.clone(), pos.clone(), cell.clone()
@@ -274,7 +274,7 @@ def test_silu():
         (got,) = torch.autograd.grad(act(near), near, dual)
         assert torch.equal(forward_ad.unpack_dual(got).tangent, expected)
     for name in ("swish", "SiLU", "tanh", "leaky_relu"):
-        model_of(act=name)(*cluster(3))
+        make_model(act=name)(*cluster(3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -325,8 +325,8 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 def test_float32_and_hessian():
     z, pos = cluster(6)
-    model = model_of(num_blocks=1)
-    single = model_of(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
+    model = make_model(num_blocks=1)
+    single = make_model(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
     assert single.energy.dtype == single.forces.dtype == torch.float32
     # A few hundred operations in sequence, each with a rounding of 2^-24 of its terms.
     close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
@@ -344,7 +344,7 @@ def test_float32_and_hessian():
 
 def test_products_with_the_hessian():
     """They are those of each structure of a batch, and train: a third derivative agrees with a difference."""
-    (z, pos), model = cluster(6), model_of(**SMALL)
+    (z, pos), model = cluster(6), make_model(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
     product = model.hessian_vector_product(z, pos, vector, batch)
     for structure in (batch == 0, batch == 1):
@@ -388,7 +388,7 @@ def test_products_with_the_hessian():
 )
 def test_bad_calls_for_the_hessian(call, text):
     with raising(text):
-        call(model_of(**SMALL), *cluster(6))
+        call(make_model(**SMALL), *cluster(6))
 
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
@@ -415,7 +415,7 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "text"), BAD, ids=[t for _, t in BAD])
 def test_bad_input(change, text):
-    model = model_of()
+    model = make_model()
     for function in (model, model.energy_forces_stress):
         with raising(text):
             function(**(ATOMS | change))
@@ -423,7 +423,7 @@ def test_bad_input(change, text):
 
 def test_errors_name_the_structure_of_a_batch():
     """Errors about a batch name the structure and the atom's number in it."""
-    model, (z, pos) = model_of(), cluster(6)
+    model, (z, pos) = make_model(), cluster(6)
     pos[3] = torch.nan
     with raising("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
@@ -431,8 +431,8 @@ def test_errors_name_the_structure_of_a_batch():
 
 def test_features_of_sources():
     """`of_sources` and `src`, `dst` number the ends of edges; derivatives are exact, compiled and without edges too."""
-    z, pos, cell, pbc = tensors_of(slab())
-    neighbors = model_of().neighbors(pos, cell=cell, pbc=pbc)
+    z, pos, cell, pbc = make_inputs(slab())
+    neighbors = make_model().neighbors(pos, cell=cell, pbc=pbc)
     vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
     close(neighbors.vectors(pos, cell[None]), vec, 1e-15)
     x = torch.randn(len(z), 5, dtype=pos.dtype, requires_grad=True)
@@ -440,7 +440,7 @@ def test_features_of_sources():
     assert torch.autograd.gradcheck(neighbors.of_sources, (x,))
     assert torch.autograd.gradgradcheck(neighbors.of_sources, (x,))
     assert torch.equal(torch.compile(neighbors.of_sources, backend="aot_eager", fullgraph=True)(x), x[neighbors.src])
-    assert model_of().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
+    assert make_model().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
     with raising("ValueError: Neighbors.of_sources: values has shape (3, 5); expected (num_atoms, width) with 4 rows"):
         neighbors.of_sources(x[:3])
     for name, number in (("into_atoms", "num_edges"), ("into_structures", "num_atoms")):
@@ -452,7 +452,7 @@ def test_features_of_sources():
 def test_sums_of_edges_and_of_atoms(method):
     """They have derivatives of any order in both modes, alone, batched by vmap and compiled, and without edges."""
     _, pos = cluster(5)
-    neighbors = model_of().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
+    neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
     summed, x = getattr(neighbors, method), torch.randn(len(index), 3, dtype=pos.dtype, requires_grad=True)
 
@@ -471,11 +471,11 @@ def test_sums_of_edges_and_of_atoms(method):
         )
         close(got(given), right(given), 1e-12)
     close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), expected(x), 1e-15)
-    assert model_of().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
+    assert make_model().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
 
 
 def test_bad_neighbors_and_channels():
-    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     for more, text in [
         ({"batch": torch.zeros(4, dtype=torch.int64)}, "batch is given with neighbors; expected None, as they hold it"),
@@ -491,9 +491,9 @@ def test_bad_neighbors_and_channels():
     with raising("ValueError: ...z goes from 29 to 95; expected atomic numbers from 0 to 94"):
         model(torch.tensor([29, 29, 95, 29]), pos, cell=cell, neighbors=neighbors)
     with raising("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
-        model_of().bfloat16()(z, pos.bfloat16())
+        make_model().bfloat16()(z, pos.bfloat16())
     with raising("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
-        model_of(out_channels=2).energy_forces_stress(z, pos)
+        make_model(out_channels=2).energy_forces_stress(z, pos)
 
 
 MINIMA = {
@@ -508,10 +508,10 @@ MINIMA = {
 
 def test_least_sizes():
     """With the smallest sizes of all layers, parameters, energies and forces are finite."""
-    results = model_of(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
+    results = make_model(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
     assert results.energy.isfinite().all()
     assert results.forces.isfinite().all()
-    assert model_of(**MINIMA)(*cluster(5)).isfinite().all()
+    assert make_model(**MINIMA)(*cluster(5)).isfinite().all()
 
 
 BAD_SIZES = [
@@ -527,7 +527,7 @@ BAD_SIZES = [
 @pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
 def test_bad_sizes(change, text):
     with raising(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
-        model_of(**change)
+        make_model(**change)
 
 
 def test_layers_alone():
@@ -543,26 +543,28 @@ def test_layers_alone():
 NUMBERS = (5, 6, 4, 7)  # atoms in each of four structures
 
 
-def structures_of(chosen):
+def select_structures(chosen):
     return [cluster(NUMBERS[i], seed=i) for i in chosen]
 
 
 @pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
 def test_ranks_share_a_batch(tmp_path):
     """Gradients of two ranks, this process and another, with half of a batch each equal those of one, to rounding."""
-    field = ForceField(model_of(**SMALL))
-    halves = [(rank, str(tmp_path), copy.deepcopy(field), structures_of(c)) for rank, c in enumerate(((0, 1), (2, 3)))]
+    field = ForceField(make_model(**SMALL))
+    halves = [
+        (rank, str(tmp_path), copy.deepcopy(field), select_structures(c)) for rank, c in enumerate(((0, 1), (2, 3)))
+    ]
     other = torch.multiprocessing.spawn(save_gradients, halves[1], join=False)
     save_gradients(0, *halves[0])
     assert other.join(60)
-    expected = compute_gradients(field, structures_of(range(4)))
+    expected = compute_gradients(field, select_structures(range(4)))
     for rank in range(2):
         for got, whole in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
             assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
 
 
 def test_averaged_weights():
-    model, (z, pos) = model_of(**SMALL), cluster(5)
+    model, (z, pos) = make_model(**SMALL), cluster(5)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
     average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
     average.update_parameters(model)  # the first update copies
@@ -578,7 +580,7 @@ def test_averaged_weights():
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 def test_mixed_precision(half):
     """Under autocast linear layers are in half precision; bases, sums over edges, results and gradients in float32."""
-    model, seen = model_of(**SMALL).float(), {}
+    model, seen = make_model(**SMALL).float(), {}
     for module in model.modules():
         module.register_forward_hook(
             lambda module, _, y: seen.setdefault(type(module).__name__, set()).update(
@@ -600,16 +602,16 @@ def test_mixed_precision(half):
 
 
 def test_blocks_that_are_computed_again_in_the_backward():
-    field = ForceField(model_of(**SMALL))
-    expected = compute_gradients(copy.deepcopy(field), structures_of((0, 1)))
+    field = ForceField(make_model(**SMALL))
+    expected = compute_gradients(copy.deepcopy(field), select_structures((0, 1)))
     for block in field.potential.interaction_blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    assert all(map(torch.equal, compute_gradients(field, structures_of((0, 1))), expected))
+    assert all(map(torch.equal, compute_gradients(field, select_structures((0, 1))), expected))
 
 
 def test_parameters_of_a_call():
     """torch.func.functional_call computes with the parameters that it is given."""
-    model, (z, pos) = model_of(**SMALL), cluster(5)
+    model, (z, pos) = make_model(**SMALL), cluster(5)
     before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}
     called = torch.func.functional_call(model, doubled, (z, pos))
     assert not torch.equal(called, before)

@@ -59,7 +59,7 @@ def close_all(got, expected):
         close(a, b)
 
 
-def pair_of(*args, seed=0, **kwargs):
+def make_both_layers(*args, seed=0, **kwargs):
     """Return PyG's layer, and ours with its parameters."""
     torch.manual_seed(seed)
     theirs, ours = pyg.GATConv(*args, **kwargs).double(), nn.GATConv(*args, **kwargs).double()
@@ -84,7 +84,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gat_is_pygs(options):
-    theirs, ours = pair_of(4, 5, **options)
+    theirs, ours = make_both_layers(4, 5, **options)
     x, edge_index = rows(NODES, 4), edges()
     attr = rows(EDGES, 3, 2) if "edge_dim" in options else None
     inputs = (x,) if attr is None else (x, attr)
@@ -104,7 +104,7 @@ def test_gat_is_pygs(options):
 @pytest.mark.parametrize(("sizes", "dtype"), [((NODES, 6), torch.int32), ((6, NODES), torch.int64)])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
 def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
-    theirs, ours = pair_of((4, 3), 5, **options)
+    theirs, ours = make_both_layers((4, 3), 5, **options)
     x, edge_index = (rows(sizes[0], 4), rows(sizes[1], 3, 5)), edges(*sizes)
     # PyG's fill_value="mean" fails for more destinations than sources.
     attr = rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
@@ -136,7 +136,7 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
 )
 def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
-    theirs, ours = pair_of(in_channels, 5, **options)
+    theirs, ours = make_both_layers(in_channels, 5, **options)
     close(ours(*inputs), theirs(*inputs))
 
 
@@ -147,7 +147,7 @@ def test_gat_under_autocast(dropout, dtype):
 
     PyG rounds scores and features to the short dtype; sums have some ten terms.
     """
-    theirs, ours = pair_of(4, 5, heads=2, dropout=dropout)
+    theirs, ours = make_both_layers(4, 5, heads=2, dropout=dropout)
     theirs, ours, x = theirs.float(), ours.float(), rows(NODES, 4).detach().float()
     outputs = []
     for layer in (ours, theirs):
@@ -161,7 +161,7 @@ def test_gat_under_autocast(dropout, dtype):
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
-    theirs, ours = pair_of(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
+    theirs, ours = make_both_layers(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
     edge_index = edges()
     order = torch.argsort(edge_index[1], stable=True)
     edge_index, x, attr = edge_index[:, order], rows(NODES, 4), rows(EDGES, 3, 2)
@@ -178,7 +178,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
 
 
 def test_gat_on_a_prepared_graph():
-    theirs, ours = pair_of(4, 5, heads=2, edge_dim=3)
+    theirs, ours = make_both_layers(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
     with raising("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)

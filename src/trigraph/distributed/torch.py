@@ -172,7 +172,7 @@ class _Total(_Reverse):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition) -> Tensor:
         ctx.rows, ctx.number = rows, len(x)
-        return _sum_of_rows(x, rows)
+        return _add_rows(x, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -192,7 +192,7 @@ class _Spread(_Reverse):
         return _Total.apply(grad, ctx.rows), None, None  # type: ignore[no-untyped-call]
 
 
-def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
+def _add_rows(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
         raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
     with agreement(rows.comm, ("total", "total"), rows.name) as facts:

@@ -163,9 +163,9 @@ class CSC(Immutable):
         if in_order:
             edge_ids = frozen(get_array_module(indices).arange(num_positions, dtype=indices.dtype))
         degree = int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0
-        self._set_parts(offsets, indices, edge_ids, in_order, num_src, rows, degree)
+        self._set_attributes(offsets, indices, edge_ids, in_order, num_src, rows, degree)
 
-    def _set_parts(
+    def _set_attributes(
         self, offsets: Any, indices: Any, edge_ids: Any, in_order: bool, num_src: int, rows: int, degree: int
     ) -> None:
         """Set every attribute from what is checked, in arrays that nobody else writes to."""
@@ -344,7 +344,7 @@ class CSC(Immutable):
         (offsets, edges, degree, rises), indices = order_by_destination(src, dst, num_src, num_dst, loops)
         graph, in_order = cls.__new__(cls), edge_ids is None and rises
         ids = edges if edge_ids is None else frozen(edge_ids[edges])
-        graph._set_parts(offsets, indices, ids, in_order, num_src, edges.size if rows < 0 else rows, degree)
+        graph._set_attributes(offsets, indices, ids, in_order, num_src, edges.size if rows < 0 else rows, degree)
         return graph
 
     @classmethod

@@ -39,7 +39,7 @@ def neighbors(
     return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
 
 
-def neighbors_of_molecules(
+def find_neighbors_of_molecules(
     positions: np.ndarray, cutoff: Any, of_atom: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the results of `neighbors` for many structures without cells, in one search; `of_atom` tells them apart.

@@ -341,11 +341,11 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -
     """Call the operator for each entry, one after another."""
     batched = [jnp.moveaxis(x, a, 0) for x, a in zip(operands, axes, strict=True) if a is not None]
 
-    def one(entries: Sequence[Any]) -> Any:
+    def first(entries: Sequence[Any]) -> Any:
         rest = iter(entries)
         return operator.bind(*(x if a is None else next(rest) for x, a in zip(operands, axes, strict=True)), form=form)
 
-    return jax.lax.map(one, batched), [0] * len(form.wanted)
+    return jax.lax.map(first, batched), [0] * len(form.wanted)
 
 
 def _load() -> None:

@@ -45,7 +45,7 @@ class GraphKind:
         return frozenset(name for name, _ in self.reverse)
 
     @lazy
-    def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
+    def _split_paths(self) -> dict[str, tuple[tuple[str, str], ...]]:
         """`paths`, each split into argument and attribute."""
         return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in paths) for name, paths in self.paths.items()}
 
@@ -58,7 +58,7 @@ class GraphKind:
 
     def find(self, name: str, values: Mapping[str, Any]) -> Any:
         """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
-        for argument, attribute in self._places.get(name) or (("graph", name),):
+        for argument, attribute in self._split_paths.get(name) or (("graph", name),):
             graph = values[argument]
             if graph is not None:
                 prepared = graph.prepare() if name in self._reversed else graph

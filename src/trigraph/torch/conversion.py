@@ -62,8 +62,8 @@ class Conversion:
         for layer, cls, _ in self._undo:
             if type(layer) is not cls:
                 raise RuntimeError(
-                    f"Conversion.revert: a layer is a {_path_of(type(layer))}; expected {_path_of(cls)}, which convert "
-                    "has made of it: remove parametrizations first"
+                    f"Conversion.revert: a layer is a {_name_class(type(layer))}; expected {_name_class(cls)}, which "
+                    "convert has made of it: remove parametrizations first"
                 )
         while self._undo:
             self._undo.pop()[2]()
@@ -87,7 +87,7 @@ FLOATS = (torch.float32, torch.float64)
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def _check_parts(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:
+def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:
     """Raise unless a layer's submodules are of these classes, and neither it nor they hold more than their classes set.
 
     Attributes and submodules that are called `as_they_are` may be anything. Hooks on the layer itself are kept.
@@ -96,7 +96,7 @@ def _check_parts(layer: Module, kinds: Iterable[type[Module]], as_they_are: tupl
         if not set(path.split(".")).isdisjoint(as_they_are):
             continue
         if part is not layer and type(part) not in kinds:
-            raise _Unfit(f"its {path} is a {_path_of(type(part))}, which its constructor does not make")
+            raise _Unfit(f"its {path} is a {_name_class(type(part))}, which its constructor does not make")
         if part is not layer and hooked(part):
             raise _Unfit(f"hooks look into its {path}")
         for name, value in vars(part).items():
@@ -111,7 +111,7 @@ def _check_parameters(
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
-            raise _Unfit(f"its {name} is a {_path_of(type(parameter))}; expected a torch.nn.Parameter")
+            raise _Unfit(f"its {name} is a {_name_class(type(parameter))}; expected a torch.nn.Parameter")
         if parameter.dtype not in dtypes or parameter.dtype != next(iter(parameters.values())).dtype:
             raise _Unfit(f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}")
     if make is None:
@@ -137,7 +137,7 @@ def _gat(layer: Any) -> _Changes:
 
     if reason := pyg.why_not(layer):
         raise _Unfit(reason)
-    _check_parts(layer, (Linear, torch.nn.Linear, SumAggregation))
+    _check_submodules(layer, (Linear, torch.nn.Linear, SumAggregation))
     arguments = {name: getattr(layer, name) for name in inspect.signature(nn.GATConv).parameters if name != "bias"}
     _check_parameters(layer, lambda: nn.GATConv(**arguments, bias=layer.bias is not None), (*FLOATS, *HALVES))
     return [(layer, pyg.GATConv, {})]
@@ -203,7 +203,7 @@ def _dimenet(model: Any) -> _Changes:
         return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
 
     radial = {"num_spherical": sizes["num_spherical"], "envelope_exponent": exponent}
-    _check_parts(model, _classes_beside(model), ("act",))
+    _check_submodules(model, _classes_beside(model), ("act",))
     _check_parameters(model, lambda: _like_dimenet(model, sizes, exponent))
     for name, values in {
         "cutoff": (model.cutoff, model.rbf.cutoff, model.sbf.cutoff),
@@ -236,7 +236,7 @@ def _same_arguments(layer: Module, cls: type[Module]) -> None:
 
 def _basis_embedding(layer: Any) -> _Changes:
     _same_arguments(layer, nn.BasisEmbedding)
-    _check_parts(layer, ())
+    _check_submodules(layer, ())
     _check_parameters(layer)
     shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
     if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
@@ -244,18 +244,18 @@ def _basis_embedding(layer: Any) -> _Changes:
     return [(layer, nn.BasisEmbedding, {"padded": True})]
 
 
-def _kinds_of_dense(layer: Module, dense: Module) -> tuple[type[Module], ...]:
+def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...]:
     """Return the classes of a Dense of fairchem without activation, whose weight is used in place of it."""
     kind, package = type(dense), type(layer).__module__.partition(".")[0]
     if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
-        raise _Unfit(f"its bilinear is a {_path_of(kind)}; expected the Dense of {package}")
+        raise _Unfit(f"its bilinear is a {_name_class(kind)}; expected the Dense of {package}")
     return (kind, torch.nn.Linear, torch.nn.Identity)
 
 
 def _bilinear(layer: Any) -> _Changes:
     kinds: tuple[type[Module], ...] = ()
     if hasattr(layer, "bilinear"):
-        kinds = _kinds_of_dense(layer, layer.bilinear)
+        kinds = _list_dense_classes(layer, layer.bilinear)
         shape: tuple[int, ...] = (layer.emb_size_out, layer.emb_size_in * layer.emb_size_interm)
         replacement: type[Module] = EfficientInteractionBilinear
         weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
@@ -265,7 +265,7 @@ def _bilinear(layer: Any) -> _Changes:
     else:
         raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
     _same_arguments(layer, replacement)
-    _check_parts(layer, kinds)
+    _check_submodules(layer, kinds)
     if tuple(weight.shape) != shape or bias is not None:
         raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
     _check_parameters(layer)
@@ -275,7 +275,7 @@ def _bilinear(layer: Any) -> _Changes:
 def _pair(layer: Any) -> _Changes:
     _same_arguments(layer, PairInteraction)
     called = ("down_projection", "scale_rbf_sum", "up_projection")
-    _check_parts(layer, _kinds_of_dense(layer, layer.bilinear), called)
+    _check_submodules(layer, _list_dense_classes(layer, layer.bilinear), called)
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     emb_in = layer.down_projection.linear.out_features
     if weight.shape[1] % emb_in or bias is not None:
@@ -301,7 +301,7 @@ _KNOWN = {
 }
 
 
-def _path_of(cls: type) -> str:
+def _name_class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -385,7 +385,7 @@ def convert(model: Module) -> Conversion:
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
     for path, layer, entry, reason in list(_candidates(model)):
-        original = _path_of(type(layer))
+        original = _name_class(type(layer))
         try:
             if reason is not None:
                 raise _Unfit(reason)
@@ -397,5 +397,5 @@ def convert(model: Module) -> Conversion:
             conversion.left.append(Layer(path, original, f"it is not as its constructor makes it: {error}"))
             continue
         conversion._undo += [_replace_class(*change) for change in changes]
-        conversion.replaced.append(Layer(path, original, _path_of(changes[0][1])))
+        conversion.replaced.append(Layer(path, original, _name_class(changes[0][1])))
     return conversion

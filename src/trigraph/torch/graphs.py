@@ -43,7 +43,7 @@ class _Owner:
         return (_Owner, ())
 
 
-def tensor_of(array: Any) -> Any:
+def view_tensor(array: Any) -> Any:
     """Return a tensor that views an array's memory; tensors and None are returned unchanged."""
     if array is None or isinstance(array, torch.Tensor):
         return array
@@ -61,11 +61,11 @@ def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
     """
     arrays = tuple(arrays)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
-        plain = tuple(map(tensor_of, arrays))
+        plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
     if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but one that is empty may not show it
         return plain
-    return in_plain_thread(lambda: tuple(map(tensor_of, arrays)))
+    return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -154,7 +154,7 @@ def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_
     with on_device(offsets):
         arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
         graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
-        return tuple(tensor_of(array).clone() for array in graph.prepare())
+        return tuple(view_tensor(array).clone() for array in graph.prepare())
 
 
 def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
@@ -287,7 +287,7 @@ def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
     make, arguments = graph.__reduce__()
     if protocol != torch.serialization.DEFAULT_PROTOCOL:
         return make, arguments
-    as_tensors = tuple(tensor_of(a) if name_library(a) else a for a in arguments)
+    as_tensors = tuple(view_tensor(a) if name_library(a) else a for a in arguments)
     return rebuilt, (type(graph).__name__, as_tensors)
 
 

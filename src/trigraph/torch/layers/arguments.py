@@ -52,7 +52,7 @@ def widened(*values: Any) -> list[Any]:
     ]
 
 
-def width_of(linear: torch.nn.Module | None) -> int | None:
+def count_inputs(linear: torch.nn.Module | None) -> int | None:
     """Return the number of inputs of a linear layer.
 
     It is None where only the layer knows it: before the first call of a lazy one, in adapters, sequences, quantized and

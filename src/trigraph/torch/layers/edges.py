@@ -11,7 +11,7 @@ from trigraph.arrays import as_array, called, check_memory, check_range, count, 
 from trigraph.graphs import CSC, entered
 from trigraph.graphs.counting import counts_fit
 from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
-from trigraph.torch.graphs import GraphTensors, tensor_of, tensors, uncompiled
+from trigraph.torch.graphs import GraphTensors, tensors, uncompiled, view_tensor
 from trigraph.torch.layers.arguments import check_device
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
@@ -91,7 +91,7 @@ def is_matrix(edge_index: Any) -> bool:
     return isinstance(edge_index, torch.Tensor) and edge_index.layout in MATRIX_LAYOUTS
 
 
-def edges_of_matrix(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def list_matrix_edges(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ``edge_index`` and the values of a sparse adjacency matrix, in storage order.
 
     Rows are destinations and columns are sources, as for ``adj.t()`` in PyTorch Geometric.
@@ -114,7 +114,7 @@ def edges_of_matrix(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, tor
     return torch.stack([src.long(), dst.long()]), matrix.values()
 
 
-def matrix_of(
+def make_matrix(
     edge_index: torch.Tensor, values: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, layout: torch.layout
 ) -> torch.Tensor:
     """Return values of edges as a sparse matrix (num_dst_nodes, num_src_nodes, ...) of a layout."""
@@ -130,7 +130,7 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     rows = as_array(edge_index, f"{owner}: edge_index")
     if name_library(rows) is None:  # no values in a traced program, several in torch.vmap
         return
-    with _errors_of(owner), entered(rows):
+    with _name_layer_in_errors(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
 
 
@@ -140,7 +140,7 @@ def _check_ranges(edges: Any, num_src_nodes: int, num_dst_nodes: int) -> None:
 
 
 @contextlib.contextmanager
-def _errors_of(owner: str) -> Iterator[None]:
+def _name_layer_in_errors(owner: str) -> Iterator[None]:
     """Prefix errors with the name of the layer."""
     try:
         yield
@@ -186,7 +186,7 @@ def build_graph(
 
     It is cached with the caller's tensor, unless that is a tensor of a derived class or of a transform.
     """
-    with _errors_of(owner):
+    with _name_layer_in_errors(owner):
         edges = as_array(edge_index, "the tensor")
         if name_library(edges) is None:
             raise TypeError(f"CSC: src is {called(edge_index)}; expected a torch.Tensor of integers")
@@ -218,13 +218,13 @@ def _built(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> C
 
 def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
     """Return edges as a tensor that is narrow on a device, with self loops if `num_nodes` is given."""
-    edge_index: torch.Tensor = tensor_of(edges)
+    edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = with_loops(edge_index, None, num_nodes, None)
     return narrowed(edge_index)[0] if edge_index.is_cuda else edge_index
 
 
-def graph_given(owner: str, edge_index: Any) -> Any:
+def unwrap_graph_tensors(owner: str, edge_index: Any) -> Any:
     """Return the graph that `GraphTensors` hold, and anything else unchanged."""
     if not isinstance(edge_index, GraphTensors):
         return edge_index
@@ -239,7 +239,7 @@ def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | N
     The features of destinations may be None only with a prepared graph.
     """
     check_features(owner, src, dst, src_width, dst_width)
-    edge_index = graph_given(owner, edge_index)
+    edge_index = unwrap_graph_tensors(owner, edge_index)
     if not isinstance(edge_index, CSC):
         check_edge_index(owner, edge_index, src)
         if dst is None:

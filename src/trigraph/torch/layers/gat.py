@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, leaky_relu
 from trigraph.arrays import real_number
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widened, width_of
+from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widened
 from trigraph.torch.layers.edges import (
     build_graph,
     check_edge_index,
@@ -19,12 +19,12 @@ from trigraph.torch.layers.edges import (
     check_nodes,
     check_reduction,
     check_rows,
-    edges_of_matrix,
     ends_of,
-    graph_given,
     is_matrix,
-    matrix_of,
+    list_matrix_edges,
+    make_matrix,
     source_and_destination,
+    unwrap_graph_tensors,
     with_loops,
 )
 
@@ -185,7 +185,7 @@ class GATConv(torch.nn.Module):
 
     def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
         """Check features and edges; return the numbers of sources and destinations."""
-        check_features("GATConv", src, dst, *map(width_of, self._linears))
+        check_features("GATConv", src, dst, *map(count_inputs, self._linears))
         prepared = isinstance(edge_index, CSC)
         if prepared:
             sizes = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
@@ -213,7 +213,7 @@ class GATConv(torch.nn.Module):
         ):
             edge_attr = edge_attr[:, None].flatten(1)
         rows = edge_index.num_edges if isinstance(edge_index, CSC) else edge_index.shape[1]
-        check_rows("GATConv", "edge_attr", edge_attr, width_of(self.lin_edge), "num_edges, edge_dim", rows)
+        check_rows("GATConv", "edge_attr", edge_attr, count_inputs(self.lin_edge), "num_edges, edge_dim", rows)
         return None if self.lin_edge is None else edge_attr
 
     def forward(
@@ -261,12 +261,12 @@ class GATConv(torch.nn.Module):
         RuntimeError
             In the capture of a CUDA graph with such an `edge_index`.
         """
-        layout, edge_index = None, graph_given("GATConv", edge_index)
+        layout, edge_index = None, unwrap_graph_tensors("GATConv", edge_index)
         if is_matrix(edge_index):
             layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
             if size is not None and tuple(size) != expected:
                 raise ValueError(f"GATConv: size is {tuple(size)}; expected {expected}, of the matrix edge_index")
-            edge_index, values = edges_of_matrix("GATConv", edge_index)  # type: ignore[arg-type]
+            edge_index, values = list_matrix_edges("GATConv", edge_index)  # type: ignore[arg-type]
             size, edge_attr = expected, values if edge_attr is None and values.dim() > 1 else edge_attr
         src, dst = source_and_destination(x)
         num_src, num_dst = self._sizes(src, dst, edge_index, size)
@@ -314,7 +314,7 @@ class GATConv(torch.nn.Module):
         if not return_attention_weights:
             return out
         if layout is not None:
-            edge_index = matrix_of(edge_index, attention, num_src, num_dst, layout)  # type: ignore[arg-type]
+            edge_index = make_matrix(edge_index, attention, num_src, num_dst, layout)  # type: ignore[arg-type]
             attention = edge_index.values()
         return out, (edge_index, attention)
 

@@ -6,7 +6,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widened, width_of
+from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widened
 from trigraph.torch.layers.edges import graph_of, source_and_destination
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
@@ -109,7 +109,7 @@ class WeightedConv(torch.nn.Module):
         src, dst = source_and_destination(x)
         if self.lin_root is not None and dst is None:
             raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
-        graph = graph_of("WeightedConv", edge_index, src, dst, width_of(self.lin), width_of(self.lin_root))
+        graph = graph_of("WeightedConv", edge_index, src, dst, count_inputs(self.lin), count_inputs(self.lin_root))
         values = self.lin(src)
         dtype = values.dtype
         values, edge_weight = widened(values, edge_weight)

@@ -14,7 +14,7 @@ from trigraph.arrays import check_memory, shown
 from trigraph.graphs import CSC
 from trigraph.graphs.counting import order_by
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.neighbors import neighbors, neighbors_of_molecules
+from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import beneath, in_plain_thread, view_array
 from trigraph.torch.functions import FUNCTIONS
@@ -410,7 +410,7 @@ def _on_host(
     boxes = None if cells is None else _array(cells)
     if boxes is None and not flags.any() and not alone:
         with contextlib.suppress(ValueError):  # raised again below, where the structure is known
-            return [torch.from_numpy(array) for array in neighbors_of_molecules(positions, cutoff, of_atom)]
+            return [torch.from_numpy(array) for array in find_neighbors_of_molecules(positions, cutoff, of_atom)]
     # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
     structures, starts = np.unique(of_atom[by_structure], return_index=True)
