@@ -82,7 +82,7 @@ def test_arrays_are_those_of_numpy():
 def test_arrays_that_were_written_to_are_refused():
     for offsets, ids in (([0, 5, 2], [0, 1]), ([0, 1, 9], [0, 1]), ([0, 1, 2], [0, -(2**40)])):
         graph = CSC.__new__(CSC)
-        graph._set_parts(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
+        graph._set_attributes(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
         with pytest.raises(
             ValueError, match="CSC: an index is out of range, or offsets fall: the graph's tensors were"
         ):
