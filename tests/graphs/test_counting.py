@@ -48,7 +48,7 @@ def sort_stably(keys, number):
 def test_arrays_are_those_of_numpy():
     for src, dst, n_src, n_dst in try_each_way():
         for loops in (-1, min(n_src, n_dst)):
-            graph, of_edges = CSC._of_ends(src, dst, n_src, n_dst, loops=loops), (src, dst)
+            graph, of_edges = CSC._from_nodes(src, dst, n_src, n_dst, loops=loops), (src, dst)
             if loops >= 0:
                 own = np.arange(loops)
                 of_edges = [np.append(a[src != dst], own) for a in of_edges]

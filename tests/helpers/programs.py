@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 
-def run(*command, status=0, timeout=600, **keywords):
+def run_command(*command, status=0, timeout=600, **keywords):
     """Run a command; fail unless it ends with the expected status."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **keywords)

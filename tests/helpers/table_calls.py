@@ -60,7 +60,7 @@ def fields(op, result):
     return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}
 
 
-def call(op, values, **keywords):
+def compute(op, values, **keywords):
     """Call `op` through the front door; a mapping from field to array."""
     return fields(op, FUNCTIONS[op.name](**values, **keywords))
 

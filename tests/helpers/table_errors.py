@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import EVERY, call, draw, raises
+from table_calls import EVERY, compute, draw, raises
 
 from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, evaluate_shape
@@ -104,7 +104,7 @@ WIDTHS = pick_one_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: op.de
 NUMBERS = pick_one_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
 CHOICES = pick_one_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
 FIELDS = pick_one_each(
-    [(op, f) for op in EVERY for f in op.fields if f.name in call(op, draw(op))],
+    [(op, f) for op in EVERY for f in op.fields if f.name in compute(op, draw(op))],
     lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
     _label,
 )

@@ -18,7 +18,7 @@ import pytest
 from cupy_stand_in import asarray
 from host_kernels import HERE, library
 from host_kernels import INSTANCES as OWN
-from programs import run
+from programs import run_command
 from raising import raising
 
 from trigraph import gpu
@@ -425,4 +425,4 @@ assert not other.is_alive()
 
 def test_interruptions_leave_the_lock_open():
     """In Python 3.14, `with lock:` leaves it locked after almost every second one."""
-    run(sys.executable, "-c", INTERRUPTED)
+    run_command(sys.executable, "-c", INTERRUPTED)

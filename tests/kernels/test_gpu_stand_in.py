@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import table_calls
 from cupy_stand_in import Misuse, asarray, capturing, draw_on_device, moved, ndarray
-from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields, list_graphs
+from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, compute, draw, fields, list_graphs
 
 from trigraph.backends.choice import supports_third
 from trigraph.gpu import sums
@@ -54,7 +54,7 @@ def test_a_graph_is_done_when_it_is_there(cupy):
             graphs = {n: moved(graph) for n, graph in list_graphs(op, values).items()}
             for graph in graphs.values():
                 graph.prepare()
-        call(op, {**on_device, **graphs})
+        compute(op, {**on_device, **graphs})
 
 
 @pytest.mark.usefixtures("cupy")
@@ -62,9 +62,9 @@ def test_an_index_array_is_warned_of():
     """An index array in place of a graph object works, with a warning: each call sorts it, and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
     _, on_device = draw_on_device(op)
-    expected = call(op, on_device)
+    expected = compute(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
-        results = call(op, {**on_device, "triplets": on_device["triplets"].index})
+        results = compute(op, {**on_device, "triplets": on_device["triplets"].index})
     assert [w.filename for w in caught] == [table_calls.__file__]
     assert results["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
@@ -103,7 +103,7 @@ def test_arrays_of_several_devices_are_refused():
     with cupy_stand_in.Device(1):
         elsewhere = moved(values[first])
     with pytest.raises(ValueError, match="is on cuda"):
-        call(op, {**on_device, first: elsewhere})
+        compute(op, {**on_device, first: elsewhere})
 
 
 # Launches for a molecule in each order, at most: our kernels, CuPy's and cuBLAS's. Each takes microseconds on the host,
@@ -145,7 +145,7 @@ def test_a_batch_costs_what_a_molecule_does():
             for graph in list_graphs(op, values).values():
                 graph.prepare()
             before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True
-            call(op, values)
+            compute(op, values)
             counts.append(cupy_stand_in.state.launches - before)
             cupy_stand_in.state.dry = False
         over_all = any(f.name in ("params", "weights") for f in op.fields)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from host_kernels import library
-from table_calls import OPS, call, draw, raises
+from table_calls import OPS, compute, draw, raises
 
 from trigraph.backends import FUNCTIONS
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
@@ -46,21 +46,21 @@ def test_what_is_not_half_is_float32(op):
             else:
                 text = f"{op.name}: {a.name} has dtype float64; expected float32, since {first} has float16"
             wrong = values | {a.name: values[a.name].astype(dtype)}
-            raises(TypeError, text, call, op, wrong, backend="gpu-host")
+            raises(TypeError, text, compute, op, wrong, backend="gpu-host")
 
 
 @pytest.mark.parametrize("op", WITH_HALF)
 def test_outputs_of_the_callers(op):
     values = stored(op, HALVES[0])
-    expected = call(op, values, backend="gpu-host")
+    expected = compute(op, values, backend="gpu-host")
     out = {name: np.zeros_like(value) for name, value in expected.items()}
-    got = call(op, values, backend="gpu-host", out=out)
+    got = compute(op, values, backend="gpu-host", out=out)
     for name, value in expected.items():
         assert got[name] is out[name]
         assert got[name].tobytes() == value.tobytes()
         wrong = np.zeros(value.shape, np.float64)
         with pytest.raises(TypeError, match=rf"out\['{name}'\] has dtype float64; expected {value.dtype}"):
-            call(op, values, backend="gpu-host", out={name: wrong})
+            compute(op, values, backend="gpu-host", out={name: wrong})
 
 
 @pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from host_kernels import require_compiler
-from programs import run
+from programs import run_command
 
 from trigraph.gpu.host import build
 from trigraph.gpu.host.build import SourceError, host_build, rewrite_shared
@@ -59,7 +59,9 @@ def family(tmp_path):
 
 
 def generate(family, *arguments, status=0):
-    return run(*COMMAND, "--family", "toy", "--source-dir", family, "--generate", *arguments, status=status).stderr
+    return run_command(
+        *COMMAND, "--family", "toy", "--source-dir", family, "--generate", *arguments, status=status
+    ).stderr
 
 
 def test_generate(family, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, call, draw, fields
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, fields
 from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
@@ -78,7 +78,7 @@ def test_docstring_names_everything():
 def test_positional_and_keyword_calls():
     for (op,) in (each.values for each in EACH_OPERATOR):
         values, function = draw(op), FUNCTIONS[op.name]
-        expected = call(op, values)
+        expected = compute(op, values)
         for split in range(len(values) + 1):
             names = list(values)
             positional = [values[n] for n in names[:split]]
@@ -101,9 +101,9 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
 
     for module in (front_door, third):
         monkeypatch.setattr(module, "backend_function", watched)
-    expected = call(op, values, backend="fortran")
-    assert_same_bits(call(op, values), expected)
-    assert_same_bits(call(op, values, backend=None), expected)
+    expected = compute(op, values, backend="fortran")
+    assert_same_bits(compute(op, values), expected)
+    assert_same_bits(compute(op, values, backend=None), expected)
     assert called == [("fortran", "execute")] * 3
 
 
@@ -111,18 +111,18 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
 def test_wrt(op):
     """`wrt` may be a list, tuple or other iterable of names (`trigraph verify` requests each field alone)."""
     values = draw(op)
-    full = call(op, values)
+    full = compute(op, values)
     names = list(full)
     name = names[-1]
     chosen = {n: v if n == name else None for n, v in full.items()}
     twice = (n for n in [name, name])
     for wrt in (name, (name,), [name], {name}, iter([name]), twice, {name: 1}, np.array([name])):
-        assert_same_bits(call(op, values, wrt=wrt), chosen)
+        assert_same_bits(compute(op, values, wrt=wrt), chosen)
     rest = {n: v if n != name else None for n, v in full.items()}
-    assert_same_bits(call(op, values, wrt=names[:-1]), rest)
-    assert_same_bits(call(op, values, wrt=reversed(names)), full)
-    assert_same_bits(call(op, values, wrt=None), full)
-    assert_same_bits(call(op, values, wrt=()), dict.fromkeys(names))
+    assert_same_bits(compute(op, values, wrt=names[:-1]), rest)
+    assert_same_bits(compute(op, values, wrt=reversed(names)), full)
+    assert_same_bits(compute(op, values, wrt=None), full)
+    assert_same_bits(compute(op, values, wrt=()), dict.fromkeys(names))
     positional = FUNCTIONS[op.name](*values.values(), name)
     assert fields(op, positional)[name].tobytes() == full[name].tobytes()
 

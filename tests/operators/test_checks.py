@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_BACKENDS, EVERY, OPS, assert_same_bits, call, draw, fields, list_graphs, raises
+from table_calls import CPU_BACKENDS, EVERY, OPS, assert_same_bits, compute, draw, fields, list_graphs, raises
 from table_errors import (
     ARRAYS,
     CHOICES,
@@ -72,7 +72,7 @@ def test_wrong_size_on_each_axis(op, array):
             elif (other := blamed(op, array, symbol)) is not None:
                 text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
             else:
-                call(op, values)  # no other array has this size: any value is right
+                compute(op, values)  # no other array has this size: any value is right
                 continue
             raises(ValueError, text, FUNCTIONS[op.name], **values)
 
@@ -120,7 +120,7 @@ def test_graph_of_other_sizes(op):
             text = re.compile(re.escape(start) + rf".*\) = \(.*\b{op.graph.find(symbol, graphs)}\b.*\)")
             raises(ValueError, text, FUNCTIONS[op.name], **(good | graphs))
         else:
-            call(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
+            compute(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
 
 
 # Kinds and dtypes
@@ -149,7 +149,7 @@ def test_dtypes_that_differ(op, array):
         elif later:
             text = f"{op.name}: {later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
         else:
-            call(op, values)
+            compute(op, values)
             continue
         raises(TypeError, text, FUNCTIONS[op.name], **values)
 
@@ -238,9 +238,9 @@ def test_attributes(op, attribute):
     for bad in (maximum + 1, 10**30):
         refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at most {maximum}")
     refused(op, good | {name: 10**5000}, ValueError, f"{name} is an integer of 16610 bits; expected at most {maximum}")
-    expected = call(op, good)
+    expected = compute(op, good)
     for same in (np.int64(good[name]), np.uint8(good[name]), np.array(good[name])):
-        assert_same_bits(call(op, good | {name: same}), expected)
+        assert_same_bits(compute(op, good | {name: same}), expected)
 
 
 @pytest.mark.parametrize(("op", "attribute"), NUMBERS)
@@ -256,10 +256,10 @@ def test_numbers(op, attribute):
     text = f"{op.name}: {name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
     raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
     for backend in CPU_BACKENDS:
-        call(op, good | {name: 1e39}, backend=backend)
-    expected = call(op, good | {name: 0.25})
+        compute(op, good | {name: 1e39}, backend=backend)
+    expected = compute(op, good | {name: 0.25})
     for same in (np.float32(0.25), np.float64(0.25), np.array(0.25), np.array(0.25, np.float16)):
-        assert_same_bits(call(op, good | {name: same}), expected)
+        assert_same_bits(compute(op, good | {name: same}), expected)
 
 
 @pytest.mark.parametrize(("op", "array"), INDICES)
@@ -285,7 +285,7 @@ def test_cotangent_of_what_is_absent(op):
     for a in op.definition.inputs:
         if a.optional:
             good = draw(op, setting={a.name: None})
-            call(op, good)
+            compute(op, good)
             for cotangent in (f"{g}_{a.name}" for g in ("gg", "ggg")[: op.order - 1]):
                 text = f"{op.name}: {cotangent} is given, but {a.name} is None; expected None"
                 raises(ValueError, text, FUNCTIONS[op.name], **(good | {cotangent: draw(op)[cotangent]}))
@@ -303,10 +303,10 @@ def test_choices(op, attribute):
     for choice in attribute.choices:
         # With 60 edges, each value of `exclude` leaves out some triplets.
         good = draw(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
-        expected = call(op, good)
+        expected = compute(op, good)
         results.add(str(expected))
         for same in (np.array(choice), np.array(choice)[()]) if choice is not None else ():
-            assert_same_bits(call(op, good | {name: same}), expected)
+            assert_same_bits(compute(op, good | {name: same}), expected)
     assert len(results) == len(attribute.choices)
 
 
@@ -315,7 +315,7 @@ def test_defaults(op):
     defaults = {a.name: a.default for a in op.attributes if not a.required}
     sizes = {n: v for n, v in defaults.items() if type(v) is int}
     explicit = draw(op, setting=defaults, **sizes) | defaults
-    assert_same_bits(call(op, {n: v for n, v in explicit.items() if n not in defaults}), call(op, explicit))
+    assert_same_bits(compute(op, {n: v for n, v in explicit.items() if n not in defaults}), compute(op, explicit))
 
 
 COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a in op.arguments if a.column]
@@ -325,10 +325,10 @@ COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a i
 def test_columns(op, array):
     """An input of shape (n, 1) is taken for (n,), and the derivative in this input has shape (n, 1) again."""
     good = draw(op)
-    flat = call(op, good)
+    flat = compute(op, good)
     out = {name: np.empty((*value.shape, 1) if name == array.name else value.shape) for name, value in flat.items()}
     values = good | {array.name: good[array.name][..., None]}
-    for got in (call(op, values), call(op, values, out=out)):
+    for got in (compute(op, values), compute(op, values, out=out)):
         for name, value in flat.items():
             assert got[name].shape == out[name].shape
             assert got[name].tobytes() == value.tobytes()
@@ -395,9 +395,9 @@ def test_what_may_be_none_may_be_left_out(op):
         free = [a for a in op.arguments if a.nullable and (a.name not in optional or a.name in setting)]
         for left_out in [*([a] for a in free), *([free] if free else [])]:
             explicit = good | {a.name: None for a in left_out}
-            expected = call(op, explicit)
+            expected = compute(op, explicit)
             rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
-            assert_same_bits(call(op, rest), expected)
+            assert_same_bits(compute(op, rest), expected)
             first = min(op.parameters.index(a.name) for a in left_out)  # earlier ones are passed by position
             head = [rest.pop(n) for n in op.parameters[:first]]
             assert_same_bits(fields(op, function(*head, **rest)), expected)
@@ -407,11 +407,11 @@ def test_what_may_be_none_may_be_left_out(op):
 @pytest.mark.parametrize(("backend", "index"), [("fortran", np.int32), ("gpu-host", np.int64)])
 def test_index_arrays_for_graph_objects(op, backend, index):
     good = draw(op, index=index)
-    expected = call(op, good, backend=backend)
+    expected = compute(op, good, backend=backend)
     arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
     assert "triplets" in arrays
     for indices in (*({n: array} for n, array in arrays.items()), arrays):
-        assert_same_bits(call(op, good | indices, backend=backend), expected)
+        assert_same_bits(compute(op, good | indices, backend=backend), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
     text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
@@ -492,7 +492,7 @@ def test_results_do_not_have_the_dtype_object_of_an_argument():
 def test_out_of_the_wrong_kind(op, field):
     good, name, label = draw(op), field.name, f"out[{field.name!r}]"
     keywords = {"wrt": name} if op.selective else {}
-    shape = call(op, good, **keywords)[name].shape
+    shape = compute(op, good, **keywords)[name].shape
 
     def expect(kind, text, out):
         raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
@@ -523,7 +523,7 @@ def test_out_of_the_wrong_kind(op, field):
 @pytest.mark.parametrize(("op", "field"), FIELDS)
 def test_out_that_overlaps(op, field):
     good, name = draw(op), field.name
-    shape = call(op, good)[name].shape
+    shape = compute(op, good)[name].shape
     for a in op.given(good):
         if a.index or field.index:
             continue
@@ -542,7 +542,7 @@ def test_out_that_overlaps(op, field):
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_outs_that_overlap(op):
     good = draw(op)
-    shapes = {name: value.shape for name, value in call(op, good).items()}
+    shapes = {name: value.shape for name, value in compute(op, good).items()}
     for first, second in zip(list(shapes), list(shapes)[1:], strict=False):
         n, m = (int(np.prod(shapes[name])) for name in (first, second))
         memory = np.zeros(n + m)
@@ -554,7 +554,7 @@ def test_outs_that_overlap(op):
 def test_out_of_the_wrong_field():
     for (op,) in (each.values for each in EACH_OPERATOR):
         good = draw(op)
-        names = list(call(op, good))
+        names = list(compute(op, good))
         text = f"{op.name}: out['unknown'] is not computed; expected one of {', '.join(names)}"
         raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
         if len(names) > 1:
@@ -576,9 +576,9 @@ def test_out_is_written_and_returned():
     """Results are the arrays of `out` themselves (fast path; `trigraph verify` checks that each backend fills them)."""
     for (op,) in (each.values for each in EACH_OPERATOR):
         good = draw(op)
-        expected = call(op, good)
+        expected = compute(op, good)
         outs = {name: garbage(value) for name, value in expected.items()}
-        got = call(op, good, out=outs)
+        got = compute(op, good, out=outs)
         assert_same_bits(got, expected)
         assert all(got[name] is outs[name] for name in outs)
         for name, value in expected.items():
@@ -592,6 +592,6 @@ def test_out_is_written_and_returned():
                 again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
                 assert getattr(again, name) is array
                 array = garbage(value)
-                got = call(op, good, out={name: array})
+                got = compute(op, good, out={name: array})
                 assert_same_bits(got, expected)
                 assert got[name] is array

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from programs import run
+from programs import run_command
 
 import trigraph
 from trigraph import cli
@@ -194,7 +194,7 @@ def driver(tmp_path_factory):
         DRIVER.replace("malloc(n + 8)", "malloc(n + 16)") + "        " + "        ".join(each) + "    }\n}\n"
     )
     flags = ["-Wall", "-Wextra", "-Werror", "-O0"]
-    run("cc", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(""))
+    run_command("cc", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(""))
     return source.with_suffix("")
 
 
@@ -233,7 +233,7 @@ def test_a_program_without_python_gives_the_packages_bits(driver, definition):
 
 def test_the_library_has_no_symbol_of_python():
     for path in [*(PACKAGE / "fortran").glob("libtrigraph*.so")]:
-        assert not re.search(r"\bU _?Py", run("nm", "-D", path).stdout), path
+        assert not re.search(r"\bU _?Py", run_command("nm", "-D", path).stdout), path
 
 
 def test_threads_and_levels(library, tmp_path):
@@ -260,11 +260,11 @@ def test_threads_and_levels(library, tmp_path):
         'printf("%s %d %d", level ? level : "none", trigraph_get_num_threads(), '
         "trigraph_gno_kernel_fwd_f32(0, 0, 1, 1, 1, 1, &x, &x, &x)); }\n"
     )
-    run("cc", source, *options("--include", "--libs"), "-o", tmp_path / "level")
+    run_command("cc", source, *options("--include", "--libs"), "-o", tmp_path / "level")
     for level, expected in ((levels.available()[0], "0"), ("v9", f"{NO_LEVEL}")):
         environment = {"TRIGRAPH_CPU_LEVEL": level, "OMP_NUM_THREADS": "3"}
         name = level if expected == "0" else "none"
-        assert run(tmp_path / "level", env=environment).stdout == f"{name} 3 {expected}"
+        assert run_command(tmp_path / "level", env=environment).stdout == f"{name} 3 {expected}"
 
 
 def test_memory_that_the_system_refuses_has_a_status(library):
@@ -340,8 +340,8 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     package = levels.LIBRARY.parent
     for path in package.glob("libtrigraph_v*.so"):
         (tmp_path / path.name).symlink_to(path)
-    run(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
-    run(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
+    run_command(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
+    run_command(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
     right, changed, test, places = *WRONG[wrong], 0
     for source, name in ((package, "interface.c"), (tmp_path, "interface.inc")):
         text = (source / name).read_text()
@@ -349,7 +349,7 @@ def test_wrong_lines_are_found(tmp_path, wrong):
         (tmp_path / name).write_text(text.replace(right, changed))
     assert places > 0
     library, sources = tmp_path / "libtrigraph.so", (tmp_path / "interface.c", package / "cpu_level.c")
-    run("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
+    run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", TESTS[test], __file__]
     done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
     assert done.returncode not in (2, 4, 5)  # no test ran
@@ -424,7 +424,7 @@ def bridges(tmp_path_factory):
     source = tmp_path_factory.mktemp("bridges") / "bridges.f90"
     source.write_text("\n".join(map(bridge, calls.EXPORTED.values())))
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
-    run("gfortran", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(".so"))
+    run_command("gfortran", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(".so"))
     return ctypes.CDLL(str(source.with_suffix(".so")))
 
 
@@ -513,9 +513,9 @@ def compiled(folder, source):
     flags = options("--include", "--libs")
     if shutil.which("pkg-config"):
         places = {**os.environ, "PKG_CONFIG_PATH": options("--pkgconfigdir")[0]}
-        flags = run("pkg-config", "--cflags", "--libs", "trigraph", env=places).stdout.split()
-    run("gfortran", "-fcheck=all", "-O0", f"-J{folder}", path, *flags, "-o", path.with_suffix(""))
-    return run(path.with_suffix("")).stdout
+        flags = run_command("pkg-config", "--cflags", "--libs", "trigraph", env=places).stdout.split()
+    run_command("gfortran", "-fcheck=all", "-O0", f"-J{folder}", path, *flags, "-o", path.with_suffix(""))
+    return run_command(path.with_suffix("")).stdout
 
 
 def test_wrong_arguments_have_their_number_as_status(tmp_path):
@@ -537,7 +537,7 @@ def test_compilers_of_c_take_the_header(tmp_path):
             '#include "trigraph.h"\nint main(void) { return trigraph_gno_kernel_fwd_f32 == 0; }\n'
         )
         flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", *options("--include")]
-        run("cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}")
+        run_command("cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}")
 
 
 # Sources for a build without Python
@@ -553,21 +553,23 @@ def test_sources_build_a_library_that_programs_find(tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(lines)
     shutil.copy(ROOT / "examples" / "gno_program.f90", tmp_path / "program.f90")
     quick = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_Fortran_FLAGS=-O0 -w", f"-DCMAKE_INSTALL_PREFIX={place}"]
-    run("cmake", "-S", tmp_path, "-B", tmp_path / "build", *quick)
-    run("cmake", "--build", tmp_path / "build", "-j", "2")
-    assert "gradient against a real128 difference" in run(tmp_path / "build" / "program").stdout
-    run("cmake", "--install", tmp_path / "build")
+    run_command("cmake", "-S", tmp_path, "-B", tmp_path / "build", *quick)
+    run_command("cmake", "--build", tmp_path / "build", "-j", "2")
+    assert "gradient against a real128 difference" in run_command(tmp_path / "build" / "program").stdout
+    run_command("cmake", "--install", tmp_path / "build")
     (file,) = place.rglob("trigraph.pc")
-    flags = run("pkg-config", "--cflags", "--libs", "trigraph", env={**os.environ, "PKG_CONFIG_PATH": str(file.parent)})
+    flags = run_command(
+        "pkg-config", "--cflags", "--libs", "trigraph", env={**os.environ, "PKG_CONFIG_PATH": str(file.parent)}
+    )
     flags = [*flags.stdout.split(), f"-Wl,-rpath,{file.parent.parent}", "-lm"]
-    run("cc", "-Wall", "-Werror", ROOT / "examples" / "attention.c", *flags, "-o", tmp_path / "a")
-    assert "against a difference" in run(tmp_path / "a").stdout
+    run_command("cc", "-Wall", "-Werror", ROOT / "examples" / "attention.c", *flags, "-o", tmp_path / "a")
+    assert "against a difference" in run_command(tmp_path / "a").stdout
 
 
 @pytest.mark.skipif(shutil.which("fpm") is None, reason="needs fpm")
 def test_fpm_builds_the_sources(tmp_path):
     assert CliRunner().invoke(cli.main, ["fortran", str(tmp_path)]).exit_code == 0
-    run("fpm", "build", "--profile", "debug", cwd=tmp_path)
+    run_command("fpm", "build", "--profile", "debug", cwd=tmp_path)
 
 
 def test_files_are_not_written_over(tmp_path, monkeypatch):

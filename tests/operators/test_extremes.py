@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from table_calls import CPU_BACKENDS, OPS, assert_right, call, draw
+from table_calls import CPU_BACKENDS, OPS, assert_right, compute, draw
 
 import trigraph
 from trigraph import CSC, EdgeGraph
@@ -130,7 +130,7 @@ def test_any_number_and_width_of_heads(heads, dtype, backend):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
             values = draw(op, dtype, setting=setting, num_heads=heads, dim_head=width)
-            assert_right(op, values, call(op, values, backend=backend), chunked=True)
+            assert_right(op, values, compute(op, values, backend=backend), chunked=True)
 
 
 # Weighted aggregation: expected values are written out, or NumPy's own.

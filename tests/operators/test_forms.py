@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from raising import raising
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, call, draw, fields
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, fields
 
 import trigraph
 from trigraph.table import ORDERS, OVER_FORMS
@@ -25,7 +25,7 @@ def by_form(op, values, **keywords):
 @pytest.mark.parametrize("op", OPERATORS)
 def test_bits_of_the_form(op, backend):
     values = draw(op, np.float32)
-    expected = call(op, values, backend=backend)
+    expected = compute(op, values, backend=backend)
     assert_same_bits(by_form(op, values, backend=backend), expected)
     if op.selective:
         out = {"weight": np.empty_like(expected["weight"])}
@@ -42,7 +42,7 @@ def test_empty_lists(op, none, backend):
     sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph}
     values = draw(op, **sizes)
     got = by_form(op, values, backend=backend)
-    assert_same_bits(got, call(op, values, backend=backend))
+    assert_same_bits(got, compute(op, values, backend=backend))
     if none == "edges" or op.graph:
         assert not any(a.any() for a in got.values())
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from table_calls import OPS, call, draw
+from table_calls import OPS, compute, draw
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.table import DEFINITIONS
@@ -127,7 +127,7 @@ def assert_equal_terms(run, definition, setting, grown, mean):
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, make(few), setting)
-        got, judged = call(op, repeated(op, values, times, make, few), backend=run.backend), ask(op, values)
+        got, judged = compute(op, repeated(op, values, times, make, few), backend=run.backend), ask(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = times.get(field.dims[0], 1)
             one_by_one = mean and grown == INTO_ONE and field.name != "node_degree"
@@ -169,7 +169,7 @@ def test_equal_edges_at_one_node(run, n_in, n_out):
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, star(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
-        got, judged = call(op, values | rows | star(n_in, n_out), backend=run.backend), ask(op, values)
+        got, judged = compute(op, values | rows | star(n_in, n_out), backend=run.backend), ask(op, values)
         for name, triples in judged.items():
             if name == "weights":
                 assert_times(got[name], triples, n_in * n_out, (op.name, name))
@@ -199,5 +199,5 @@ def test_parameters_where_degrees_differ(degrees, dtype):
         for seed in range(5):
             values = draw_small_arguments(op, dtype, {"graph": one_edge}, seed=seed)
             rows = {a.name: np.repeat(values[a.name], numbers.get(a.dims[0], 1), axis=0) for a in op.arguments}
-            got = call(op, values | rows | {"graph": graph}, wrt="params")
+            got = compute(op, values | rows | {"graph": graph}, wrt="params")
             assert_times(got["params"], ask(op, values)["params"], total, op.name)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from table_calls import EVERY, call, draw
+from table_calls import EVERY, compute, draw
 
 from trigraph import set_num_threads
 from trigraph.backends.choice import third_is_native
@@ -153,7 +153,7 @@ class Call:
         self.op, self.sweep, self.dense = op, sweep, dense
         self.name, self.values, _, self.with_out = job
         self.refused = self.complete = 0
-        results = call(op, self.values, backend=sweep.backend)
+        results = compute(op, self.values, backend=sweep.backend)
         self.expected = {n: None if v is None else v.copy() for n, v in results.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
@@ -165,7 +165,7 @@ class Call:
         keywords = {"out": self.out} if self.with_out else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
-        function = functools.partial(call, self.op, self.values, backend=self.sweep.backend, **keywords)
+        function = functools.partial(compute, self.op, self.values, backend=self.sweep.backend, **keywords)
         got = (in_new_thread if self.sweep.teams else limited)(budget, function)
         if not isinstance(got, MemoryError):
             self.complete += 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import run
+from programs import run_command
 from scipy.stats import theilslopes
 
 from trigraph import set_num_threads
@@ -116,7 +116,7 @@ def test_random_calls(seconds):
     # OpenBLAS with threads waits for ever in a product during which another thread forks.
     helpers = str(Path(__file__).parents[1] / "helpers")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "PYTHONPATH": helpers}
-    run(sys.executable, "-W", "ignore::DeprecationWarning", __file__, seconds, 1, env=environment)
+    run_command(sys.executable, "-W", "ignore::DeprecationWarning", __file__, seconds, 1, env=environment)
 
 
 if __name__ == "__main__":

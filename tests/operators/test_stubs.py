@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 
 import pytest
-from programs import run
+from programs import run_command
 
 import trigraph
 from trigraph.table import NAMED, OVER_FORMS, result_type
@@ -92,7 +92,7 @@ from trigraph.distributed.functions import FUNCTIONS
 {inspect.getsource(described)}
 print(json.dumps(described(FUNCTIONS)))
 """
-    printed = run(sys.executable, "-c", script).stdout
+    printed = run_command(sys.executable, "-c", script).stdout
     assert_same_functions(stub("distributed/__init__.pyi"), json.loads(printed))
 
 
@@ -122,7 +122,7 @@ def test_mypy_reads_the_stubs(tmp_path):
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text(GOOD + "".join(f"{line}\n" for line in BAD))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
-    done = run(*command, "good.py", "bad.py", cwd=tmp_path, status=1)
+    done = run_command(*command, "good.py", "bad.py", cwd=tmp_path, status=1)
     errors = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
     first = len(GOOD.splitlines()) + 1
     expected = [("bad", str(first + i), code) for i, code in enumerate(BAD.values())]

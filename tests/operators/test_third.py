@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from table_calls import assert_right, assert_same_bits, call, draw
+from table_calls import assert_right, assert_same_bits, compute, draw
 
 from trigraph.backends import BACKENDS
 from trigraph.backends.choice import third_is_native
@@ -59,16 +59,16 @@ def test_the_judge_differentiates_its_derivatives(op):
 def test_backends_agree_with_the_judge(op, dtype):
     for values, _ in calls(op, dtype):
         judged = ask(op, values)
-        assert_right(op, values, call(op, values, backend="pyref"), False, judged)
+        assert_right(op, values, compute(op, values, backend="pyref"), False, judged)
         rounded = dict.fromkeys(f.name for f in op.fields)
         rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in judged.items()}
-        assert_same_bits(call(op, values, backend="fortran-reference"), rounded)
+        assert_same_bits(compute(op, values, backend="fortran-reference"), rounded)
 
 
 def test_an_error_names_the_backends_that_have_it():
     op = THIRD["mha_gat_n2n_bwd3"]
     with pytest.raises(ValueError, match=r"'gpu-host' .*; expected one of fortran, fortran-reference, pyref, or"):
-        call(op, draw(op), backend="gpu-host")
+        compute(op, draw(op), backend="gpu-host")
 
 
 @pytest.mark.parametrize("choice", ["min", "max"])
@@ -78,22 +78,22 @@ def test_the_first_of_equal_messages_counts(choice):
     values = draw(op, setting={"op": choice})
     values["embedding"] = np.zeros_like(values["embedding"])
     for backend, chunked in (("pyref", False), ("fortran", True)):
-        assert_right(op, values, call(op, values, backend=backend), chunked=chunked)
+        assert_right(op, values, compute(op, values, backend=backend), chunked=chunked)
 
 
 @pytest.mark.parametrize(("op", "backend"), OWN)
 def test_what_a_call_leaves_out(op, backend):
     """Fields that are not asked for change no bit of the others; a cotangent that is None is zero."""
     values, _ = calls(op, "float32")[0]
-    for name, expected in call(op, values, backend=backend).items():
+    for name, expected in compute(op, values, backend=backend).items():
         if expected is not None:
             out = np.full_like(expected, np.nan)
-            got = call(op, values, backend=backend, wrt=name, out=out)
+            got = compute(op, values, backend=backend, wrt=name, out=out)
             assert got[name] is out
             assert_same_bits(got, dict.fromkeys(got) | {name: expected})
     for a in (a for a in op.given(values) if a.nullable and not a.optional):
         zero, none = ({**values, a.name: value} for value in (np.zeros_like(values[a.name]), None))
-        assert_same_bits(call(op, none, backend=backend), call(op, zero, backend=backend))
+        assert_same_bits(compute(op, none, backend=backend), compute(op, zero, backend=backend))
 
 
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
@@ -105,7 +105,7 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
         values = draw(op) | {f"ggg_{a.name}": None for a in op.arguments if a.name.startswith("grad_")}
         values[direction][2] = np.nan
         expected = {field: np.isnan(hi) for field, (hi, _, _) in ask(op, values).items()}
-        got = call(op, values, backend=backend)
+        got = compute(op, values, backend=backend)
         assert all(np.array_equal(np.isnan(got[field]), marks) for field, marks in expected.items())
 
 
@@ -120,7 +120,7 @@ def test_many_edges_of_which_one_dominates(large):
     values = draw(op, graph=graph, setting={"exclude": "edge"}, num_spherical=3, num_radial=2, n_emb=3, n_mid=2)
     for name in large:
         values[name][[17, 100]] *= 2.0 ** (34 / len(large))
-    assert_right(op, values, call(op, values, backend="fortran"), chunked=True)
+    assert_right(op, values, compute(op, values, backend="fortran"), chunked=True)
 
 
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
@@ -131,4 +131,4 @@ def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
         rng, values = np.random.default_rng(0), draw(op)
         for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):
             values[name] = np.ldexp(values[name], rng.integers(-largest, largest, values[name].shape))
-        assert_right(op, values, call(op, values, backend=backend), backend == "fortran")
+        assert_right(op, values, compute(op, values, backend=backend), backend == "fortran")

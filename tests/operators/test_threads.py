@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from programs import run
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, call, draw, raises
+from programs import run_command
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, raises
 
 import trigraph
 from trigraph import get_num_threads, set_num_threads
@@ -64,9 +64,9 @@ def test_calls_from_several_threads_at_once(backend):
     size = large if backend == "fortran" else draw  # other backends have no chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
-    expected = [call(op, values, backend=backend) for op, values in jobs]
+    expected = [compute(op, values, backend=backend) for op, values in jobs]
     with ThreadPoolExecutor(6) as pool:
-        futures = [pool.submit(call, op, values, backend=backend) for op, values in jobs * 2]
+        futures = [pool.submit(compute, op, values, backend=backend) for op, values in jobs * 2]
         for future, result in zip(futures, expected * 2, strict=True):
             assert_same_bits(future.result(TIMEOUT), result)
 
@@ -75,19 +75,19 @@ def printed(script, **environment):
     """Return the words that a script prints in a new process, which must end within TIMEOUT."""
     words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
-    return run(sys.executable, *words, env=variables, timeout=TIMEOUT).stdout.split()
+    return run_command(sys.executable, *words, env=variables, timeout=TIMEOUT).stdout.split()
 
 
 RESULTS = textwrap.dedent("""
     import os
     import numpy as np
     import trigraph
-    from table_calls import OPS, call, draw
+    from table_calls import OPS, compute, draw
 
     values = [(op, draw(op, num_edges=700, num_positions=900)) for op in OPS]
 
     def results():
-        return [{n: v.tobytes() for n, v in call(op, given).items()} for op, given in values]
+        return [{n: v.tobytes() for n, v in compute(op, given).items()} for op, given in values]
 
     trigraph.set_num_threads(2)
     expected = results()  # starts OpenMP's threads
@@ -217,7 +217,7 @@ def test_a_call_with_one_thread_leaves_the_team():
         import numpy as np
         import trigraph
 
-        def run(threads):
+        def run_command(threads):
             trigraph.set_num_threads(threads)
             try:
                 trigraph.basis_embedding_radial_fwd(np.ones((50, 8)), np.ones((16, 8)))
@@ -225,11 +225,11 @@ def test_a_call_with_one_thread_leaves_the_team():
                 return "refused"
             return "ran"
 
-        print(run(2), run(1))
+        print(run_command(2), run_command(1))
         with open("/proc/self/statm") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + 2**21, resource.RLIM_INFINITY))
-        print(run(2), run(1), run(3))
+        print(run_command(2), run_command(1), run_command(3))
     """
     ran = printed(script, GLIBC_TUNABLES="glibc.pthread.stack_cache_size=0", OPENBLAS_NUM_THREADS="1")
     assert ran == ["ran", "ran", "ran", "ran", "refused"]
@@ -246,9 +246,9 @@ def test_an_upper_bound():
     assert get_num_threads() == MOST
     op = OPS[0]
     values = large(op)
-    expected = call(op, values)
+    expected = compute(op, values)
     set_num_threads(1)
-    assert_same_bits(call(op, values), expected)
+    assert_same_bits(compute(op, values), expected)
 
 
 # Builds of the fast path: which one is used, how to choose another, and that v3 and v4 give the same bits.
@@ -300,7 +300,7 @@ def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
     raises(ValueError, expected, trigraph.set_cpu_level, "v9")
     raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
-    done = run(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
+    done = run_command(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
     assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in done.stderr
 
 
@@ -325,7 +325,7 @@ def assert_equal_on_levels(op, values):
     results = []
     for level in levels.EQUAL_BITS:
         trigraph.set_cpu_level(level)
-        results.append(call(op, values))
+        results.append(compute(op, values))
     assert_same_bits(*results)
 
 

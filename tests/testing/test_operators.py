@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import run
+from programs import run_command
 from raising import raising
 
 import trigraph
@@ -102,7 +102,7 @@ def test_bad_arguments():
 def test_command(arguments, status, words, forwards):
     command = [sys.executable, "-m", "trigraph", "verify", "--operator", "agg_weighted_n2n", "--where", "op=sum"]
     command += ["--where", "edge_weight=given", "--dtype", "float64"]
-    done = run(*command, "--implementation", *arguments, cwd=EXAMPLES, status=status)
+    done = run_command(*command, "--implementation", *arguments, cwd=EXAMPLES, status=status)
     assert words in done.stdout + done.stderr
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import run
+from programs import run_command
 
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import OPERATORS
@@ -53,7 +53,9 @@ def module(monkeypatch):
 def rehearse(folder, record, *options, status=0):
     """Run the tests of a folder in two processes; return the record."""
     command = [sys.executable, "-m", "pytest", folder, "--rehearse", "-p", "no:cacheprovider", "-n", "2"]
-    done = run(*command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1])
+    done = run_command(
+        *command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1]
+    )
     kept = json.loads(record.read_text())
     assert f"{kept['verdict']}: {record}" in done.stdout
     assert kept["rehearsal"]

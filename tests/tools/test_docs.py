@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from programs import run
+from programs import run_command
 
 import trigraph
 from trigraph.table import DEFINITIONS, NAMED, OPERATORS, OVER_FORMS
@@ -55,7 +55,7 @@ def shell(commands, cwd):
     """Run shell commands with this environment's programs on the PATH; return their output."""
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
     own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
-    return run("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
+    return run_command("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
 def test_files_that_are_named_exist():
@@ -103,7 +103,7 @@ def test_python_of_the_pages_runs(page, monkeypatch):
         monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
         undivided = "jax.lax.psum = lambda x, axis: x\nwhole = jax.grad(energy, (0, 1))(nodes, edges)"
         equal = "assert jnp.allclose(of_nodes, whole[0]) and jnp.allclose(of_edges, whole[1]) and mesh.size == 2"
-        run(sys.executable, "-c", "\n".join((code, undivided, equal)))
+        run_command(sys.executable, "-c", "\n".join((code, undivided, equal)))
         return
     exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
 
@@ -239,13 +239,13 @@ MPIEXEC = shutil.which("mpiexec", path=f"{BIN}:{os.environ['PATH']}")
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install 'trigraph[jax]'")
 def test_generated_examples_of_jax():
     """In a new process: JAX does not survive forks by other tests."""
-    run(sys.executable, "-c", RUN_EXAMPLES, "jax")
+    run_command(sys.executable, "-c", RUN_EXAMPLES, "jax")
 
 
 @pytest.mark.skipif(MPIEXEC is None or importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec")
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_generated_examples_of_divided_graphs(ranks):
-    run(MPIEXEC, "-n", ranks, sys.executable, "-c", RUN_EXAMPLES, "distributed")
+    run_command(MPIEXEC, "-n", ranks, sys.executable, "-c", RUN_EXAMPLES, "distributed")
 
 
 def test_pages_of_jax_are_written_without_it():

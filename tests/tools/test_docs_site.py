@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import run
+from programs import run_command
 
 import trigraph
 from trigraph.table import DEFINITIONS, OPERATORS
@@ -23,7 +23,7 @@ from tables import TUTORIALS  # noqa: E402
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-d", folder / "trees"]
-    run(*command, "-b", "html", ROOT / "docs", folder / "html")
+    run_command(*command, "-b", "html", ROOT / "docs", folder / "html")
     return folder / "html"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from programs import run
+from programs import run_command
 
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -99,9 +99,9 @@ def test_a_training_run_goes_on(training_run, monkeypatch):
 def test_a_training_run_goes_on_in_two_processes(training_run):
     import torch
 
-    run(sys.executable, training_run, "run.pt", "1")
+    run_command(sys.executable, training_run, "run.pt", "1")
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", training_run]
-    assert "epoch 2: averaged weights" in run(sys.executable, "-m", *command, "run.pt", "2").stdout
+    assert "epoch 2: averaged weights" in run_command(sys.executable, "-m", *command, "run.pt", "2").stdout
     assert torch.load("run.pt", weights_only=True)["epochs"] == 2
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cupy_stand_in import asarray
-from programs import run, running, wait_until
+from programs import run_command, running, wait_until
 
 from trigraph import environment
 from trigraph.benchmarks.measure import relative_error
@@ -354,7 +354,7 @@ def test_kit(tmp_path):
     """The one-file kit is small and runs beside NumPy and SciPy without a package index (here as a rehearsal)."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
-    run("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
+    run_command("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
     archive = tmp_path / "source" / "dist" / "qualify-kit.tar"
     assert archive.stat().st_size < 64 * 2**20
     with tarfile.open(archive) as tar:

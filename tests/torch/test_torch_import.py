@@ -5,7 +5,7 @@ import sys
 import textwrap
 
 import pytest
-from programs import run
+from programs import run_command
 
 torch = pytest.importorskip("torch")
 
@@ -25,7 +25,7 @@ LIBRARY = """
 def print_in_new_process(script):
     """Return the lines that a script prints in a process of its own."""
     script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARY)
-    return run(sys.executable, "-c", script).stdout.splitlines()
+    return run_command(sys.executable, "-c", script).stdout.splitlines()
 
 
 def check_library(path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from programs import run
+from programs import run_command
 from table_calls import draw
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -262,7 +262,7 @@ def test_the_environment_turns_them_off():
             check=True,
         )
         assert done.stdout.strip() == str(value == "0")
-    done = run(
+    done = run_command(
         sys.executable, "-m", "trigraph", "info", env={**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
     )
     assert "torch's operators in Python (TRIGRAPH_TORCH_CPP is 0)" in done.stdout
@@ -296,7 +296,7 @@ def test_declarations_are_those_of_torchs_header(tmp_path):
     (tmp_path / "same.cpp").write_text(SAME % source)
     package = Path(trigraph.__file__).parent
     folders = [f"-I{p}" for p in (tmp_path, package / "include", Path(torch.__file__).parent / "include")]
-    run("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
+    run_command("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
 
 
 # Wrong lines of torch.cpp and of what torch_operators.py writes: right and wrong text.
@@ -329,7 +329,7 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     for path in package.glob("libtrigraph*.so"):
         if "torch" not in path.name:
             (tmp_path / path.name).symlink_to(path)
-    run(sys.executable, package / "torch_operators.py", tmp_path / "torch_operators.inc")
+    run_command(sys.executable, package / "torch_operators.py", tmp_path / "torch_operators.inc")
     shutil.copy(package / "torch.cpp", tmp_path)
     right, changed, places = *WRONG[wrong], 0
     for name in ("torch.cpp", "torch_operators.inc"):
@@ -339,7 +339,9 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     assert places > 0
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", f"-I{package.parent / 'include'}"]
     library = tmp_path / "libtrigraph_torch.so"
-    run("g++", *flags, tmp_path / "torch.cpp", f"-L{package}", "-ltrigraph", "-o", library, f"-Wl,-rpath,{tmp_path}")
+    run_command(
+        "g++", *flags, tmp_path / "torch.cpp", f"-L{package}", "-ltrigraph", "-o", library, f"-Wl,-rpath,{tmp_path}"
+    )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
     done = subprocess.run([sys.executable, "-c", RUN, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
     assert done.returncode not in (2, 4, 5)  # no test ran

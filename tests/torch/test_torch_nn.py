@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from programs import run
+from programs import run_command
 from raising import raising
 
 torch = pytest.importorskip("torch")
@@ -566,7 +566,7 @@ def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
     assert former.count(b"trigraph.torch.nn.") >= len(models)
     (tmp_path / "models").write_bytes(former)
     program = "import pickle, sys; print([type(m).__name__ for m in pickle.load(open(sys.argv[1], 'rb'))])"
-    printed = run(sys.executable, "-c", program, tmp_path / "models").stdout
+    printed = run_command(sys.executable, "-c", program, tmp_path / "models").stdout
     assert printed.strip() == str([*(type(m).__name__ for m in models), "CompiledPotential"])
 
 
@@ -579,7 +579,7 @@ nn.GATConv(3, 4, dropout=0.5)(torch.ones(2, 3), torch.tensor([[0], [1]]))
 nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2).energy_forces_stress(torch.tensor([1, 1]), torch.eye(3)[:2])
 sys.exit("torch._dynamo" in sys.modules)
 """
-    run(sys.executable, "-c", program)
+    run_command(sys.executable, "-c", program)
 
 
 WRITES = {
@@ -595,8 +595,8 @@ WRITES = {
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     """The graph of a tensor of edges is built once for all layers, again after in-place changes, and freed with it."""
-    built, of_ends = [], CSC._of_ends
-    monkeypatch.setattr(CSC, "_of_ends", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
+    built, of_ends = [], CSC._from_nodes
+    monkeypatch.setattr(CSC, "_from_nodes", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
     layers = [nn.GATConv(3, 2, add_self_loops=loops, edge_dim=2) for _ in range(2)]
     x, edge_index, features = torch.randn(4, 3), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), torch.randn(4, 2)
     with torch.inference_mode():

@@ -325,7 +325,7 @@ class CSC(Immutable):
         largest = max(count_nodes("src", src), count_nodes("dst", dst)) if None in numbers else 0
         n_src, n_dst = (max(largest, *(n or 0 for n in numbers)) if n is None else n for n in numbers)
         if name_library(src) == "numpy" and counts_fit(src.size, n_src, n_dst):
-            return cls._of_ends(src, dst, n_src, n_dst, edge_ids, rows)
+            return cls._from_nodes(src, dst, n_src, n_dst, edge_ids, rows)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         offsets, order, _, rises = order_by("CSC", "dst", dst, "num_dst_nodes", n_dst)
         if edge_ids is None:
@@ -333,7 +333,7 @@ class CSC(Immutable):
         return cls(offsets, src[order], n_src, edge_ids[order], rows)
 
     @classmethod
-    def _of_ends(
+    def _from_nodes(
         cls, src: Any, dst: Any, num_src: int, num_dst: int, edge_ids: Any = None, rows: int = -1, loops: int = -1
     ) -> "CSC":
         """Build from read-only arrays, of sizes that `counts_fit`, after a check of the nodes.

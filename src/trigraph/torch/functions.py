@@ -23,7 +23,7 @@ from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator
 from trigraph.table.lazy import lazy
 from trigraph.table.public import public_signature, publish, torch_docstring
 from trigraph.torch.arrays import has_storage, on_device
-from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
+from trigraph.torch.graphs import COMPILED, GraphTensors, copy_code, uncompiled
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 
@@ -159,7 +159,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
 
     publish(call, "trigraph.torch", spec.name, signature, torch_docstring(table))
     outside = uncompiled(call)
-    return with_own_code(call) if COMPILED else outside
+    return copy_code(call) if COMPILED else outside
 
 
 FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}

@@ -308,7 +308,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
             disabled = _disable(function)
         return (disabled or function)(*args, **kwargs)
 
-    return with_own_code(call)
+    return copy_code(call)
 
 
 def _disable(function: Callable[P, R]) -> Callable[P, R]:
@@ -322,7 +322,7 @@ def _disable(function: Callable[P, R]) -> Callable[P, R]:
     return torch.compiler.disable(function, **reason)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def with_own_code(function: Callable[P, R]) -> Callable[P, R]:
+def copy_code(function: Callable[P, R]) -> Callable[P, R]:
     """Give a function that shares its source with others a separate code object.
 
     Torch's compiler limits the number of compilations of each code object.

@@ -209,7 +209,7 @@ def _built(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> C
     """Return the graph of an array of edges that nobody writes to."""
     number = min(num_src_nodes, num_dst_nodes)
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
-        return CSC._of_ends(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
+        return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or name_library(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
@@ -249,7 +249,7 @@ def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | N
     return edge_index
 
 
-def ends_of(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def list_edge_ends(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the source, destination and edge-array row of each CSC position of a graph."""
     offsets, indices, edge_ids = tensors(graph, False)[:3]
     nodes = torch.arange(graph.num_dst_nodes, dtype=offsets.dtype, device=offsets.device)

@@ -19,8 +19,8 @@ from trigraph.torch.layers.edges import (
     check_nodes,
     check_reduction,
     check_rows,
-    ends_of,
     is_matrix,
+    list_edge_ends,
     list_matrix_edges,
     make_matrix,
     source_and_destination,
@@ -291,7 +291,7 @@ class GATConv(torch.nn.Module):
         x_src, x_dst, residual, edges, *weights = widened(x_src, x_dst, residual, edges, *weights)
         attention = None
         if by_edge:
-            ends = ends_of(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
+            ends = list_edge_ends(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
             out, attention = self._by_edge(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
             edge_index = torch.stack(ends[:2])  # type: ignore[arg-type]
         else:

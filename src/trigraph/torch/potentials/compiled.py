@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from trigraph.locks import Lock
-from trigraph.torch.graphs import constants, put_together, tensors, with_own_code
+from trigraph.torch.graphs import constants, copy_code, put_together, tensors
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.potentials.program_key import ProgramKey, differences
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
@@ -181,7 +181,7 @@ class _Program:
             count()
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
-        self.compiled = torch.compile(with_own_code(run), dynamic=True, fullgraph=True, **options)
+        self.compiled = torch.compile(copy_code(run), dynamic=True, fullgraph=True, **options)
         got = self._run_traced(model, key, example)
         if self.accepts_sizes(key.state, another):
             self._run_traced(model, key, another)
