@@ -92,7 +92,7 @@ class Workload:
         peer = self.peers.get(name)
         require(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
-        case = indexed(case, np.int32) if name == "gpu" else case  # as layers have it
+        case = convert_indices(case, np.int32) if name == "gpu" else case  # as layers have it
         return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
@@ -141,7 +141,7 @@ class Workload:
     def fields(self, step: Step) -> tuple[Array, ...]:
         """Arrays a step returns with these settings."""
         values = {a.name: None if self.absent(a.name) else a for a in step.op.definition.inputs}
-        returned = step.op.returned(values, self.bound({}))
+        returned = step.op.list_returned(values, self.bound({}))
         return tuple(f for f in step.fields if f in returned)
 
     def key(self, op: Operator, name: str) -> str:
@@ -237,7 +237,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     return case
 
 
-def indexed(case: Case, dtype: Any) -> Case:
+def convert_indices(case: Case, dtype: Any) -> Case:
     """Return a case whose graphs have indices of another dtype."""
 
     def changed(graph: Any) -> Any:

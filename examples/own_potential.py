@@ -65,7 +65,7 @@ class SchNet(Potential):
 # A call of `ForceField` returns energies, forces and stresses. Wrappers such as DistributedDataParallel need this form.
 
 
-def labelled():
+def draw_labelled_crystal():
     """Return a distorted crystal of an alloy with its forces."""
     atoms = bulk("Cu", cubic=True, a=3.7 * rng.normal(1, 0.02)).repeat((2, 1, 1))
     atoms.numbers = rng.choice([29, 79], len(atoms))
@@ -88,7 +88,7 @@ def make_batch(crystals):
 
 model = SchNet()
 field = ForceField(model)
-crystals = [labelled() for _ in range(STRUCTURES)]
+crystals = [draw_labelled_crystal() for _ in range(STRUCTURES)]
 batches = [make_batch(crystals[i : i + 8]) for i in range(0, STRUCTURES, 8)]
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)

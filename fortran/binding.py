@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from trigraph import table
-from trigraph.checks import unchecked
+from trigraph.checks import skip_checks
 from trigraph.fortran.memory import LEAST, empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
@@ -124,4 +124,4 @@ def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[.
         return shim_calls[op.name].execute(values, sizes, wanted, out)
 
     lead = len(shims.input_parts)
-    return {"execute": execute, **{op.name: unchecked(op, execute, lead) for op in operators.values()}}
+    return {"execute": execute, **{op.name: skip_checks(op, execute, lead) for op in operators.values()}}

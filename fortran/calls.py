@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trigraph import table
 from trigraph.fortran.operators import write_expression
-from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_arguments, wrapped
+from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, order_arguments, wrap_arguments
 from trigraph.table import Attribute, Operator
 from trigraph.table.public import summary
 
@@ -46,7 +46,7 @@ def _c_interface(op: Operator, real: str, index: str | None) -> str:
     """Return the interface of a function of C."""
     order, whole = order_arguments(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
     name = c_name(op, real, index)
-    text = wrapped(f"function {name}", order.names, "        ").rstrip("\n")
+    text = wrap_arguments(f"function {name}", order.names, "        ").rstrip("\n")
     text += f" &\n            & result(status) bind(C, name='{name}')\n"
     lines = ["import :: c_int, c_int32_t, c_int64_t, c_float, c_double"]
     lines += [f"integer(c_int), value :: {n}" for n in (*order.threads, *order.dims, *order.wants)]
@@ -222,7 +222,7 @@ class _Procedure:
         )
         for d in self.pointers:
             integers = d.kind.startswith("integer")
-            if self.written(d):
+            if self.is_written(d):
                 size = "*".join(f"int({self.value(s)}, i64)" for s in d.shape)
                 yield f"spare_size = merge(1_i64, {size}, present({d.name}) .or. .not. ({self.value(d.about.when)}))"
                 yield from (f"allocate (own_{d.name}(spare_size), stat=status)", "if (status /= 0) return")
@@ -234,7 +234,7 @@ class _Procedure:
             yield f"to_{name} => no_index"
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
-    def written(self, d: Dummy) -> bool:
+    def is_written(self, d: Dummy) -> bool:
         """Whether an output that may be absent is written in any case, depending on a choice."""
         return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
 
@@ -245,7 +245,7 @@ class _Procedure:
         parts = [(name, *self.locate(name)[0]) for name in self.order.graph]
         return [part for part in parts if part[1] in self.op.graph.optional]
 
-    def passed(self) -> list[str]:
+    def list_arguments(self) -> list[str]:
         """Return what the function of C is called with."""
         order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.list_optional_arrays()}
         requests = {f.when: f.name for f in self.op.fields}
@@ -268,11 +268,11 @@ class _Procedure:
         if self.pointers or parts:
             yield "integer(i64) :: spare_size"
             yield f"real({self.real}), allocatable, target :: spare(:)"
-        if parts or any(d.kind.startswith("integer") and not self.written(d) for d in self.pointers):
+        if parts or any(d.kind.startswith("integer") and not self.is_written(d) for d in self.pointers):
             yield f"integer({self.index}), target :: no_index(1)"
         for d in self.pointers:
             yield f"{d.kind}, pointer, contiguous :: to_{d.name}(:)"
-            if self.written(d):
+            if self.is_written(d):
                 yield f"{d.kind}, allocatable, target :: own_{d.name}(:)"
         yield from (f"integer({self.index}), pointer, contiguous :: to_{name}(:)" for name, *_ in parts)
 
@@ -281,18 +281,18 @@ class _Procedure:
         name = f"{self.op.name}{self.ending}"
         scalars = list(self.scalars())
         lines = [*(d.declaration for d in self.dummies), *self.locals(), "", *scalars, *self.checks(), *self.absent()]
-        body = "".join(_folded(f"        {line}".rstrip()) + "\n" for line in lines)
-        head = wrapped(f"subroutine {name}", [d.name for d in self.dummies])
-        call = wrapped(f"status = {c_name(self.op, *self.instance)}", self.passed(), "        ")
+        body = "".join(_fold_line(f"        {line}".rstrip()) + "\n" for line in lines)
+        head = wrap_arguments(f"subroutine {name}", [d.name for d in self.dummies])
+        call = wrap_arguments(f"status = {c_name(self.op, *self.instance)}", self.list_arguments(), "        ")
         return f"\n    !> {summary(self.op)}\n{head}{body}{call}    end subroutine {name}\n"
 
 
-def _folded(line: str) -> str:
+def _fold_line(line: str) -> str:
     """Return a line continued where it is too long."""
     if len(line) <= 130:
         return line
     at = line.rfind(" ", 0, 128) + 1
-    return f"{line[:at]}&\n{_folded('            & ' + line[at:])}"
+    return f"{line[:at]}&\n{_fold_line('            & ' + line[at:])}"
 
 
 def module(family: str) -> str:

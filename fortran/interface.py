@@ -25,7 +25,7 @@ if __name__ == "__main__":  # the package does not exist yet, nor what its __ini
 
 from trigraph.fortran import calls
 from trigraph.fortran.calls import EXPORTED, c_name, instances
-from trigraph.fortran.shims import INDICES, SHIM_SETS, Order, order_arguments, wrapped
+from trigraph.fortran.shims import INDICES, SHIM_SETS, Order, order_arguments, wrap_arguments
 from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
@@ -105,7 +105,7 @@ def c_expression(expression: str, number: str = "double") -> str:
     return text(ast.parse(expression, mode="eval").body)
 
 
-def written(op: Operator, wanted: str = "want_{}") -> str:
+def count_written(op: Operator, wanted: str = "want_{}") -> str:
     """Return the numbers that a call writes as an expression in C; `wanted` says whether a field is asked for."""
     terms = []
     for f in op.fields:
@@ -118,7 +118,7 @@ def written(op: Operator, wanted: str = "want_{}") -> str:
 
 
 def _prototype(name: str, arguments: list[str]) -> str:
-    return wrapped(f"int {name}", arguments, "").replace("&\n    & ", "\n    ").rstrip("\n")
+    return wrap_arguments(f"int {name}", arguments, "").replace("&\n    & ", "\n    ").rstrip("\n")
 
 
 def _c_head(op: Operator, real: str, index: str | None) -> str:
@@ -146,7 +146,7 @@ def owner(op: Operator, array: str) -> str:
     return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
 
 
-def _required(op: Operator, array: str) -> list[str]:
+def _require_arrays(op: Operator, array: str) -> list[str]:
     """Return conditions in C under which an array of a graph that may be absent is needed, none if it always is."""
     requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
     return requires if array == "reverse_edge" else []
@@ -155,7 +155,7 @@ def _required(op: Operator, array: str) -> list[str]:
 def _addresses(op: Operator, order: Order) -> Iterator[str]:
     """Yield what is passed for each argument: an address that is not NULL, of no array where there is none."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
-    conditions: dict[str, list[str]] = {n: _required(op, n) for n in order.graph}
+    conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
     for n in order.graph:
         conditions[n] += [f"has_{owner(op, n)}"] * (f"has_{owner(op, n)}" in order.dims)
     for n in order.inputs:
@@ -181,7 +181,9 @@ def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
     for place, (n, length) in enumerate(lengths):
         if n not in order.graph:
             continue
-        condition = [f"!has_{owner(op, n)}"] if owner(op, n) in kind.optional else [f"!({c})" for c in _required(op, n)]
+        condition = (
+            [f"!has_{owner(op, n)}"] if owner(op, n) in kind.optional else [f"!({c})" for c in _require_arrays(op, n)]
+        )
         if length.endswith("+1"):
             check = f"rises_{index}({n}, {length.removesuffix('+1')}, {lengths[place + 1][1]})"
         else:
@@ -199,7 +201,7 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
     for n in (a.name for a in op.index_arguments if a.name in order.inputs):
         lines += [f"if (has_{n} && !locations_{whole}(offsets, num_dst_nodes, dim, {n}))"]
         lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
-    lines += ["if (num_threads == 0)", f"    num_threads = team({c_expression(op.operations)} + {written(op)});"]
+    lines += ["if (num_threads == 0)", f"    num_threads = team({c_expression(op.operations)} + {count_written(op)});"]
     lines += ["int64_t none = -1;  /* an index, or no number */"] * ("none" in addresses) + [
         f"void *p[] = {{{addresses}}};"
     ]
@@ -216,7 +218,7 @@ def _functions() -> str:
     return text + "".join(_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
 
 
-def _named_choices() -> list[tuple[str, int]]:
+def _name_choices() -> list[tuple[str, int]]:
     """Return names for the values of choices, and these: ``mha_gat_n2n_activation_relu``, 1."""
     attributes = [(d.name, a) for d in DEFINITIONS for a in d.attributes]
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
@@ -226,7 +228,7 @@ def _choices() -> str:
     """Return the source of a module that names the values of choices."""
     text = "!> Values of the choices that operators take, numbered as in the operator table.\nmodule trigraph_choices\n"
     text += "    implicit none\n    public\n"
-    text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _named_choices())
+    text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _name_choices())
     return text + "end module trigraph_choices\n"
 
 
@@ -241,7 +243,7 @@ def _header(graphs: str) -> str:
             lines.append(f"{n} ({', '.join(array.dims)}): {array.doc}")
         text += "/* " + "\n   ".join(lines) + " */\n"
         text += "".join(f"{_c_head(op, *instance)};\n" for instance in instances(op)) + "\n"
-    named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _named_choices())
+    named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _name_choices())
     text += f"/* Values of the choices that operators take. */\nenum {{\n{named_choices}}};\n\n"
     text += "/* What makes or checks the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
     for name, number, meaning in re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", graphs):
@@ -276,7 +278,7 @@ def _c_graphs(source: str) -> tuple[str, str]:
             declared = declarations(source, f"{procedure}_{index}")
             del declared["status"]
             name = f"trigraph_{procedure}_{index}"
-            functions += wrapped(f"function {name}", list(declared), "").rstrip("\n")
+            functions += wrap_arguments(f"function {name}", list(declared), "").rstrip("\n")
             functions += f" &\n    & result(status) bind(C, name='{name}')\n"
             functions += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t\n"
             functions += f"    use trigraph_graphs, only: {procedure}_{index}\n    implicit none\n"
@@ -284,7 +286,7 @@ def _c_graphs(source: str) -> tuple[str, str]:
                 array = f"{INDICES[index]}, intent({'inout' if d.written else 'in'}) :: {a}(*)"
                 functions += f"    {array if d.is_array else f'integer(c_int), value :: {a}'}\n"
             functions += "    integer(c_int) :: status\n\n"
-            functions += wrapped(f"call {procedure}_{index}", [*declared, "status"]) + f"end function {name}\n\n"
+            functions += wrap_arguments(f"call {procedure}_{index}", [*declared, "status"]) + f"end function {name}\n\n"
             const = {a: "" if d.written else "const " for a, d in declared.items()}
             typed = {a: f"{const[a]}{C_TYPES[index]} *{a}" if d.is_array else f"int {a}" for a, d in declared.items()}
             prototypes += _prototype(name, [*typed.values()]) + ";\n"

@@ -15,7 +15,7 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any
     """Run a call that has passed the checks, as in `trigraph.fortran.binding`; what the judge says is rounded."""
     if op.order < 3:
         return FUNCTIONS["execute"](op, values, sizes, wanted, out)
-    pairs = {a.name: judge.pair(values[a.name]) for a in op.given(values)}
+    pairs = {a.name: judge.pair(values[a.name]) for a in op.select_present(values)}
     judged = judge.FUNCTIONS["execute"](op, {**values, **pairs}, sizes, wanted, {})
     dtype = values[op.definition.inputs[0].name].dtype
     results = dict.fromkeys(f.name for f in op.fields)

@@ -78,7 +78,7 @@ def load_table() -> ModuleType:
     return importlib.import_module("trigraph.table")
 
 
-def wrapped(head: str, names: list[str], indent: str = "    ") -> str:
+def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
     """Return ``head(names...)`` over as many continued lines as it needs."""
     lines = [f"{indent}{head}("]
     for i, name in enumerate(names):
@@ -136,7 +136,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
     ending = f"_{index}" if index else ""
     name = f"{op.name}_{real}{ending}"
     own, kind = REALS[real]
-    text = wrapped(f"subroutine {name}", [*order.names, "status", *(f"n_{a}" for a in arrays)], "")
+    text = wrap_arguments(f"subroutine {name}", [*order.names, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if shims.scaled:
         text += "    use trigraph_dual, only: scaled, dual, assignment(=)\n    use trigraph_pairs, only: join, split\n"
@@ -161,7 +161,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     text += f"    {UNSET}\n"
-    text += wrapped(f"call {called[0]}", [*order.passed(), "status"])
+    text += wrap_arguments(f"call {called[0]}", [*order.passed(), "status"])
     text += "    call trigraph_release_team()\n" if shims.threads else ""
     return text + f"end subroutine {name}\n\n"
 
@@ -177,7 +177,7 @@ def judge_body(procedure: str, order: Order) -> str:
         inputs=[f"sc_{a}" for a in inputs], outputs=[f"sc_{a}" if a in outputs else a for a in order.outputs]
     )
     text += f"    {UNSET}\n"
-    text += wrapped(f"call {procedure}", [*scaled.passed(), "status"])
+    text += wrap_arguments(f"call {procedure}", [*scaled.passed(), "status"])
     text += "    if (status /= 0) return\n"
     for a, want in zip(order.outputs, wants or [""] * len(order.outputs), strict=True):
         if a in outputs:
@@ -204,7 +204,7 @@ def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, 
         )
         some = " .or. &\n        & ".join(f"{w} /= 0" for w in below.wants)
         text += f"    if ({some}) then\n        {UNSET}\n"
-        text += wrapped(f"call {procedure}", [*below.passed(), "status"], "        ")
+        text += wrap_arguments(f"call {procedure}", [*below.passed(), "status"], "        ")
         text += "        if (status /= 0) return\n    end if\n"
     for a, want in zip(order.outputs, order.wants, strict=True):
         text += f"    if ({want} /= 0) then\n        call split(du_{a}%d, {a})\n    end if\n"
@@ -315,7 +315,9 @@ def silu(order: int) -> str:
     written = ["out_gg"] * (order == 3) + ["out_grad", "out_x"]
     text = ""
     for real, (own, kind) in REALS.items():
-        text += wrapped(f"subroutine silu_bwd{order}_{real}", ["num_threads", *read, *written, "status", "n"], "")
+        text += wrap_arguments(
+            f"subroutine silu_bwd{order}_{real}", ["num_threads", *read, *written, "status", "n"], ""
+        )
         text += "    use iso_c_binding, only: c_int, c_int64_t, c_float, c_double\n"
         text += f"    use trigraph_silu_fast, only: silu_bwd{order}_{own}\n    implicit none\n    !f2py threadsafe\n"
         text += TEAM
@@ -324,7 +326,7 @@ def silu(order: int) -> str:
         for names, intent in ((read, "in"), (written, "inout")):
             text += f"    {kind}, intent({intent}) :: {', '.join(f'{a}(n)' for a in names)}\n"
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
-        text += wrapped(f"call silu_bwd{order}_{own}", ["num_threads", "n", *read, *written])
+        text += wrap_arguments(f"call silu_bwd{order}_{own}", ["num_threads", "n", *read, *written])
         text += f"    call trigraph_release_team()\nend subroutine silu_bwd{order}_{real}\n\n"
     return text
 

@@ -52,7 +52,7 @@ _was_set = False
 _process = os.getpid()
 
 
-def _forked() -> bool:
+def _is_forked() -> bool:
     """Whether this process was forked from the one that imported this module.
 
     The number of the process tells, not a function that the interpreter calls after a fork: a finaliser may run an
@@ -75,7 +75,7 @@ def get_num_threads() -> int:
     trigraph.set_num_threads
     """
     global _num_threads
-    if _forked():
+    if _is_forked():
         return 1
     if _num_threads is None:
         _num_threads = _default()
@@ -117,7 +117,7 @@ def lead_library() -> None:
 def share_processors(number: int) -> None:
     """Use at most so many threads, where the user has chosen none: other processes use the rest of the machine."""
     global _num_threads
-    if not (_was_set or _forked() or os.environ.get("OMP_NUM_THREADS")):
+    if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
         _tell_followers()
 
@@ -161,7 +161,7 @@ def set_num_threads(num_threads: int) -> None:
     """
     global _num_threads, _was_set
     value = count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)
-    if value > 1 and _forked():
+    if value > 1 and _is_forked():
         raise RuntimeError(
             f"set_num_threads: num_threads is {value}; expected 1 in a forked process, which OpenMP's threads do not "
             "survive (start processes by spawn or forkserver for more)"

@@ -32,7 +32,7 @@ def ldexp(x, n):
     return y
 
 
-def masked(mask, x):
+def select_where(mask, x):
     """Return x where the mask holds, else 0. A product with the mask would keep a NaN that is masked out."""
     return np.where(mask, x, np.zeros((), x.dtype))
 

@@ -8,7 +8,7 @@ x[1] = x_i and, with edge features, x[2] = f_e, so that score = sum_k a[k].x[k].
 
 import numpy as np
 
-from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+from trigraph.pyref.common import destinations, results, scatter, select_where, zero_if_none
 from trigraph.table import result_type
 
 
@@ -49,11 +49,11 @@ def act(score, activation, negative_slope):
     """Activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
-        return masked(positive, score)
+        return select_where(positive, score)
     if activation == "LeakyReLU":
         return np.where(positive, score, negative_slope * score)
     if activation == "ELU":
-        return np.where(positive, score, np.expm1(masked(~positive, score)))
+        return np.where(positive, score, np.expm1(select_where(~positive, score)))
     if activation == "sigmoid":
         return sigmoid(score)
     return np.tanh(score) if activation == "tanh" else score
@@ -63,11 +63,11 @@ def act_slope(score, t, activation, negative_slope):
     """act'(score) t. At score = 0 it takes the value of the negative side."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
-        return masked(positive, t)
+        return select_where(positive, t)
     if activation == "LeakyReLU":
         return np.where(positive, t, negative_slope * t)
     if activation == "ELU":
-        return np.where(positive, t, np.exp(masked(~positive, score)) * t)
+        return np.where(positive, t, np.exp(select_where(~positive, score)) * t)
     if activation == "sigmoid":
         return sigmoid(score) * (1 - sigmoid(score)) * t
     return (1 - np.tanh(score) ** 2) * t if activation == "tanh" else t
@@ -76,7 +76,7 @@ def act_slope(score, t, activation, negative_slope):
 def act_curvature(score, t, activation):
     """act''(score) t."""
     if activation == "ELU":
-        return masked(score.real <= 0, np.exp(masked(score.real <= 0, score)) * t)
+        return select_where(score.real <= 0, np.exp(select_where(score.real <= 0, score)) * t)
     if activation == "sigmoid":
         return sigmoid(score) * (1 - sigmoid(score)) * (1 - 2 * sigmoid(score)) * t
     return -2 * np.tanh(score) * (1 - np.tanh(score) ** 2) * t if activation == "tanh" else np.zeros_like(t)
@@ -110,13 +110,13 @@ def join_heads_vjp(grad_output_embedding, num_heads, concat_heads):
 def embedding_gradients(rows, graph):
     """Gradients of the source, destination and edge embedding (None without one) from the gradient of x."""
 
-    def joined(k, index, num):
+    def join_rows(k, index, num):
         return scatter(index, join_heads(rows[k], True), num)
 
     return {
-        "src_embedding": lambda: joined(0, graph.indices, graph.num_src_nodes),
-        "dst_embedding": lambda: joined(1, destinations(graph), graph.num_dst_nodes),
-        "edge_embedding": lambda: joined(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None,
+        "src_embedding": lambda: join_rows(0, graph.indices, graph.num_src_nodes),
+        "dst_embedding": lambda: join_rows(1, destinations(graph), graph.num_dst_nodes),
+        "edge_embedding": lambda: join_rows(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None,
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from trigraph.pyref.common import results, scatter, zero_if_none
 
 
-def polarised(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
+def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
     """Return the bwd2 fields of an operator f that is linear in each factor x_n; `grad` maps the gradient's name to g.
 
     g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient in x_k at x_n := gg_n.
@@ -46,7 +46,7 @@ def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
     """Polarisation of the bilinear form."""
-    return polarised(
+    return polarise(
         "basis_embedding_radial_bwd2",
         wrt,
         basis_embedding_radial_fwd,
@@ -86,7 +86,7 @@ def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
     """Polarisation of the bilinear form."""
-    return polarised(
+    return polarise(
         "basis_embedding_spherical_bwd2",
         wrt,
         basis_embedding_spherical_fwd,
@@ -124,7 +124,7 @@ def basis_embedding_triplets_bwd2(
     gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None
 ):
     """Polarisation of the trilinear form."""
-    return polarised(
+    return polarise(
         "basis_embedding_triplets_bwd2",
         wrt,
         basis_embedding_triplets_fwd,
@@ -207,7 +207,7 @@ def interaction_bilinear_bwd2(
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None
 ):
     """Polarisation of the form, which is linear in each of its four factors."""
-    return polarised(
+    return polarise(
         "interaction_bilinear_bwd2",
         wrt,
         interaction_bilinear_fwd,

@@ -9,10 +9,10 @@ import numpy as np
 
 from trigraph.gno_params import unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+from trigraph.pyref.common import destinations, results, scatter, select_where, zero_if_none
 
 
-def packed(U, b_u, V, b_v):
+def pack_params(U, b_u, V, b_v):
     """Params of these blocks, each matrix column-major."""
     return np.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
@@ -21,7 +21,7 @@ def hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
     mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # not of z.real, which has products of two imaginary parts, too
-    return mask, masked(mask, z)
+    return mask, select_where(mask, z)
 
 
 def gno_kernel_fwd(coords, params, f_in, f_out):
@@ -36,12 +36,12 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g, xi = grad_kernel, coords
     mask, a = hidden_layer(xi, U, b_u)
-    s = masked(mask, g @ V)
+    s = select_where(mask, g @ V)
     return results(
         "gno_kernel_bwd",
         wrt,
         coords=lambda: s @ U,
-        params=lambda: packed(s.T @ xi, s.sum(0), g.T @ a, g.sum(0)),
+        params=lambda: pack_params(s.T @ xi, s.sum(0), g.T @ a, g.sum(0)),
     )
 
 
@@ -52,14 +52,14 @@ def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_o
     U_dot, b_u_dot, V_dot, b_v_dot = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
     g = grad_kernel
     mask, a = hidden_layer(xi, U, b_u)
-    s, s_dot = masked(mask, g @ V), masked(mask, g @ V_dot)
-    a_dot = masked(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
+    s, s_dot = select_where(mask, g @ V), select_where(mask, g @ V_dot)
+    a_dot = select_where(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
     return results(
         "gno_kernel_bwd2",
         wrt,
         grad_kernel=lambda: a_dot @ V.T + a @ V_dot.T + b_v_dot,
         coords=lambda: s @ U_dot + s_dot @ U,
-        params=lambda: packed(s.T @ xi_dot + s_dot.T @ xi, s_dot.sum(0), g.T @ a_dot, np.zeros_like(b_v)),
+        params=lambda: pack_params(s.T @ xi_dot + s_dot.T @ xi, s_dot.sum(0), g.T @ a_dot, np.zeros_like(b_v)),
     )
 
 

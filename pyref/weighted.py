@@ -7,7 +7,7 @@ the sum of the incoming weights or the number of in-edges. A destination without
 
 import numpy as np
 
-from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+from trigraph.pyref.common import destinations, results, scatter, select_where, zero_if_none
 from trigraph.table import result_type
 
 
@@ -41,7 +41,7 @@ def extrema(messages, graph, op):
     return location
 
 
-def winning(location, graph):
+def find_winners(location, graph):
     """Whether a position holds the extremum of its destination, for every feature."""
     return location[destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
@@ -55,7 +55,7 @@ def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weigh
     if op in ("min", "max"):
         # Not of messages.real, which has products of two imaginary parts, too: these would decide between equals.
         location = extrema(w.real * embedding.real[graph.indices], graph, op)
-        out = scatter(i, masked(winning(location, graph), messages), n)
+        out = scatter(i, select_where(find_winners(location, graph), messages), n)
     else:
         out = scatter(i, messages, n)
     if op == "mean":
@@ -88,7 +88,7 @@ def agg_weighted_n2n_bwd(
         h = h / (forward.node_degree if node_degree is None else node_degree)[i, None]
     if op in ("min", "max"):
         location = forward.output_extrema_location if output_extrema_location is None else output_extrema_location
-        counts = winning(location, graph)
+        counts = find_winners(location, graph)
 
     def grad_edge_weight():
         if edge_weight is None:
@@ -96,12 +96,12 @@ def agg_weighted_n2n_bwd(
         out = 0
         if op == "mean" and mean_by == "weight":
             out = (forward.output_embedding if output_embedding is None else output_embedding)[i]
-        return scatter(graph.edge_ids, masked(counts, h * (x - out)).sum(1), graph.num_edges)
+        return scatter(graph.edge_ids, select_where(counts, h * (x - out)).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd",
         wrt,
-        embedding=lambda: scatter(graph.indices, masked(counts, w * h), graph.num_src_nodes),
+        embedding=lambda: scatter(graph.indices, select_where(counts, w * h), graph.num_src_nodes),
         edge_weight=grad_edge_weight,
     )
 
@@ -134,12 +134,12 @@ def agg_weighted_n2n_bwd2(
     # Factors of w_dot in out_dot, of h in the cotangent of w, and of h in that of x. Masks select: 0 * inf is NaN.
     eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
-        counts = winning(forward.output_extrema_location, graph)
+        counts = find_winners(forward.output_extrema_location, graph)
     if op == "mean":
         h = h / forward.node_degree[i, None]
     if centred:
         eta = x - forward.output_embedding[i]
-    out_dot = scatter(i, masked(counts, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
+    out_dot = scatter(i, select_where(counts, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
     if op == "mean":
         out_dot = over(out_dot, forward.node_degree, graph)
     if centred:
@@ -149,13 +149,15 @@ def agg_weighted_n2n_bwd2(
     def out_edge_weight():
         if edge_weight is None:
             return None
-        return scatter(graph.edge_ids, masked(counts, h * of_weight).sum(1), graph.num_edges)
+        return scatter(graph.edge_ids, select_where(counts, h * of_weight).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: out_dot,
-        embedding=lambda: scatter(graph.indices, masked(weighted & counts, of_embedding * h), graph.num_src_nodes),
+        embedding=lambda: scatter(
+            graph.indices, select_where(weighted & counts, of_embedding * h), graph.num_src_nodes
+        ),
         edge_weight=out_edge_weight,
     )
 

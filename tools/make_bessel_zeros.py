@@ -55,21 +55,21 @@ def tables() -> dict[str, Table]:
     return {"bessel_zeros": zeros, "bessel_norms": norms}
 
 
-def rounded(value: Decimal, digits: int) -> str:
+def round_decimal(value: Decimal, digits: int) -> str:
     """Return a number above 1 in so many decimal digits."""
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 
 def fortran(name: str, table: Table) -> str:
     """Return the table as a constant of kind qp, one column for each order."""
-    values = ", &\n        & ".join(rounded(v, 36) + "_qp" for row in table for v in row)
+    values = ", &\n        & ".join(round_decimal(v, 36) + "_qp" for row in table for v in row)
     shape = f"[{ZEROS}, {ORDERS}]"
     return f"    real(qp), parameter :: {name}({ZEROS}, 0:{ORDERS - 1}) = reshape([ &\n        & {values}], {shape})\n"
 
 
 def cuda(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
     """Return the table as constant memory, one row for each order."""
-    rows = ["    {" + ",\n     ".join(rounded(v, digits) + suffix for v in row) + "}" for row in table]
+    rows = ["    {" + ",\n     ".join(round_decimal(v, digits) + suffix for v in row) + "}" for row in table]
     return f"__constant__ {kind} {name}_{kind}[{ORDERS}][{ZEROS}] = {{\n" + ",\n".join(rows) + "};\n"
 
 

@@ -73,7 +73,7 @@ def check_accuracy(
     expected = judged.result(op, absent)
     name = ", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())])
     checks = []
-    for field in case.returned(op):
+    for field in case.list_returned(op):
         got: Any = outcome.fields.get(field.name)
         note = form_problem(got, field, case.sizes, expect_dtype(field, case))
         error = math.inf if note else field_error(got, field, expected[field.name], case.dtype)
@@ -118,24 +118,24 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
 
 def _requests(case: Case, op: Operator) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
     """Return calls for some of the fields: a description, the attribute and `wrt` that request them, their names."""
-    returned = [f.name for f in case.returned(op)]
+    returned = [f.name for f in case.list_returned(op)]
     if op.selective:
         return [(f"{name} alone", {}, (name,), (name,)) for name in returned]
     requests = op.definition.requests if op.order == 0 else ()
     sizes = [(name, {**case.sizes, name: 0}) for name in requests]
-    return [(f"{n}=False", {n: False}, None, tuple(f.name for f in op.returned(case.values, s))) for n, s in sizes]
+    return [(f"{n}=False", {n: False}, None, tuple(f.name for f in op.list_returned(case.values, s))) for n, s in sizes]
 
 
 def count_subsets(case: Case, op: Operator) -> int:
     """Return the number of checks of `check_subsets`."""
-    fields = len(case.returned(op))
+    fields = len(case.list_returned(op))
     back = len(_there(case, op))
     return fields * (len(_absent(case, op)) + back + (back > 1)) + len(_requests(case, op))
 
 
 def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
     """Return the sets of cotangents that are left out: each, and all but each."""
-    ggs = [a.name for a in case.given(op) if a.nullable and not a.optional]
+    ggs = [a.name for a in case.select_present(op) if a.nullable and not a.optional]
     some = [(name,) for name in ggs] + [tuple(other for other in ggs if other != name) for name in ggs]
     return list(dict.fromkeys(absent for absent in some if absent))
 
@@ -143,7 +143,7 @@ def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
 def _there(case: Case, op: Operator) -> set[str]:
     """Names of the results of fwd that may be passed to bwd."""
     fwd = list_operators(case.definition)[0]
-    return {f.name for f in case.returned(fwd)} & {a.name for a in op.arguments if a.given_back}
+    return {f.name for f in case.list_returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 
 
 def _feed_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:

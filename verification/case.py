@@ -34,17 +34,17 @@ class Case:
         """Inputs that are present; optional ones may be absent."""
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
-    def given(self, op: Operator) -> tuple[Argument, ...]:
+    def select_present(self, op: Operator) -> tuple[Argument, ...]:
         """Array arguments of an operator that are present."""
-        return op.given(self.arguments(op))
+        return op.select_present(self.arguments(op))
 
-    def returned(self, op: Operator) -> tuple[Array, ...]:
+    def list_returned(self, op: Operator) -> tuple[Array, ...]:
         """Fields an operator returns for these inputs and choices."""
-        return op.returned(self.values, self.sizes)
+        return op.list_returned(self.values, self.sizes)
 
-    def derived(self, op: Operator) -> tuple[Array, ...]:
+    def list_differentiable(self, op: Operator) -> tuple[Array, ...]:
         """Fields that have a derivative."""
-        return tuple(f for f in self.returned(op) if f not in self.definition.auxiliary)
+        return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
 
     @cached_property  # depends on fields that do not change
     def dtype(self) -> str:
@@ -58,7 +58,7 @@ class Case:
         values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}
         return {name: values[name] for name in op.parameters}
 
-    def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
+    def change_arrays(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
         """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
         dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_", "ggg_")}
         dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}

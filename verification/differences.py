@@ -103,7 +103,7 @@ def check_differences(
     """
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
-    for field in case.returned(upper):
+    for field in case.list_returned(upper):
         degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
         taken = _steps_up_to(steps, case.largest_step, degree)
         curve = partial(_curve, arithmetic, judged, upper, field.name, taken)
@@ -161,7 +161,11 @@ def _curve(
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
     # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
     taken = {a.name for a in upper.arguments}
-    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in taken}
+    weights = {
+        f.name: judge.pair(cotangents[prefix + f.name])
+        for f in case.list_differentiable(lower)
+        if prefix + f.name in taken
+    }
     names = tuple(weights)
     values = case.arguments(lower)
     gradient = arithmetic.evaluate(upper, case.arguments(upper), (name,))[name]

@@ -325,26 +325,26 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     yield Vector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]})
     back = {"grad_m_ca": z["ct_m_ca"], **bilinear}
     yield Vector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()})
-    first = {"grad_rad_W1": _judged_value("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
+    first = {"grad_rad_W1": _judge_value("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
     yield Vector(name, "basis_embedding_spherical_bwd", first, expected)
 
     # Second order: the embedding's bwd2 gives the cotangent of the gradient with respect to rad_W1.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
-    ggs = {"gg_rad_W1": _judged_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
+    ggs = {"gg_rad_W1": _judge_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
     yield Vector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
     # The remaining term of the composition's second order is the embedding's bwd at the rad_W1 of bwd2.
-    rest = {"grad_rad_W1": _judged_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
+    rest = {"grad_rad_W1": _judge_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
-        "rad_basis": z["grad2_rad_basis"] - _judged_value("basis_embedding_spherical_bwd", rest, "rad_basis"),
-        "weight": z["grad2_basis_weight"] - _judged_value("basis_embedding_spherical_bwd", rest, "weight"),
+        "rad_basis": z["grad2_rad_basis"] - _judge_value("basis_embedding_spherical_bwd", rest, "rad_basis"),
+        "weight": z["grad2_basis_weight"] - _judge_value("basis_embedding_spherical_bwd", rest, "weight"),
     }
     yield Vector(name, "basis_embedding_spherical_bwd2", second, expected)
 
 
-def _judged_value(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
+def _judge_value(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
     """Return the judge's value of a field, rounded."""
     return ask(OPERATORS[operator], values, (field,))[field][0]
 

@@ -29,9 +29,9 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half
     stored, unit = half_dtype(case.half), tolerances.eps(case.half) / 2
-    halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.given(op) if a.half}
+    halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.select_present(op) if a.half}
     outcome, checks = attempt(subject, op, case.arguments(op) | halves), []
-    for field in case.returned(op):
+    for field in case.list_returned(op):
         expected = judged.result(op)[field.name]
         got: Any = outcome.fields.get(field.name)
         note = form_problem(got, field, case.sizes, case.half if field.half else expect_dtype(field, case))

@@ -61,9 +61,9 @@ class Judged:
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Triples (hi, lo, scale) of every field of one of the case's operators; the arguments `absent` are None."""
-        return self.cached((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
+        return self.cache_result((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
 
-    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def cache_result(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute` for this key, which is called only once."""
         if key not in self._cache:
             start = time.perf_counter()

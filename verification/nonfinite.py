@@ -63,12 +63,12 @@ def _wrong(
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
     """Return the call and, for each field, the number of wrong elements and the problem."""
     case, wrong = judged.case, {}
-    expected = judged.cached((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
+    expected = judged.cache_result((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
     arguments[name] = _spoil(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
         outcome = attempt(subject, op, arguments)
-    for field in case.returned(op):
+    for field in case.list_returned(op):
         got: Any = outcome.fields.get(field.name)
         note = form_problem(got, field, case.sizes, expect_dtype(field, case))
         error = math.inf
@@ -92,7 +92,7 @@ def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(*(_wrong(subject, judged, op, name, s) for s in spoilers(argument)), strict=True)
     checks = []
-    for field in judged.case.returned(op):
+    for field in judged.case.list_returned(op):
         errors, notes = zip(*(trial[field.name] for trial in trials), strict=True)
         note = next(filter(None, notes), "")
         check = judged.check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)

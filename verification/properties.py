@@ -86,7 +86,7 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
     exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
     one = attempt(subject, bwd2, case.arguments(bwd2))
     other = attempt(subject, bwd2, exchanged)
-    turned = judged.cached((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
+    turned = judged.cache_result((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
     scale = _scale(w, judged.result(bwd2)) + _scale(v, turned)
     sides = _inner(w, one.fields), _inner(v, other.fields)
     return _two_sides(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
@@ -113,7 +113,7 @@ def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
         weights = {n.removeprefix("ggg_"): w for n, w in cotangents.items()}
         calls.append(attempt(subject, bwd2, arguments))
         right += _inner(weights, calls[-1].fields)
-        expected = judged.cached((bwd3.name, "adjoint", number), partial(ask, bwd2, arguments, tuple(weights)))
+        expected = judged.cache_result((bwd3.name, "adjoint", number), partial(ask, bwd2, arguments, tuple(weights)))
         scale += _scale(weights, expected)
     return _two_sides(subject, judged, bwd3, "adjoint", (left, right), scale, calls)
 
@@ -139,7 +139,7 @@ def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
             **{f"gg_{n}": a[n] for n in names},
         }
         calls.append(attempt(subject, bwd3, arguments, names if subject.selective else None))
-        expected = judged.cached((bwd3.name, "symmetry", order), partial(ask, bwd3, arguments, names))
+        expected = judged.cache_result((bwd3.name, "symmetry", order), partial(ask, bwd3, arguments, names))
         sums.append((_inner(u, calls[-1].fields), _scale(u, expected)))
     (first, scale), *others = sums
     return [
@@ -148,9 +148,9 @@ def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
     ]
 
 
-def renumbered_fields(case: Case, op: Operator) -> list[Array]:
+def list_renumbered_fields(case: Case, op: Operator) -> list[Array]:
     """Fields that renumbering only permutes: neither over positions of the graph, nor with positions as values."""
-    return [f for f in case.returned(op) if not ("num_positions" in f.dims or f.index)]
+    return [f for f in case.list_returned(op) if not ("num_positions" in f.dims or f.index)]
 
 
 def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
@@ -160,7 +160,7 @@ def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int)
     before = attempt(subject, op, case.arguments(op))
     after = attempt(subject, op, other.arguments(op))
     tolerance, checks = 2 * judged.tolerance(subject), []
-    for field in renumbered_fields(case, op):
+    for field in list_renumbered_fields(case, op):
         got: Any = after.fields.get(field.name)
         expected: Any = before.fields.get(field.name)
         note = form_problem(got, field, case.sizes, case.dtype) or form_problem(expected, field, case.sizes, case.dtype)
@@ -203,7 +203,7 @@ def _equal_bits(
 ) -> list[Check]:
     """Return for each field the check that all trials have the same bits as the first one."""
     checks = []
-    for field in judged.case.returned(op) if fields is None else fields:
+    for field in judged.case.list_returned(op) if fields is None else fields:
         error = max(_different(bits, field.name, trials[0]) for bits in trials[1:])
         checks.append(judged.check(subject, op.name, kind, field.name, error, 0.0, calls))
     return checks
@@ -251,7 +251,7 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     array that was not returned, or was written out of bounds.
     """
     assert subject.into is not None
-    case, fields = judged.case, judged.case.returned(op)
+    case, fields = judged.case, judged.case.list_returned(op)
     forms = {f.name: (evaluate_shape(f, case.sizes), expect_dtype(f, case)) for f in fields}
     reference = attempt(subject, op, case.arguments(op))
     bits, calls, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
@@ -340,7 +340,7 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
         outcome = call_and_catch(call)
         calls.append(outcome)
         own: dict[str, Any] = {}
-        for field in case.returned(op):
+        for field in case.list_returned(op):
             got = outcome.fields.get(field.name)
             if outcome.problem or not hasattr(got, "strides"):
                 problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"

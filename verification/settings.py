@@ -52,7 +52,7 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     return where
 
 
-def named_in(case: str, definition: Definition) -> Where:
+def parse_setting(case: str, definition: Definition) -> Where:
     """Return the restriction to the settings in the name of a generated case, ``"regular, op=sum, edge_weight=None"``.
 
     Restricted to all of them, in their order, a run has the case with the same name, and thus the same numbers. An

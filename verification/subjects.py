@@ -77,7 +77,7 @@ def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: 
     return arrays
 
 
-def named_fields(op: Operator, result: Any) -> dict[str, Any]:
+def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
     """Return an operator's result as a mapping from field to array; TypeError if it has the wrong type."""
     if op.single:
         return {op.fields[0].name: result}
@@ -115,7 +115,7 @@ def _native(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     arguments = _to_backend(name, values)
     keywords = arguments if wrt is None else {**arguments, "wrt": wrt}
-    return arguments, named_fields(op, FUNCTIONS[op.name](**keywords, backend=name))
+    return arguments, name_fields_of_result(op, FUNCTIONS[op.name](**keywords, backend=name))
 
 
 def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _call_into(
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
-    fields = named_fields(op, FUNCTIONS[op.name](**_to_backend(name, values), out=out, backend=name))
+    fields = name_fields_of_result(op, FUNCTIONS[op.name](**_to_backend(name, values), out=out, backend=name))
     strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
 

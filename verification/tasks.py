@@ -66,7 +66,7 @@ def _task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: 
 
 
 def _fields(case: Case, op: Operator) -> int:
-    return len(case.returned(op))
+    return len(case.list_returned(op))
 
 
 def _levels(case: Case, op: Operator) -> int:
@@ -86,7 +86,7 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
     "batch": (properties.check_batch, lambda case, op: len(list_member_fields(case, op))),
     "threads": (properties.check_threads, _fields),
     "levels": (properties.check_levels, _levels),
-    "permutation": (properties.check_permutation, lambda case, op: len(properties.renumbered_fields(case, op))),
+    "permutation": (properties.check_permutation, lambda case, op: len(properties.list_renumbered_fields(case, op))),
 }
 
 # Kinds of task whose checks are recorded under another kind.
@@ -125,9 +125,9 @@ def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     case, subject = judged.case, scope.subject
     check = partial(nonfinite.check_nonfinite, subject, judged)
     return [
-        _task(scope, "nan", op.name, case.dtype, len(case.returned(op)), partial(check, op, argument.name))
+        _task(scope, "nan", op.name, case.dtype, len(case.list_returned(op)), partial(check, op, argument.name))
         for op in scope.operators(case)
-        for argument in case.given(op)
+        for argument in case.select_present(op)
     ]
 
 
@@ -172,7 +172,9 @@ def make_third_order_tasks(
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
     if subject.name in BACKENDS:  # the plain forms of trigraph.torch subtract what is left out of a sum
         spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
-        tasks += [make("nan", op.name, case.dtype, _fields(case, op), partial(spoil, a.name)) for a in case.given(op)]
+        tasks += [
+            make("nan", op.name, case.dtype, _fields(case, op), partial(spoil, a.name)) for a in case.select_present(op)
+        ]
     if case.dtype == "float64":
         differ = partial(differences.check_differences, subject, judged, op, steps)
         tasks.append(make("differences", op.name, case.dtype, _fields(case, op), differ))
@@ -199,7 +201,7 @@ def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) ->
         name = scope.record_as(case.values, upper, fwd if upper is bwd else bwd)
         if name:
             check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
-            tasks.append(_task(scope, "differences", name, case.dtype, len(case.returned(upper)), check))
+            tasks.append(_task(scope, "differences", name, case.dtype, len(case.list_returned(upper)), check))
     return tasks
 
 
@@ -208,7 +210,7 @@ def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Seq
     judged = lazy()
     check = partial(differences.check_differences, None, judged)
     return [
-        Task(op.name, "judge", "real128", len(judged.case.returned(op)), partial(check, op, steps))
+        Task(op.name, "judge", "real128", len(judged.case.list_returned(op)), partial(check, op, steps))
         for op in (*list_all_operators(judged.case.definition)[1:], find_third(judged.case.definition))
         if op.name in selected
     ]

@@ -41,7 +41,7 @@ def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     def reorder(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
         return np.asarray(array[orders[dims[0]]]) if dims[0] in orders else array
 
-    other = case.changed(reorder)
+    other = case.change_arrays(reorder)
     return replace(other, values={**other.values, **graphs}), orders
 
 
@@ -66,7 +66,7 @@ def _entity(dims: tuple[str, ...]) -> tuple[int, str]:
 
 def list_member_fields(case: Case, op: Operator) -> list[Array]:
     """Return the fields with values for each node, edge and the like, which are not sums over all of them."""
-    return [field for field in case.returned(op) if _entity(field.dims)[0] >= 0]
+    return [field for field in case.list_returned(op) if _entity(field.dims)[0] >= 0]
 
 
 def embed_in_batch(case: Case, seed: int) -> Batch:
@@ -91,5 +91,5 @@ def embed_in_batch(case: Case, seed: int) -> Batch:
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)
 
     graphs = GRAPHS[case.definition.graph].embed_graphs(case, before, after, rng)
-    whole = case.changed(embed)
+    whole = case.change_arrays(embed)
     return Batch(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)

@@ -15,7 +15,7 @@ from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import assemble, half_dtype, half_types
 from trigraph.verification.judged import ask, list_all_operators
-from trigraph.verification.subjects import named_fields, takes
+from trigraph.verification.subjects import name_fields_of_result, takes
 
 INDEX = {"float32": np.int32, "float64": np.int64}
 WITH_INT, WITH_LONG = {"float", "float16", "bfloat16", "int"}, {"double", "long long"}
@@ -202,7 +202,7 @@ def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) 
 
 def _computed(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an operator by the kernels."""
-    return named_fields(op, getattr(gpu, op.name)(**values))
+    return name_fields_of_result(op, getattr(gpu, op.name)(**values))
 
 
 def _judged(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:

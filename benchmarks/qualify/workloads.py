@@ -2,10 +2,10 @@
 
 from trigraph.benchmarks.device_workloads import WORKLOADS
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.workloads import Workload, indexed
+from trigraph.benchmarks.workloads import Workload, convert_indices
 from trigraph.table import SYMBOLS
 
-__all__ = ["WORKLOADS", "indexed", "sizes_at"]
+__all__ = ["WORKLOADS", "convert_indices", "sizes_at"]
 
 
 def sizes_at(place: Device, workload: Workload) -> dict[str, int]:

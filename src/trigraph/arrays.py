@@ -224,7 +224,7 @@ def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str
         raise ValueError(f"{caller}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Return the text of a value for messages; Python raises for an integer of thousands of digits."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
@@ -241,7 +241,7 @@ def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = L
         raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected an int") from None
     if not minimum <= number <= maximum:
         bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
-        raise ValueError(f"{caller}: {name} is {shown(number)}; expected {bound}")
+        raise ValueError(f"{caller}: {name} is {show_value(number)}; expected {bound}")
     return number
 
 

@@ -223,7 +223,7 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
 
     It is empty for structures, too.
     """
-    from trigraph.verification.settings import named_in
+    from trigraph.verification.settings import parse_setting
 
     failed = next((c for c in checks if c.failed and c.operator in NAMED), None)
     if failed is None or options["files"]:
@@ -235,7 +235,7 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     words += ["--implementation", implementation] if implementation else ["--backend", failed.backend]
     given = ("framework", "device", "timeout")
     words += [word for name in given if options[name] for word in (f"--{name}", str(options[name]))]
-    settings = named_in(failed.case, definition)
+    settings = parse_setting(failed.case, definition)
     where = [f"{name}={value}" for name, (value,) in settings.items()]
     where += [setting for setting in options["where"] if setting.partition("=")[0] not in settings]
     words += [word for setting in where for word in ("--where", setting)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.backends import FUNCTIONS
 from trigraph.verification.cases import build, variants
-from trigraph.verification.subjects import named_fields
+from trigraph.verification.subjects import name_fields_of_result
 
 END = "TRIGRAPH_DEVICE_END"  # environment variable: when the run ends, the same time for all of its processes
 LEAST = 2.0  # seconds to the deadline in which a process that ends was ended by it
@@ -42,7 +42,7 @@ def draw(op, dtype="float32", variant="regular", seed=0):
 
 def compute(op, values, backend, out=None):
     """Return what an operator of the front door returns, by field."""
-    return named_fields(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
+    return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
 def unequal(place, got, right):

@@ -69,7 +69,7 @@ def to_torch(torch, value, device):
 def test_half_precision(place, torch):
     """Embeddings in bfloat16 give the backend's bits; autocast computes in float32."""
     device, backend, values = devices(place, torch)[0], place.backend if place.rehearsal else None, draw(ATTENTION)
-    halves = [a.name for a in ATTENTION.given(values) if a.half]
+    halves = [a.name for a in ATTENTION.select_present(values) if a.half]
     half = {n: values[n].astype(half_dtype("bfloat16")) for n in halves}
     right = place.hosted(compute(ATTENTION, place.moved({**values, **half}), place.backend)["output_embedding"])
     tensors = {n: to_torch(torch, v, device) for n, v in values.items()}

@@ -17,7 +17,7 @@ PART = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size, 60))
 MINE = PART.take(ROWS, "num_src_nodes")
 
 
-def refused(call, text, elsewhere=None):
+def assert_refused(call, text, elsewhere=None):
     """Assert that the rank where an argument is wrong raises this, and the others an error that names that rank."""
     expected = text if LAST or elsewhere is None else elsewhere
     try:
@@ -57,38 +57,40 @@ def arguments():
 
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
     elsewhere = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
-    refused(lambda: weighted(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape")
+    assert_refused(
+        lambda: weighted(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape"
+    )
     everywhere = f"owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
-    refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
+    assert_refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
     everywhere = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
-    refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {everywhere}")
+    assert_refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {everywhere}")
     everywhere = "TypeError: agg_edge_to_edge_fwd: the partition is that of another kind of graph"
-    refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
+    assert_refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
     falls = "src of piece 0 falls; expected edges sorted by source"
-    refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
+    assert_refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
     for array in (*part.owned.values(), *part.owners, part.table):
         assert not array.flags.writeable  # cached layouts depend on them
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
-    refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
+    assert_refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
         return
     falls = "src falls from one rank to the next"
-    refused(lambda: pieces(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), falls)
+    assert_refused(lambda: pieces(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), falls)
     text = f"ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank {last}"
-    refused(lambda: weighted(op="mean" if LAST else "sum"), text)
+    assert_refused(lambda: weighted(op="mean" if LAST else "sum"), text)
     text = "embedding is of float32 with rows of shape (4,) on rank 0 and of float64 with"
-    refused(lambda: weighted(rows.astype(np.float64) if LAST else rows), text)
+    assert_refused(lambda: weighted(rows.astype(np.float64) if LAST else rows), text)
     text = f"and of float32 with rows of shape (5,) on rank {last}"
-    refused(lambda: weighted(np.ones((own, 5), np.float32) if LAST else rows), text)
+    assert_refused(lambda: weighted(np.ones((own, 5), np.float32) if LAST else rows), text)
     params = np.ones(4, np.float32)
     text = "ValueError: gno_kernel_fwd: the operator is gno_kernel_fwd on rank 0 and agg_weighted_n2n_fwd"
-    refused(lambda: weighted() if LAST else kernel(params), text)
+    assert_refused(lambda: weighted() if LAST else kernel(params), text)
     text = "ValueError: gno_kernel_fwd: the digest of the numbers in params, a parameter, is"
-    refused(lambda: kernel(params + LAST), text)
+    assert_refused(lambda: kernel(params + LAST), text)
     other = CSC(graph.offsets, graph.indices[::-1].copy()) if LAST else graph
-    refused(lambda: distributed.partition(other, COMM), "ValueError: partition: graph is")
+    assert_refused(lambda: distributed.partition(other, COMM), "ValueError: partition: graph is")
     owner = np.array([0, 0, 1]) if LAST else np.array([1, 0, 0])
-    refused(lambda: distributed.partition(graph, COMM, owner), "ValueError: partition: owner is")
+    assert_refused(lambda: distributed.partition(graph, COMM, owner), "ValueError: partition: owner is")
 
 
 def can_compute_after_errors():
@@ -96,13 +98,13 @@ def can_compute_after_errors():
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
-        refused(lambda: sums(op="bogus"), "bogus")
-        refused(lambda: sums(MINE[:, :0]), "expected")
+        assert_refused(lambda: sums(op="bogus"), "bogus")
+        assert_refused(lambda: sums(MINE[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
         dist[: LAST and 1] = -1  # refused inside the call, on one rank
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
-            refused(partial(gradients, dist, wrt, basis), "dist[0] is -1", text)
+            assert_refused(partial(gradients, dist, wrt, basis), "dist[0] is -1", text)
         assert PART.collect(sums(), "num_dst_nodes").tobytes() == whole.tobytes()
 
 
@@ -137,22 +139,26 @@ def reverse_edges():
         own = [part.take(a, "num_edges") for a in arrays[:3]]
         out = distributed.agg_edge_to_edge_fwd(*own, arrays[3], part, 2, 1, "edge")
         assert (part.collect(out, "num_edges") == 0).all() == (reverse[0] == 1)
-    refused(lambda: pieces([0, 77]), "reverse_edge")
-    refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
+    assert_refused(lambda: pieces([0, 77]), "reverse_edge")
+    assert_refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
 
     def triplets(edge, num_nodes=2, atoms=None, **more):
         own_pieces = [(np.array(edge if LAST else [0]),)]
         return distributed.partition_pieces(Segments, own_pieces, COMM, num_nodes, atoms=atoms, **more)
 
-    refused(lambda: triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
-    refused(lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "expected 0 <= edge < num_edges")
-    refused(lambda: triplets([0], atoms=[np.array([2 * LAST])]), "pieces[0].atoms[0] is 2; expected")
-    refused(lambda: triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
+    assert_refused(lambda: triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
+    assert_refused(
+        lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "expected 0 <= edge < num_edges"
+    )
+    assert_refused(lambda: triplets([0], atoms=[np.array([2 * LAST])]), "pieces[0].atoms[0] is 2; expected")
+    assert_refused(lambda: triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
     if COMM.size > 1:
-        refused(lambda: triplets([0], atoms=[np.array([0])] if LAST else None), "atoms is None on rank 0 and given")
+        assert_refused(
+            lambda: triplets([0], atoms=[np.array([0])] if LAST else None), "atoms is None on rank 0 and given"
+        )
         both = [(np.array([0]), np.array([0]))]
         by_rank = (both, (2, 2)) if LAST else ([both[0][:1]], 2)
-        refused(
+        assert_refused(
             lambda: distributed.partition_pieces(Segments, by_rank[0], COMM, by_rank[1]), "num_nodes is num_outputs on"
         )
 
@@ -161,7 +167,7 @@ def reverse_edges():
         if LAST:
             raise FileNotFoundError("edges.npz")
 
-    refused(lambda: distributed.partition_pieces(CSC, broken(), COMM, 2), "edges.npz")
+    assert_refused(lambda: distributed.partition_pieces(CSC, broken(), COMM, 2), "edges.npz")
 
 
 def rows_from_anywhere():
@@ -179,12 +185,16 @@ def rows_from_anywhere():
         ((rows.astype(np.float32) if LAST and COMM.rank else rows, ids), "is of float64"),
     ):
         if COMM.size > 1 or "float64" not in text:
-            refused(lambda w=wrong: PART.distribute(*w, "num_src_nodes"), text)
-    refused(lambda: PART.collect(MINE[1:], "num_src_nodes"), "the rows of num_src_nodes that the rank owns")
+            assert_refused(lambda w=wrong: PART.distribute(*w, "num_src_nodes"), text)
+    assert_refused(lambda: PART.collect(MINE[1:], "num_src_nodes"), "the rows of num_src_nodes that the rank owns")
     if COMM.size > 1:
-        refused(lambda: PART.collect(MINE.astype("f") if LAST else MINE, "num_src_nodes"), "collect: array is of")
+        assert_refused(
+            lambda: PART.collect(MINE.astype("f") if LAST else MINE, "num_src_nodes"), "collect: array is of"
+        )
         other = distributed.partition(GRAPH, COMM)
-        refused(lambda: sums(other.take(ROWS, "num_src_nodes"), other) if LAST else sums(), "the partition is number")
+        assert_refused(
+            lambda: sums(other.take(ROWS, "num_src_nodes"), other) if LAST else sums(), "the partition is number"
+        )
 
 
 def equal_arguments():
@@ -193,7 +203,7 @@ def equal_arguments():
     heads = np.int64(1) if LAST else 1
     grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}
     distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, heads, wrt=names)
-    refused(lambda: distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, 1, wrt=5), "wrt is a int")
+    assert_refused(lambda: distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, 1, wrt=5), "wrt is a int")
 
 
 def many_partitions():

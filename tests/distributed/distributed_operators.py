@@ -17,7 +17,7 @@ from trigraph.distributed.functions import find_entity
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import list_all_operators
-from trigraph.verification.subjects import named_fields
+from trigraph.verification.subjects import name_fields_of_result
 
 COMM = MPI.COMM_WORLD
 PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
@@ -69,7 +69,7 @@ def from_pieces(values, comm, columns):
     return distributed.partition_pieces(type(graph), pieces(comm, *ends), comm, counted, *owner)
 
 
-def divided(case, how, comm=COMM):
+def divide_case(case, how, comm=COMM):
     """Return the partition of a case, and the names of the graph arguments that it replaces."""
     values = case.values
     if how in (2, 3):
@@ -99,7 +99,7 @@ class Comparison:
 
     def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
         self.case, self.backend, self.on_device = case, backend, on_device
-        self.part, self.graphs = divided(case, how, comm)
+        self.part, self.graphs = divide_case(case, how, comm)
         self.exact = backend is None and CSCTable.chunk == ONE_CHUNK
         self.digest = hashlib.sha256()
 
@@ -113,7 +113,7 @@ class Comparison:
             result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
             arguments |= {n: getattr(result, n) for n in given_back}
         self.compare(op, arguments)
-        for field in self.case.returned(op) if op.selective and alone else ():
+        for field in self.case.list_returned(op) if op.selective and alone else ():
             self.compare(op, arguments | {"wrt": field.name})
 
     def select_own_arguments(self, op, arguments):
@@ -149,7 +149,7 @@ class Comparison:
 
 def list_fields(op, result):
     """Return the arrays of a result by name."""
-    return {name: array for name, array in named_fields(op, result).items() if array is not None}
+    return {name: array for name, array in name_fields_of_result(op, result).items() if array is not None}
 
 
 def digests(dtype, how, comm, alone):

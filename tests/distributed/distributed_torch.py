@@ -114,11 +114,15 @@ def derivatives():
     out = divided.mha_gat_n2n(x, x, weights, errors.PART, 1).output_embedding
     for _ in range(2):
         (out,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
-    errors.refused(lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: a third derivative was requested")
+    errors.assert_refused(
+        lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: a third derivative was requested"
+    )
     with forward_ad.dual_level():
         for result in (divided.mha_gat_n2n(x, x, weights, errors.PART, 1).output_embedding, divided.total(x, rows)):
             dual = forward_ad.make_dual(result.detach(), result.detach())
-            errors.refused(partial(torch.autograd.grad, result, x, dual), "trigraph.distributed.torch: forward mode")
+            errors.assert_refused(
+                partial(torch.autograd.grad, result, x, dual), "trigraph.distributed.torch: forward mode"
+            )
     dist = torch.full((errors.PART.owned["num_edges"].size,), 0.5, requires_grad=True)
     divided.radial_basis(dist, torch.ones(2), 2, partition=errors.PART).rbf.sum().backward()
     of_rbf, of_other = (np.full((len(dist), n), value, np.float32) for n, value in ((2, 1), (4, 0)))
@@ -129,7 +133,9 @@ def derivatives():
 def totals():
     """Bad arguments of `total` raise on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
-    errors.refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
-    errors.refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")
+    errors.assert_refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
+    errors.assert_refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")
     if MPI.COMM_WORLD.size > 1:
-        errors.refused(lambda: divided.total(x.float() if errors.LAST else x, rows), "total: x is of torch.float64")
+        errors.assert_refused(
+            lambda: divided.total(x.float() if errors.LAST else x, rows), "total: x is of torch.float64"
+        )

@@ -24,7 +24,7 @@ COUNTS = [pair for pair in NAMES if pair not in ARRAYS]
 FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
 
 
-def refused(build, error, text, **changes):
+def assert_refused(build, error, text, **changes):
     """Assert the exception of a constructor when some of its valid arguments are changed."""
     kind = getattr(build, "__self__", build).__name__
     raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
@@ -35,27 +35,27 @@ def test_arrays_of_the_wrong_kind(build, name):
     value = GOOD[build][name]
     for bad in (value.tolist(), tuple(value), "x", 3, np.ma.masked_array(value), value.view(np.matrix), object()):
         text = f"{name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
-        refused(build, TypeError, text, **{name: bad})
+        assert_refused(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
         came = bad.dtype.name + " of the other byte order" * (not bad.dtype.isnative)
-        refused(build, TypeError, f"{name} has dtype {came}; expected native int32 or int64", **{name: bad})
+        assert_refused(build, TypeError, f"{name} has dtype {came}; expected native int32 or int64", **{name: bad})
     for bad in (value[None], value[:, None], np.asarray(value[0])):
-        refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
+        assert_refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
 
 
 @pytest.mark.parametrize(("build", "name"), [pair for pair in ARRAYS if FIRST[pair[0]] != pair[1]])
 def test_dtypes_that_differ(build, name):
     like = "indices" if (build, name) == (CSC, "edge_ids") else FIRST[build]
     text = f"{name} has dtype int32; expected int64, the dtype of {like}"
-    refused(build, TypeError, text, **{name: GOOD[build][name].astype(np.int32)})
+    assert_refused(build, TypeError, text, **{name: GOOD[build][name].astype(np.int32)})
 
 
 @pytest.mark.parametrize(("build", "name"), COUNTS)
 def test_counts(build, name):
     for bad in (3.0, True, np.True_, "3", [4], np.array([4]), np.array(4.5), 4 + 0j):
-        refused(build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad})
-    refused(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
+        assert_refused(build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad})
+    assert_refused(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
     for good in (np.int8(5), np.uint64(5), np.array(5)):
         assert getattr(build(**(GOOD[build] | {name: good})), name) == 5
 
@@ -107,7 +107,7 @@ BAD_VALUES = {
 
 def test_bad_values():
     for build, change, text in [(b, *row) for b, rows in BAD_VALUES.items() for row in rows]:
-        refused(build, ValueError, text, **change)
+        assert_refused(build, ValueError, text, **change)
 
 
 def test_offsets_whose_differences_overflow():

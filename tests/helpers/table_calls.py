@@ -70,7 +70,7 @@ def assert_right(op, values, got, chunked, expected=None):
     sizes = bind_sizes(op, values)
     tolerance = tolerances.accuracy(chunked, evaluate(op.definition.terms, sizes))
     expected = expected or ask(op, values)
-    for field in op.returned(values, sizes):
+    for field in op.list_returned(values, sizes):
         dtype = str(values[op.definition.inputs[0].name].dtype)
         error = field_error(got[field.name], field, expected[field.name], dtype)
         assert error <= (0 if field.index else tolerance), field.name

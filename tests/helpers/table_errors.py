@@ -10,7 +10,9 @@ from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, evaluate_shape
 from trigraph.table import SYMBOLS, names_in
 
-GIVEN = [(op, a) for op in EVERY for a in op.given(draw(op))]  # without arguments that are absent from the drawn calls
+GIVEN = [
+    (op, a) for op in EVERY for a in op.select_present(draw(op))
+]  # without arguments that are absent from the drawn calls
 
 
 def find_sizes(op, values):
@@ -31,7 +33,7 @@ def limits(op, symbol):
     return f">= {SYMBOLS[symbol].minimum}" + (f" and <= {maximum}" if maximum is not None else "")
 
 
-def listed(items):
+def format_tuple(items):
     return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
 
 
@@ -40,14 +42,14 @@ def with_numbers(array, sizes, free=()):
     numbers = [
         d if names_in(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
     ]
-    return f"{listed(array.dims)} = {listed(numbers)}"
+    return f"{format_tuple(array.dims)} = {format_tuple(numbers)}"
 
 
 def without_whole(op, array, shape, axis, sizes):
     """Return a pattern of the error text for an axis that no whole number of a symbol fits."""
     symbol = bound_by(op, array, axis)
     other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
-    start = f"{op.name}: {array.name} has shape {shape}; expected {listed(array.dims)}"
+    start = f"{op.name}: {array.name} has shape {shape}; expected {format_tuple(array.dims)}"
     end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
 
@@ -117,7 +119,7 @@ EACH_GRAPH = pick_one_each([(op,) for op in EVERY if op.graph], lambda op: op.de
 SELECTIVE = pick_one_each([(op,) for op in EVERY if op.selective], lambda op: op.definition.graph, lambda op: op.name)
 
 
-def refused(op, values, error, text, **keywords):
+def assert_refused(op, values, error, text, **keywords):
     """Assert that a call raises exactly this text after the operator's name."""
     raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
 

@@ -51,13 +51,13 @@ def install(monkeypatch, cache):
     monkeypatch.setattr(torch.Tensor, "to", _on_cpu(torch.Tensor.to))
     monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
 
-    def viewed(array):
+    def view_as_cupy(array):
         return torch.from_numpy(array.array) if type(array) is cupy_stand_in.ndarray else from_dlpack(array)
 
     def stream(chosen):
         return mock.patch.object(state, "stream", chosen or state.stream)
 
-    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", viewed)
+    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", view_as_cupy)
     for name in ("is_initialized", "is_available", "is_bf16_supported"):
         monkeypatch.setattr(torch.cuda, name, lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -16,10 +16,10 @@ import cupy_stand_in
 import numpy as np
 import pytest
 from cupy_stand_in import asarray
+from expect_error import expect_error
 from host_kernels import HERE, library
 from host_kernels import INSTANCES as OWN
 from programs import run_command
-from raising import raising
 
 from trigraph import gpu
 from trigraph.backends import unavailable
@@ -297,11 +297,13 @@ def test_what_a_call_needs_is_compiled_ahead(device, compiled, monkeypatch):
     }
 
 
-def flipped(code):
+def flip_byte(code):
     return bytes([code[0] ^ 1]) + code[1:]
 
 
-@pytest.mark.parametrize("damage", [lambda code: b"", lambda code: code[:-1], flipped], ids=["empty", "cut", "flipped"])
+@pytest.mark.parametrize(
+    "damage", [lambda code: b"", lambda code: code[:-1], flip_byte], ids=["empty", "cut", "flipped"]
+)
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_damaged_file_is_compiled_again(device, compiled, tmp_path, damage, renamed):
     """An empty, truncated or changed file in the cache, also if renamed, is compiled again; nothing else is left."""
@@ -324,12 +326,12 @@ def test_a_disk_that_is_full_leaves_nothing_behind(device, compiled, tmp_path, m
     """With a full disk no partial file is left, and a temporary folder of the process is used."""
     write, full = Path.write_bytes, tmp_path / "cache"
 
-    def cut(path, code):
+    def cut_file(path, code):
         write(path, code[:3] if full in path.parents else code)
         if full in path.parents:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", cut)
+    monkeypatch.setattr(Path, "write_bytes", cut_file)
     assert (scale(device) == 2).all()
     assert [file.name for file in full.rglob("*") if file.is_file()] == ["lock"]
 
@@ -399,7 +401,7 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_compiling_ahead_without_cupy_says_what_to_install():
-    with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
+    with expect_error("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
         gpu.compile("agg_weighted_n2n")
 
 

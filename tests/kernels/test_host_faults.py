@@ -23,7 +23,7 @@ def launch(kernel, right, case):
     place.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **options)
 
 
-def following(kernel):
+def find_next_kernel(kernel):
     """Return the kernel that follows another one in the file."""
     kernels = list(dict.fromkeys(name.split("<")[0] for name in INSTANCES["faults"]))
     return kernels[kernels.index(kernel) + 1]
@@ -117,7 +117,7 @@ def test_race_build(faults_race, order, kernel):
     lines = (HERE / "faults.cu").read_text().splitlines()
     named = [int(number) for number in re.findall(r"faults\.cu:(\d+)", message)]
     assert len(named) == (2 if "race:" in message else 1), message
-    first, end = (find_line("faults.cu", name) for name in (kernel, following(kernel)))
+    first, end = (find_line("faults.cu", name) for name in (kernel, find_next_kernel(kernel)))
     assert all(first < number < end and case.line in lines[number - 1] for number in named), message
 
 

@@ -25,7 +25,9 @@ def program(tmp_path_factory):
     """The program's path, built with gfortran's run-time checks."""
     folder = tmp_path_factory.mktemp("athena")
     flags = CliRunner().invoke(cli.main, ["config", "--include", "--libs"]).output.split()
-    programs.run("gfortran", "-O0", "-fcheck=all", "-w", f"-J{folder}", PROGRAM, *flags, "-o", folder / "program")
+    programs.run_command(
+        "gfortran", "-O0", "-fcheck=all", "-w", f"-J{folder}", PROGRAM, *flags, "-o", folder / "program"
+    )
     return folder / "program"
 
 
@@ -36,7 +38,7 @@ def run(program, folder, case, status=0):
         for name in ARRAYS:
             array = case[name].reshape(len(case[name]), -1)
             file.write(np.asarray(array.shape, np.int32).tobytes() + array.tobytes(order="F"))
-    return programs.run(program, folder / "case", folder / "results", status=status)
+    return programs.run_command(program, folder / "case", folder / "results", status=status)
 
 
 def rebuild_graph(case):
@@ -60,18 +62,18 @@ def draw(d, hidden, f_in, f_out, degrees, num_e, edges):
     return case | {n: a.astype(np.int32) for n, a in adjacency.items()} | {"dims": (d, hidden, f_in, f_out)}
 
 
-def shuffled(rng, n):
+def shuffle(rng, n):
     return 1 + rng.permutation(n)
 
 
 CASES = {
     # Degrees: vertices without in-edges first, in between and last; one with more than 128 in-edges (a leaf of the
     # sum).
-    "permuted edges": draw(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled),
+    "permuted edges": draw(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffle),
     "shared and unused edges": draw(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
-    "isolated vertices": draw(2, 4, 3, 2, [0] * 5, 3, shuffled),
-    "no edges": draw(2, 4, 3, 2, [0] * 5, 0, shuffled),
-    "one of each": draw(1, 1, 1, 1, [1], 1, shuffled),
+    "isolated vertices": draw(2, 4, 3, 2, [0] * 5, 3, shuffle),
+    "no edges": draw(2, 4, 3, 2, [0] * 5, 0, shuffle),
+    "one of each": draw(1, 1, 1, 1, [1], 1, shuffle),
 }
 
 

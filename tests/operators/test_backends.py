@@ -226,7 +226,7 @@ ARROWS = {
 }
 
 
-def imported(text):
+def list_imports(text):
     """Return the parts of trigraph that a source imports: the word after `trigraph.` of each module."""
     names = []
     for node in ast.walk(ast.parse(text)):
@@ -245,7 +245,7 @@ def test_packages_import_what_is_below_them(package):
     sources = [*(top / package).rglob("*.py"), *top.glob(f"{package}.py")]
     assert sources
     for path in sources:
-        assert imported(path.read_text()) <= ARROWS[package] | {package}, path
+        assert list_imports(path.read_text()) <= ARROWS[package] | {package}, path
 
 
 def test_no_module_imports_itself_through_others():

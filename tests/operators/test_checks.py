@@ -24,11 +24,11 @@ from table_errors import (
     OVERLOOKED,
     SELECTIVE,
     WIDTHS,
+    assert_refused,
     bound_by,
     empty_like,
     find_sizes,
-    listed,
-    refused,
+    format_tuple,
     with_numbers,
     without_whole,
 )
@@ -45,7 +45,7 @@ def test_kinds_tell_all_that_is_known_of_an_array():
     assert attributes == {*LOOKED_AT, *OVERLOOKED}
 
 
-def blamed(op, array, symbol):
+def find_blamed_array(op, array, symbol):
     """Return the array that the error names when `array` redefines a symbol: the next one that uses the symbol."""
     later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
     return next((a for a in later if any(symbol in names_in(d) for d in a.dims)), None)
@@ -69,8 +69,10 @@ def test_wrong_size_on_each_axis(op, array):
                 text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
             elif array.dims[axis] != symbol:
                 text = without_whole(op, array, tuple(shape), axis, find_sizes(op, good))
-            elif (other := blamed(op, array, symbol)) is not None:
-                text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
+            elif (other := find_blamed_array(op, array, symbol)) is not None:
+                text = re.compile(
+                    rf"{op.name}: {other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*"
+                )
             else:
                 compute(op, values)  # no other array has this size: any value is right
                 continue
@@ -101,7 +103,7 @@ def test_wrong_rank(op, array):
         start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
         end = f" of rank {len(array.dims)}"
         if array.name in [a.name for a in op.definition.inputs]:  # the text does not know the sizes it defines
-            text = re.compile(re.escape(start + listed(array.dims)) + r"( = \(.*\))?" + re.escape(end))
+            text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
             text = start + with_numbers(array, find_sizes(op, good)) + end
         raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: np.asarray(bad)}))
@@ -202,7 +204,9 @@ def test_arrays_of_the_wrong_device(op, array):
         text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
         moved = device | {array.name: Elsewhere(good[array.name], 1)}
         raises(ValueError, text, FUNCTIONS[op.name], **moved)
-    refused(op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu")
+    assert_refused(
+        op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu"
+    )
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
@@ -210,12 +214,16 @@ def test_graph_of_the_wrong_device(op):
     good = draw(op)
     device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     name = op.graph.arguments[0].name
-    refused(op, device, TypeError, f"{name} holds numpy.ndarray; backend 'gpu' takes cupy.ndarray")
+    assert_refused(op, device, TypeError, f"{name} holds numpy.ndarray; backend 'gpu' takes cupy.ndarray")
     moved = pickle.loads(pickle.dumps(good[name]))
     for attribute, value in (("kind", "cupy"), ("device", "cuda:1")):
         object.__setattr__(moved, attribute, value)
-    refused(op, device | {name: moved}, ValueError, f"{name} is on cuda:1; expected cuda:0, where the arrays are")
-    refused(op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; backend 'fortran' takes numpy.ndarray")
+    assert_refused(
+        op, device | {name: moved}, ValueError, f"{name} is on cuda:1; expected cuda:0, where the arrays are"
+    )
+    assert_refused(
+        op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; backend 'fortran' takes numpy.ndarray"
+    )
 
 
 # Attributes, choices and calls
@@ -225,10 +233,10 @@ def test_graph_of_the_wrong_device(op):
 def test_attributes(op, attribute):
     good, name = draw(op), attribute.name
     for bad in (3.0, 3 + 0j, True, "3", None, [3], *map(np.array, (3.0, [3], True)), np.float64(3), np.True_):
-        refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected an int")
+        assert_refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected an int")
     minimum = SYMBOLS[name].minimum
     for bad in (minimum - 1, -1, -(10**30), np.int8(-3)):
-        refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at least {minimum}")
+        assert_refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at least {minimum}")
     maximum = op.definition.symbol(name).maximum
     if maximum is None:
         maximum = 2**63 - 1
@@ -236,8 +244,10 @@ def test_attributes(op, attribute):
         for bad in (2**31, 2**62, maximum):
             raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
     for bad in (maximum + 1, 10**30):
-        refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at most {maximum}")
-    refused(op, good | {name: 10**5000}, ValueError, f"{name} is an integer of 16610 bits; expected at most {maximum}")
+        assert_refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at most {maximum}")
+    assert_refused(
+        op, good | {name: 10**5000}, ValueError, f"{name} is an integer of 16610 bits; expected at most {maximum}"
+    )
     expected = compute(op, good)
     for same in (np.int64(good[name]), np.uint8(good[name]), np.array(good[name])):
         assert_same_bits(compute(op, good | {name: same}), expected)
@@ -247,11 +257,11 @@ def test_attributes(op, attribute):
 def test_numbers(op, attribute):
     good, name = draw(op), attribute.name
     for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
-        refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected a number")
+        assert_refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected a number")
     for bad in (-0.1, np.nan, np.inf, np.float32(-1), np.array(-2)):
-        refused(op, good | {name: bad}, ValueError, f"{name} is {float(bad)}; expected a finite number >= 0")
+        assert_refused(op, good | {name: bad}, ValueError, f"{name} is {float(bad)}; expected a finite number >= 0")
     for bad, shown in ((10**400, "inf"), (-(10**5000), "-inf")):
-        refused(op, good | {name: bad}, ValueError, f"{name} is {shown}; expected a finite number >= 0")
+        assert_refused(op, good | {name: bad}, ValueError, f"{name} is {shown}; expected a finite number >= 0")
     single = draw(op, np.float32)
     text = f"{op.name}: {name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
     raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
@@ -277,7 +287,7 @@ def test_indices_given_back(op, array):
         for place in {-2, graph.num_positions, stop, start - 1} - ({-1} if start == stop else set()):
             bad = good[name].copy()
             bad[i, 0] = place
-            refused(op, good | {name: bad}, ValueError, f"{name}[{i}, 0] is {place}; expected {expected}")
+            assert_refused(op, good | {name: bad}, ValueError, f"{name}[{i}, 0] is {place}; expected {expected}")
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if p.values[0].order >= 2 and p.values[0].definition.optional])
@@ -297,7 +307,7 @@ def test_choices(op, attribute):
     expected = ", ".join(map(repr, attribute.choices))
     wrong = [(TypeError, bad) for bad in (0, 1.0, None if True in attribute.choices else True, b"node", ("node",))]
     for error, bad in [*wrong, *((ValueError, bad) for bad in ("", "None", "Node", "nodes"))]:
-        refused(op, good | {name: bad}, error, f"{name} is {bad!r}; expected one of {expected}")
+        assert_refused(op, good | {name: bad}, error, f"{name} is {bad!r}; expected one of {expected}")
     setting = next((s for s in op.definition.settings if name in s), {})
     results = set()
     for choice in attribute.choices:
@@ -423,9 +433,9 @@ def test_index_arrays_for_graph_objects(op, backend, index):
 def test_backend():
     op, good = OPS[0], draw(OPS[0])
     for bad in (1, b"fortran", ("fortran",), True, BACKENDS):
-        refused(op, good, TypeError, f"backend is a {type(bad).__name__}; expected a string", backend=bad)
+        assert_refused(op, good, TypeError, f"backend is a {type(bad).__name__}; expected a string", backend=bad)
     for bad in ("", "cuda", "Fortran", "fortran "):
-        refused(op, good, ValueError, f"backend is {bad!r}; expected one of {', '.join(BACKENDS)}", backend=bad)
+        assert_refused(op, good, ValueError, f"backend is {bad!r}; expected one of {', '.join(BACKENDS)}", backend=bad)
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
@@ -440,7 +450,7 @@ def test_wrt(op):
         raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=[names[0], name])
     for name in ("", "unknown", names[0].upper(), f"gg_{names[0]}", expected):
         for wrt in (name, (names[0], name)):
-            refused(op, good, ValueError, f"wrt names {name!r}; expected one of {expected}", wrt=wrt)
+            assert_refused(op, good, ValueError, f"wrt names {name!r}; expected one of {expected}", wrt=wrt)
 
 
 ODD = [0, -1, 2**31, 2**48, 2**62, 2**63, 2**70, 10**400, 10**5000, -(2**70), True, None, 1.5, np.nan, np.inf, 3j]
@@ -450,7 +460,7 @@ ODD += [np.array(a) for a in (3, [3], 2**62, True, 2.0, "sum", None, [], [2**63 
 ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
 
 
-def changed(name, value, op):
+def list_wrong_values(name, value, op):
     """Return wrong values made from a right one: each differs in one property that a check looks at."""
     if isinstance(value, np.ndarray):
         variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
@@ -475,7 +485,7 @@ def test_any_other_value_gives_a_result_or_an_error_that_names_the_operator(op):
             return str(error)
 
     for name in inspect.signature(function).parameters:
-        for value in [*ODD, None, *changed(name, good.get(name), op)]:
+        for value in [*ODD, None, *list_wrong_values(name, good.get(name), op)]:
             text = problem(good | {name: value})
             assert text is None or text.startswith(f"{op.name}: "), (name, value)
 
@@ -524,7 +534,7 @@ def test_out_of_the_wrong_kind(op, field):
 def test_out_that_overlaps(op, field):
     good, name = draw(op), field.name
     shape = compute(op, good)[name].shape
-    for a in op.given(good):
+    for a in op.select_present(good):
         if a.index or field.index:
             continue
         value = good[a.name]
@@ -547,7 +557,9 @@ def test_outs_that_overlap(op):
         n, m = (int(np.prod(shapes[name])) for name in (first, second))
         memory = np.zeros(n + m)
         out = {first: memory[:n].reshape(shapes[first]), second: memory[n - 1 : n - 1 + m].reshape(shapes[second])}
-        refused(op, good, ValueError, f"out[{second!r}] overlaps out[{first!r}]; expected memory of its own", out=out)
+        assert_refused(
+            op, good, ValueError, f"out[{second!r}] overlaps out[{first!r}]; expected memory of its own", out=out
+        )
         assert not memory.any()
 
 

@@ -49,7 +49,7 @@ def options(*names):
     return done.output.split()
 
 
-def prepared(op, case, arguments, wrt=None):
+def prepare_arguments(op, case, arguments, wrt=None):
     """Sizes and flags, numbers, arrays by name and results by name, as the header and the lists of README.md say."""
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
@@ -67,7 +67,7 @@ def prepared(op, case, arguments, wrt=None):
         absent = value is None and (a.given_back or values.get(a.name.rpartition("gg_")[2]) is None)
         size = 1 if absent else int(np.prod(trigraph.checks.evaluate_shape(a, sizes)))
         arrays[a.name] = np.zeros(size, index if a.index else dtype) if value is None else value
-    fields = {f.name: f for f in op.returned(values, sizes) if wrt is None or f.name in wrt}
+    fields = {f.name: f for f in op.list_returned(values, sizes) if wrt is None or f.name in wrt}
     results = {}
     for f in op.fields:
         shape = trigraph.checks.evaluate_shape(f, sizes) if f.name in fields else (1,)
@@ -87,7 +87,7 @@ def function_of(op, case, arrays):
 
 def call(library, op, case, arguments, wrt=None):
     """Call a C function."""
-    scalars, arrays, results, fields = prepared(op, case, arguments, wrt)
+    scalars, arrays, results, fields = prepare_arguments(op, case, arguments, wrt)
     order = order_arguments(op, SHIM_SETS["fast"])
     passed = [ctypes.c_int(2), *scalars.values(), *map(address, arrays.values())]
     passed += [ctypes.c_int(n.removeprefix("want_") in fields) for n in order.wants]
@@ -203,7 +203,7 @@ def test_a_program_without_python_gives_the_packages_bits(driver, definition):
     given, right = [], []
     for case in several(definition):
         for op, arguments in list_operators(definition, case):
-            scalars, arrays, results, fields = prepared(op, case, arguments)
+            scalars, arrays, results, fields = prepare_arguments(op, case, arguments)
             wants = [n.removeprefix("want_") in fields for n in order_arguments(op, SHIM_SETS["fast"]).wants]
             words = [f"{function_of(op, case, arrays):\0<63}".encode(), struct.pack("i", 0)]
             words += [bytes(s) for s in scalars.values()]
@@ -294,7 +294,7 @@ def test_wrong_locations_of_extrema_are_refused(library):
     op, seen = OPERATORS["agg_weighted_n2n_bwd"], 0
     for case in several(definition):
         for _, arguments in (o for o in list_operators(definition, case) if o[0] is op):
-            scalars, arrays, results, _ = prepared(op, case, arguments)
+            scalars, arrays, results, _ = prepare_arguments(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
                 offsets = arrays["offsets"]
                 row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # the last with in-edges
@@ -428,9 +428,9 @@ def bridges(tmp_path_factory):
     return ctypes.CDLL(str(source.with_suffix(".so")))
 
 
-def called(bridges, op, case, arguments, wrt=None, wrong=0):
+def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
     """Status and results of the procedure with optional arguments; what the arguments lack is absent."""
-    scalars, arrays, results, fields = prepared(op, case, arguments, wrt)
+    scalars, arrays, results, fields = prepare_arguments(op, case, arguments, wrt)
     passed = [
         ctypes.c_int(2),
         *scalars.values(),
@@ -453,7 +453,7 @@ def test_optional_arguments_give_the_same_bits(library, bridges, definition):
         for op, arguments in list_operators(definition, case):
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
             for given, wrt in ((arguments, None), (fewer, op.fields[-1].name if op.selective else None)):
-                status, results = called(bridges, op, case, given, wrt and (wrt,))
+                status, results = call_procedure(bridges, op, case, given, wrt and (wrt,))
                 assert status == 0, (op.name, variant.label)
                 expected = call(library, op, case, given, wrt and (wrt,))
                 assert results.keys() == expected.keys()
@@ -461,7 +461,7 @@ def test_optional_arguments_give_the_same_bits(library, bridges, definition):
                     assert array.tobytes() == expected[name].tobytes(), (op.name, name, variant.label)
             for place, d in enumerate(calls.dummies(op, "f64", "i64"), 1):
                 if d.shape and (d.intent == "inout" or arguments.get(d.about.name) is not None):
-                    status, results = called(bridges, op, case, arguments, wrong=place)
+                    status, results = call_procedure(bridges, op, case, arguments, wrong=place)
                     absent = d.intent == "inout" and d.about.name not in results
                     assert status < 0 or absent, (op.name, d.name, status)
                     assert status == 0 or all((array == -7).all() for array in results.values())
@@ -506,7 +506,7 @@ end program calls_program
 """
 
 
-def compiled(folder, source):
+def compile_fortran(folder, source):
     """Compile a Fortran program with the installed library, as pkg-config says; return what it prints."""
     path = folder / "program.f90"
     path.write_text(source)
@@ -520,7 +520,7 @@ def compiled(folder, source):
 
 def test_wrong_arguments_have_their_number_as_status(tmp_path):
     expected = [0, 0, 0, 0, -1, -2, -4, -2, -5, -6, -10, -11, -13, -16, 0, 5]
-    assert [int(word) for word in compiled(tmp_path, CALLS_PROGRAM).split()] == expected
+    assert [int(word) for word in compile_fortran(tmp_path, CALLS_PROGRAM).split()] == expected
 
 
 def test_constants_are_the_positions_of_choices():
@@ -621,7 +621,7 @@ def check_graph_status(library, kind, arguments, index="i64"):
     return getattr(library, f"trigraph_check_{kind.split(',')[0].split(' ')[0]}_{index}")(*passed)
 
 
-def changed(arguments, at, change):
+def change_argument(arguments, at, change):
     """Return a function's arguments with `change` applied to number `at`."""
     return [change(a.copy()) if k == at else a for k, a in enumerate(arguments)]
 
@@ -651,35 +651,35 @@ def test_graphs_are_checked(library, index):
             assert check_graph_status(library, kind, [*arguments[:k], -1, *arguments[k + 1 :]], index) == status["size"]
     csc, edges, members = GRAPHS["csc"], GRAPHS["edge_graph"], GRAPHS["segments"]
     for expected, kind, arguments in (
-        ("first", "csc", changed(csc, 4, lambda a: a + 1)),  # 1-based
-        ("range", "csc", changed(csc, 5, lambda a: a + 1)),
-        ("range", "csc", changed(csc, 6, lambda a: a + 1)),
-        ("fall", "csc", changed(csc, 4, put(2, 0) if csc[4][1] > 0 else put(3, 0))),
-        ("last", "csc", changed(csc, 4, put(-1, 31))),
-        ("last", "csc", changed(csc, 4, put(slice(1, None), 2**31 - 1))),
-        ("range", "csc", changed(csc, 5, put(3, -1))),
-        ("range", "csc", changed(csc, 6, put(0, 2**31 - 1))),
-        ("range", "edge_graph", changed(edges, 4, lambda a: a + 1)),
-        ("range", "edge_graph", changed(edges, 5, lambda a: a + 1)),
-        ("order", "edge_graph", changed(edges, 4, lambda a: a[::-1].copy())),
-        ("first", "edge_graph", changed(edges, 6, lambda a: a + 1)),
-        ("range", "edge_graph", changed(edges, 7, lambda a: a + 1)),
-        ("order", "edge_graph", changed(edges, 7, lambda a: a[::-1].copy())),
-        ("range", "edge_graph", changed(edges, 8, put(0, -2))),
-        ("reverse", "edge_graph", changed(edges, 8, lambda a: a[::-1].copy())),
-        ("reverse", "edge_graph", changed(edges, 8, put(0, -1))),
-        ("first", "edge_graph", changed(edges, 9, lambda a: a + 1)),
-        ("reverse", "edge_graph", changed(edges, 10, lambda a: a + 1)),
-        ("range", "segments", changed(members, 3, put(0, 6))),
-        ("first", "segments", changed(members, 4, lambda a: a + 1)),
-        ("range", "segments", changed(members, 5, lambda a: a + 1)),
-        ("order", "segments", changed(members, 5, lambda a: a[::-1].copy())),
+        ("first", "csc", change_argument(csc, 4, lambda a: a + 1)),  # 1-based
+        ("range", "csc", change_argument(csc, 5, lambda a: a + 1)),
+        ("range", "csc", change_argument(csc, 6, lambda a: a + 1)),
+        ("fall", "csc", change_argument(csc, 4, put(2, 0) if csc[4][1] > 0 else put(3, 0))),
+        ("last", "csc", change_argument(csc, 4, put(-1, 31))),
+        ("last", "csc", change_argument(csc, 4, put(slice(1, None), 2**31 - 1))),
+        ("range", "csc", change_argument(csc, 5, put(3, -1))),
+        ("range", "csc", change_argument(csc, 6, put(0, 2**31 - 1))),
+        ("range", "edge_graph", change_argument(edges, 4, lambda a: a + 1)),
+        ("range", "edge_graph", change_argument(edges, 5, lambda a: a + 1)),
+        ("order", "edge_graph", change_argument(edges, 4, lambda a: a[::-1].copy())),
+        ("first", "edge_graph", change_argument(edges, 6, lambda a: a + 1)),
+        ("range", "edge_graph", change_argument(edges, 7, lambda a: a + 1)),
+        ("order", "edge_graph", change_argument(edges, 7, lambda a: a[::-1].copy())),
+        ("range", "edge_graph", change_argument(edges, 8, put(0, -2))),
+        ("reverse", "edge_graph", change_argument(edges, 8, lambda a: a[::-1].copy())),
+        ("reverse", "edge_graph", change_argument(edges, 8, put(0, -1))),
+        ("first", "edge_graph", change_argument(edges, 9, lambda a: a + 1)),
+        ("reverse", "edge_graph", change_argument(edges, 10, lambda a: a + 1)),
+        ("range", "segments", change_argument(members, 3, put(0, 6))),
+        ("first", "segments", change_argument(members, 4, lambda a: a + 1)),
+        ("range", "segments", change_argument(members, 5, lambda a: a + 1)),
+        ("order", "segments", change_argument(members, 5, lambda a: a[::-1].copy())),
         ("order", "segments in order", [*members[:2], 0, *members[3:]]),
     ):
         assert check_graph_status(library, kind, arguments, index) == status[expected], (expected, kind)
 
 
-def made(library, name, index, numbers, given, lengths):
+def make_graph_arrays(library, name, index, numbers, given, lengths):
     """Return the status of a function that makes arrays of a graph, and these; it writes nothing beyond their ends."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
@@ -699,12 +699,16 @@ def test_arrays_of_graphs_are_pythons(library, index):
         src, dst = (rng.integers(0, max(n, 1), num_edges) for n in (num_src, num_dst))
         graph, members = trigraph.CSC.from_coo(src, dst, num_src, num_dst), trigraph.Segments(dst, num_dst)
         sizes = (num_src, num_dst, num_edges)
-        status, arrays = made(library, "csc", index, sizes, (src, dst), (num_dst + 1, num_edges, num_edges))
+        status, arrays = make_graph_arrays(
+            library, "csc", index, sizes, (src, dst), (num_dst + 1, num_edges, num_edges)
+        )
         rows = np.sort(rng.integers(0, 40, num_edges))
         shared = trigraph.CSC(graph.offsets, graph.indices, num_src, rows, 40)
         given, lengths = (graph.offsets, graph.indices, rows), (num_edges, num_src + 1, num_edges, 41, num_edges)
-        of_orders, orders = made(library, "csc_orders", index, (*sizes, 40), given, lengths)
-        of_members, parts = made(library, "segments", index, sizes[:0:-1], (dst,), (num_dst + 1, num_edges))
+        of_orders, orders = make_graph_arrays(library, "csc_orders", index, (*sizes, 40), given, lengths)
+        of_members, parts = make_graph_arrays(
+            library, "segments", index, sizes[:0:-1], (dst,), (num_dst + 1, num_edges)
+        )
         pairs = np.sort(rng.permutation(num_src**2)[:num_edges])
         pairs = np.divmod(pairs, num_src) if num_src else (pairs, pairs)
         edges, shifts = [trigraph.EdgeGraph(*pairs, num_src)], [np.zeros((0, 3))]
@@ -715,7 +719,9 @@ def test_arrays_of_graphs_are_pythons(library, index):
             n, e = graph_of_edges.num_nodes, graph_of_edges.num_edges
             given = (graph_of_edges.src, graph_of_edges.dst, shift)
             numbers = (n, e, int(shift.size > 0))
-            of_edges, found = made(library, "edge_graph", index, numbers, given, (n + 1, e, e, n + 1, e, e))
+            of_edges, found = make_graph_arrays(
+                library, "edge_graph", index, numbers, given, (n + 1, e, e, n + 1, e, e)
+            )
             assert of_edges == 0
             for name, array in zip(EDGE_ARRAYS, found, strict=True):
                 assert array.tolist() == getattr(graph_of_edges, name).tolist(), name
@@ -744,7 +750,7 @@ def test_lists_that_make_no_graph_are_refused(library):
         ("parallel", "edge_graph", (2, 3, 1), ([0, 1, 1], [1, 0, 0], np.zeros(9))),
         ("parallel", "edge_graph", (1, 1, 1), ([0], [0], np.zeros(3))),
     ):
-        found, _ = made(
+        found, _ = make_graph_arrays(
             library, name, "i64", numbers, given, [4] * {"csc": 3, "csc_orders": 5, "segments": 2}.get(name, 6)
         )
         assert found == status[expected], (expected, name, numbers)
@@ -768,7 +774,7 @@ def test_no_changed_element_of_a_graph_passes(library):
             for _ in range(200):
                 size = arguments[at].size
                 place, value = rng.integers(size), rng.integers(-2, arguments[at].max() + 3)
-                wrong = changed(arguments, at, put(place, value))
+                wrong = change_argument(arguments, at, put(place, value))
                 status = check_graph_status(library, kind, wrong)
                 assert (status == 0) == is_right(kind, wrong, value == arguments[at][place]), (kind, at, place, value)
                 seen.add(status)
@@ -843,7 +849,7 @@ end program graphs
 @pytest.mark.parametrize("first", [0, 1])
 def test_graphs_are_made_and_checked_from_fortran(tmp_path, first):
     program = GRAPH_PROGRAM.replace(":: first = 0", f":: first = {first}")
-    statuses, named, of_made, *lines = (line.split() for line in compiled(tmp_path, program).splitlines())
+    statuses, named, of_made, *lines = (line.split() for line in compile_fortran(tmp_path, program).splitlines())
     of_first, of_range, _ = named
     assert statuses == ["0", "0", of_first, of_range, "3", "0", "0", "0"]
     assert of_made == ["0", "1", "1", "5", "6", "0", "8", "0", "5", "F"]

@@ -231,7 +231,7 @@ def complete_graph(nodes=9):
     return EdgeGraph(src, dst, nodes)
 
 
-def drawn(rng, edges, dtype):
+def draw_arguments(rng, edges, dtype):
     shapes = {"vec": (edges, 3), "sbf_rad": (edges, S * R), "embedding": (edges, C), "weights": (S * R + C, M)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
@@ -261,7 +261,7 @@ def lengths(dtype):
 def test_only_directions_matter(backend, dtype):
     """Vectors scaled by powers of two give the same bits, except gradients in vec, which are divided by the power."""
     rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
-    base = drawn(rng, graph.num_edges, dtype)
+    base = draw_arguments(rng, graph.num_edges, dtype)
     # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
     base["vec"] = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
     base["vec"][:, 0] = rng.choice([-1, 1], len(powers)) * np.nextafter(dtype(1), dtype(0))
@@ -270,7 +270,7 @@ def test_only_directions_matter(backend, dtype):
     base["vec"], along = np.ldexp(vec, -powers), np.ldexp(gg_vec, -powers)
     assert np.isfinite(vec).all()
     assert (np.abs(vec).max(1) < np.finfo(dtype).tiny).any()
-    cotangents = {f"gg_{name}": array for name, array in drawn(rng, graph.num_edges, dtype).items()}
+    cotangents = {f"gg_{name}": array for name, array in draw_arguments(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     here = all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # gradients of size 1 / |vec|
@@ -287,8 +287,8 @@ def test_only_directions_matter(backend, dtype):
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     """NaN in sbf_rad of degree 0 stays out of grad vec, and NaN in gg_vec out of the former's: Y_0 is constant."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
-    inputs = drawn(rng, graph.num_edges, np.float64)
-    cotangents = {f"gg_{n}": a for n, a in drawn(rng, graph.num_edges, np.float64).items()}
+    inputs = draw_arguments(rng, graph.num_edges, np.float64)
+    cotangents = {f"gg_{n}": a for n, a in draw_arguments(rng, graph.num_edges, np.float64).items()}
     grad_out = rng.standard_normal((graph.num_edges, C))
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
@@ -341,7 +341,7 @@ def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
     src, dst = np.concatenate([src, *[more[0]] * 3]), np.concatenate([dst, *[more[1]] * 3])
     by_source = np.lexsort((dst, src))
     graph = EdgeGraph(src[by_source], dst[by_source], nodes)
-    inputs = drawn(rng, graph.num_edges, dtype)
+    inputs = draw_arguments(rng, graph.num_edges, dtype)
     pair = (graph.src < 2) & (graph.dst < 2)
     inputs["embedding"][pair], inputs["sbf_rad"][pair] = dtype(2.0**20), inputs["sbf_rad"][0]
     call = {"graph": graph, "num_spherical": S, "num_radial": R}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from raising import raising
+from expect_error import expect_error
 from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, fields
 
 import trigraph
@@ -69,5 +69,5 @@ BAD = [
 def test_bad_input(order, values, text):
     if order == "bwd2":
         values = {"gg_rad_basis": values["rad_basis"], "gg_weight": values["weight"], **values}
-    with raising(text):
+    with expect_error(text):
         getattr(trigraph, f"basis_embedding_{order}")(**values)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from raising import raising
+from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 
@@ -185,7 +185,7 @@ def test_bad_input(layer, changes, text):
         given = {"weight": case.dense, "basis": embed(True, **given), "m": case.m}
         given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
     given |= {n: change(given[n]) if callable(change) else change for n, change in changes.items()}
-    with raising(text.replace(": ", f": {OWNERS[layer]}", 1)):
+    with expect_error(text.replace(": ", f": {OWNERS[layer]}", 1)):
         layer(**given)
 
 
@@ -199,7 +199,7 @@ def test_slots_that_no_memory_holds(slot):
         (np.array([0, 10**12]), 2, "MemoryError: ...num_atoms * (max(idx_rad_inner) + 1) is 2000000000002, whose arr"),
         (outer, 10**12, "MemoryError: BasisEmbedding: ... is 1000000000000, whose arrays"),
     ):
-        with raising(text):
+        with expect_error(text):
             embed(True, weight, rad_basis, None, outer, slots, num_atoms=number)
 
 

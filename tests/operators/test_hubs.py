@@ -113,7 +113,7 @@ def assert_times(got, judged, factor, what):
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
-def repeated(op, values, times, make, few):
+def repeat_rows(op, values, times, make, few):
     """Return arguments of the large call: the rows of the small one, and its sizes, as often as `times` says."""
     arrays = [a for a in op.arguments if a.dims[0] in times and not a.given_back]
     tiles = {a.name: (times[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
@@ -127,7 +127,7 @@ def assert_equal_terms(run, definition, setting, grown, mean):
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, make(few), setting)
-        got, judged = compute(op, repeated(op, values, times, make, few), backend=run.backend), ask(op, values)
+        got, judged = compute(op, repeat_rows(op, values, times, make, few), backend=run.backend), ask(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = times.get(field.dims[0], 1)
             one_by_one = mean and grown == INTO_ONE and field.name != "node_degree"

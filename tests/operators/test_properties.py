@@ -31,7 +31,7 @@ def calls(draw_, op):
     return draw(op, dtype, index, graph, seed=draw_(st.integers(0, 99)), setting=setting, **sizes)
 
 
-def misaligned(a):
+def copy_misaligned(a):
     """Return a copy whose address is one byte off the dtype's alignment."""
     memory = np.empty(a.nbytes + 1, np.int8)
     moved = np.ndarray(a.shape, a.dtype, buffer=memory[1:].data)
@@ -39,7 +39,7 @@ def misaligned(a):
     return moved
 
 
-def padded(a):
+def copy_padded(a):
     """Return a view with memory between the elements of every axis."""
     view = np.zeros([2 * n for n in a.shape], a.dtype)[tuple(slice(None, None, 2) for _ in a.shape)]
     view[...] = a
@@ -61,8 +61,8 @@ LAYOUTS = {
     "C order": lambda a: a,
     "Fortran order": np.asfortranarray,
     "negative strides": lambda a: np.flip(np.flip(a).copy()),
-    "padded": padded,
-    "misaligned": misaligned,
+    "padded": copy_padded,
+    "misaligned": copy_misaligned,
     "read-only": frozen,
     "subclass": lambda a: a.view(Subclass),
     "one row again and again": lambda a: np.broadcast_to(a[:1], a.shape),

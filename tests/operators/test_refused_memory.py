@@ -77,7 +77,7 @@ def limit(budget: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
-def limited(budget: int, function: Callable[[], Any]) -> Any:
+def limit_memory(budget: int, function: Callable[[], Any]) -> Any:
     """Return what the function returns with `budget` bytes of address space left; MemoryError if it raises that."""
     taken: tuple[Any, ...] = ()
     with limit(0):  # what the C library has free, from half a page on: else it would serve the call
@@ -98,7 +98,7 @@ def in_new_thread(budget: int, function: Callable[[], Any]) -> Any:
 
     def work() -> None:
         go.wait()
-        results.append(limited(budget, function))
+        results.append(limit_memory(budget, function))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -166,7 +166,7 @@ class Call:
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
         function = functools.partial(compute, self.op, self.values, backend=self.sweep.backend, **keywords)
-        got = (in_new_thread if self.sweep.teams else limited)(budget, function)
+        got = (in_new_thread if self.sweep.teams else limit_memory)(budget, function)
         if not isinstance(got, MemoryError):
             self.complete += 1
             if not same(got, self.expected):

@@ -20,7 +20,7 @@ from trigraph.fortran import memory
 from trigraph.table import DEFINITIONS, NAMED, evaluate
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import list_all_operators
-from trigraph.verification.subjects import named_fields
+from trigraph.verification.subjects import name_fields_of_result
 
 BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # the most operations of a call
 GROWTH = 32 * 2**20  # bytes by which the trend of resident memory may rise
@@ -44,7 +44,7 @@ def calls():
 
 
 def bits(name, result):
-    return {n: None if a is None else a.tobytes() for n, a in named_fields(NAMED[name], result).items()}
+    return {n: None if a is None else a.tobytes() for n, a in name_fields_of_result(NAMED[name], result).items()}
 
 
 def repeat(seed, seconds, failures, main=False):
@@ -60,7 +60,9 @@ def repeat(seed, seconds, failures, main=False):
             raised = signal.default_int_handler if interrupts else lambda *_, inner=inner: calls()[inner]()
             signal.signal(signal.SIGALRM, raised)
             out = {
-                n: np.full_like(a, 7) for n, a in named_fields(NAMED[key[0]], calls()[key]()).items() if a is not None
+                n: np.full_like(a, 7)
+                for n, a in name_fields_of_result(NAMED[key[0]], calls()[key]()).items()
+                if a is not None
             }
             before = {n: a.tobytes() for n, a in out.items()}
             try:

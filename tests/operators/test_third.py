@@ -30,9 +30,9 @@ def calls(op, dtype):
     return [(cases.build(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
 
 
-def moved(op, values, step):
+def move(op, values, step):
     """Return arguments of bwd or bwd2, as pairs: gradients and inputs are moved by a step along the cotangents ggg_."""
-    pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.given(values)}
+    pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.select_present(values)}
     return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
 
 
@@ -44,7 +44,7 @@ def test_the_judge_differentiates_its_derivatives(op):
             continue  # a step along scaled cotangents is not small
         third = ask(op, values)
         for lower, prefix in ((OPERATORS[f"{op.definition.name}_{o}"], p) for o, p in (("bwd", "gg_"), ("bwd2", ""))):
-            plus, minus = (ask(lower, moved(lower, values, step)) for step in (STEP, -STEP))
+            plus, minus = (ask(lower, move(lower, values, step)) for step in (STEP, -STEP))
             assert {prefix + n for n in plus} <= third.keys()
             for name in plus if smooth else ():
                 hi, lo, scale = third[prefix + name]
@@ -91,7 +91,7 @@ def test_what_a_call_leaves_out(op, backend):
             got = compute(op, values, backend=backend, wrt=name, out=out)
             assert got[name] is out
             assert_same_bits(got, dict.fromkeys(got) | {name: expected})
-    for a in (a for a in op.given(values) if a.nullable and not a.optional):
+    for a in (a for a in op.select_present(values) if a.nullable and not a.optional):
         zero, none = ({**values, a.name: value} for value in (np.zeros_like(values[a.name]), None))
         assert_same_bits(compute(op, none, backend=backend), compute(op, zero, backend=backend))
 

@@ -71,7 +71,7 @@ def test_calls_from_several_threads_at_once(backend):
             assert_same_bits(future.result(TIMEOUT), result)
 
 
-def printed(script, **environment):
+def print_in_new_process(script, **environment):
     """Return the words that a script prints in a new process, which must end within TIMEOUT."""
     words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
@@ -117,7 +117,7 @@ def test_forked_children_compute_on_one_thread():
             print(set(pool.map(work, range(4))) == {(True, 1)})
         print(results() == expected)
     """
-    assert printed(RESULTS + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
+    assert print_in_new_process(RESULTS + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("first", ["operator", "torch"])
@@ -156,7 +156,7 @@ def test_torch_computes_in_forked_children(first):
             calls[FIRST]()
             print(len(os.listdir("/proc/self/task")) - started, torch.get_num_threads())
     """
-    lines = printed(f"FIRST = {first!r}" + textwrap.dedent(script))
+    lines = print_in_new_process(f"FIRST = {first!r}" + textwrap.dedent(script))
     if lines == ["old"]:
         pytest.skip("torch has an OpenMP library older than GCC 9's")
     assert lines == ["0", "0", "2"] * 3
@@ -207,7 +207,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
         trigraph.set_num_threads(3)
         print(started(1))
     """
-    assert printed(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
+    assert print_in_new_process(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
 
 
 def test_a_call_with_one_thread_leaves_the_team():
@@ -231,7 +231,7 @@ def test_a_call_with_one_thread_leaves_the_team():
         resource.setrlimit(resource.RLIMIT_AS, (size + 2**21, resource.RLIM_INFINITY))
         print(run_command(2), run_command(1), run_command(3))
     """
-    ran = printed(script, GLIBC_TUNABLES="glibc.pthread.stack_cache_size=0", OPENBLAS_NUM_THREADS="1")
+    ran = print_in_new_process(script, GLIBC_TUNABLES="glibc.pthread.stack_cache_size=0", OPENBLAS_NUM_THREADS="1")
     assert ran == ["ran", "ran", "ran", "ran", "refused"]
 
 
@@ -272,7 +272,7 @@ def test_the_highest_level_of_the_processor_is_the_default():
     everything = tuple(f"v{n}" for n in range(2, level + 1)) or ("base",)
     assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels also have v2; a plain build has one level
     if levels.ENVIRONMENT not in os.environ:
-        assert printed(LEVEL) == [AVAILABLE[-1]]
+        assert print_in_new_process(LEVEL) == [AVAILABLE[-1]]
 
 
 def test_a_processor_for_which_nothing_is_built(monkeypatch):
@@ -293,7 +293,7 @@ def test_a_level_is_chosen_in_python(level):
 
 @pytest.mark.parametrize("level", AVAILABLE)
 def test_a_level_is_chosen_by_the_environment(level):
-    assert printed(LEVEL, **{levels.ENVIRONMENT: level}) == [level]
+    assert print_in_new_process(LEVEL, **{levels.ENVIRONMENT: level}) == [level]
 
 
 def test_levels_that_cannot_run():
@@ -315,7 +315,9 @@ def draw_arguments_of_any_size(op, seed):
     sizes |= {s: int(rng.integers(1, 500)) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     values = draw(op, (np.float32, np.float64)[seed // 2 % 2], seed=seed, **sizes)
     if seed % 2:
-        for a in (a for a in op.given(values) if not (a.given_back or a.index or SYMBOLS.get(a.dims[0]) is None)):
+        for a in (
+            a for a in op.select_present(values) if not (a.given_back or a.index or SYMBOLS.get(a.dims[0]) is None)
+        ):
             factors = 10.0 ** rng.uniform(-8, 0, len(values[a.name])).reshape(-1, *[1] * (len(a.dims) - 1))
             values[a.name] = (values[a.name] * factors).astype(values[a.name].dtype)
     return values

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from programs import run_command
-from raising import raising
 
 import trigraph
 from trigraph.testing import OperatorError
@@ -82,13 +82,13 @@ def test_bad_arguments():
     def f(rad_basis, weight):
         return rad_basis @ weight.T
 
-    with raising("TypeError: verify: function is a str; expected a callable"):
+    with expect_error("TypeError: verify: function is a str; expected a callable"):
         trigraph.verify("f")
-    with raising("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
+    with expect_error("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
         trigraph.verify(f, "basis_embedding_radial", framework="tf")
-    with raising("ValueError: verify: device 'nowhere' cannot be used: ..."):
+    with expect_error("ValueError: verify: device 'nowhere' cannot be used: ..."):
         trigraph.verify(f, "basis_embedding_radial", framework="torch", device="nowhere")
-    with raising("ValueError: verify: device is 'cpu' and framework is None; expected a framework"):
+    with expect_error("ValueError: verify: device is 'cpu' and framework is None; expected a framework"):
         trigraph.verify(f, "basis_embedding_radial_fwd", device="cpu")
 
 

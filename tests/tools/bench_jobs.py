@@ -15,9 +15,9 @@ def unavailable():
     raise Unavailable("nothing there")
 
 
-def failing():
+def fail():
     return lambda: 1 / 0
 
 
-def dying():
+def die():
     os._exit(3)

@@ -59,8 +59,8 @@ def test_only_what_agrees_with_the_baseline_is_timed():
         "baseline": Job(partial(bench_jobs.steady, 1.0, large), warm=partial(bench_jobs.steady, 2.0)),
         "same": Job(partial(bench_jobs.steady, 1.0, large)),
         "nan": Job(partial(bench_jobs.steady, np.nan, large)),
-        "failing": Job(bench_jobs.failing),
-        "dying": Job(bench_jobs.dying),
+        "failing": Job(bench_jobs.fail),
+        "dying": Job(bench_jobs.die),
     }
     measurements = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
     timed = ["unavailable", "timed", "timed", "wrong", "failed", "failed"]

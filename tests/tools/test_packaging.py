@@ -32,7 +32,7 @@ def run(*command, cwd=None, path=None, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))} | variables
     if path is not None:
         environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
-    return programs.run(*command, cwd=cwd, env=environment, timeout=1500).stdout
+    return programs.run_command(*command, cwd=cwd, env=environment, timeout=1500).stdout
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,9 @@ def test_without_the_extra_verify(tmp_path):
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
     run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
     command = blocked + "runpy.run_module('trigraph', run_name='__main__')"
-    done = programs.run(sys.executable, "-c", command, status=1, cwd=tmp_path)
+    done = programs.run_command(sys.executable, "-c", command, status=1, cwd=tmp_path)
     assert done.stderr == "python -m trigraph: the command line needs click: pip install 'trigraph[verify]'\n"
-    done = programs.run(sys.executable, "-c", blocked + "trigraph.verify", status=1, cwd=tmp_path)
+    done = programs.run_command(sys.executable, "-c", blocked + "trigraph.verify", status=1, cwd=tmp_path)
     expected = "ImportError: trigraph.verification needs slopecheck: pip install 'trigraph[verify]'"
     assert done.stderr.splitlines()[-1] == expected
 
@@ -137,7 +137,7 @@ def test_what_a_build_lacks_is_named(tmp_path, program, expected):
     options = ("--native-file", native, ROOT, tmp_path / "build")
     variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # hide the description of Python's headers
     command = (sys.executable, "-m", "mesonbuild.mesonmain", "setup", *options)
-    done = programs.run(*command, status=1, env=os.environ | variables)
+    done = programs.run_command(*command, status=1, env=os.environ | variables)
     assert expected in done.stdout
     if program == "python":
         assert "python3-dev\n" in done.stdout
@@ -148,7 +148,7 @@ def test_an_archive_is_refused(tmp_path):
     package = Path(trigraph.__file__).parent
     archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
     code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
-    done = programs.run(sys.executable, "-c", code, status=1, cwd=tmp_path)
+    done = programs.run_command(sys.executable, "-c", code, status=1, cwd=tmp_path)
     expected = (
         "ImportError: trigraph cannot run from an archive, since the system loads its compiled backends from files"
     )

@@ -37,7 +37,7 @@ from trigraph.benchmarks.qualify.stages import bench, checks, models, sanitizer
 from trigraph.benchmarks.qualify.stages import compile as compile_stage
 from trigraph.benchmarks.qualify.stages import torch as torch_stage
 from trigraph.benchmarks.qualify.stages.environment import GATHER
-from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, convert_indices, sizes_at
 from trigraph.cli import main
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
@@ -247,7 +247,7 @@ def test_workloads_of_a_device(workload):
     """Workloads of a device run at small sizes on gpu-host, with the same bits for int32 and int64 indices."""
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
-    results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
+    results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
     assert relative_error(*results) == 0
     least = bench._unavoidable(case, sizes_at(Device(), workload))
     assert least["copy"] > 2**26

@@ -70,7 +70,7 @@ def unwritable(kind):
         stream.flush()  # flush, since the interpreter would fail again at its end
 
 
-def ended(words):
+def end(words):
     """Return the exit status of a command."""
     with pytest.raises(SystemExit) as caught:
         main(words, prog_name="trigraph")
@@ -91,7 +91,7 @@ def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, 
     report = ["--report", str(tmp_path)] if words is VERIFY else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        assert ended([*words, *report]) == 1
+        assert end([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
     assert errors.count("\n") == bool(line) + bool(report)  # one line from verify about the finished part
@@ -105,7 +105,7 @@ def test_errors_that_nobody_can_read_have_their_status(kind, words, status, made
     report = ["--report", str(tmp_path)] if status == 0 else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
-        assert ended([*words, *report]) == status
+        assert end([*words, *report]) == status
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
@@ -143,7 +143,7 @@ def test_signals_that_a_shell_ignores_fail_no_test():
         "-k",
         "is_one_line or an_interrupted",
     ]
-    programs.run("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *words)
+    programs.run_command("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *words)
 
 
 def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):

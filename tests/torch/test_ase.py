@@ -12,7 +12,7 @@ from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.md.verlet import VelocityVerlet
 from ase.phonons import Phonons
-from raising import raising
+from expect_error import expect_error
 
 import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress, Potential
@@ -109,7 +109,7 @@ def test_hessian(calculator):
     expected = compute_supercell_hessian(calculator.model, atoms)
     assert np.abs(hessian.reshape(12, 12) - expected).max() <= 1e-12 * np.abs(expected).max()
     assert not trigraph.ase.Calculator(calculator.model).get_hessian(Atoms("Cu")).any()
-    with raising("TypeError: Calculator.get_hessian: atoms is a NoneType; expected ase.Atoms"):
+    with expect_error("TypeError: Calculator.get_hessian: atoms is a NoneType; expected ase.Atoms"):
         trigraph.ase.Calculator(calculator.model).get_hessian()
 
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from raising import raising
+from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +31,7 @@ def block(name, dtype="float64"):
     return blocks.BLOCKS[name]().to(getattr(torch, dtype))
 
 
-def given(model, structure=MOLECULE, dtype="float64"):
+def draw_inputs(model, structure=MOLECULE, dtype="float64"):
     return blocks.inputs(model.rows(structure), dtype), blocks.tensors(structure.lists())
 
 
@@ -92,7 +92,7 @@ def second_derivatives(model, x, lists):
 def test_same_results(name, padded, dtype):
     """Outputs, gradients and, in float64, second derivatives are the same after `convert`."""
     model = block(name, dtype)
-    x, lists = given(model, dtype=dtype)
+    x, lists = draw_inputs(model, dtype=dtype)
     # Of second derivatives, twice as many layers and squares of gradients.
     works = [(results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
     expected = [work(model, x, lists) for work, _ in works]
@@ -113,7 +113,7 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     model = block(name)
     alone = blocks.Structure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
-    x, lists = given(model, beside)
+    x, lists = draw_inputs(model, beside)
     own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
     generator = torch.Generator().manual_seed(1)
     seeds = {n: torch.randn(x[n].shape, generator=generator, dtype=torch.float64) * own[n][:, None] for n in ("h", "m")}
@@ -152,7 +152,7 @@ PATHS = [
 def test_what_may_compute_something_else_is_left(name, path):
     """A subclass, a parametrized layer and one with a replaced forward are left, the other layers converted."""
     model = block(name)
-    x, lists = given(model)
+    x, lists = draw_inputs(model)
     expected = results(model, x, lists)
     layer = model.get_submodule(path)
     original = type(layer)
@@ -257,5 +257,5 @@ def test_bad_pairs(changes, text):
     convert(layer)
     assert type(layer) is gemnet.PairInteraction
     assert torch.allclose(layer(**arguments), expected, rtol=1e-13)
-    with raising(text):
+    with expect_error(text):
         layer(**arguments | changes)

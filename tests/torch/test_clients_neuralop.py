@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from raising import raising
+from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 
@@ -127,5 +127,5 @@ BAD = [
 @pytest.mark.parametrize(("changes", "text"), BAD)
 def test_bad_input(changes, text):
     arguments = {"src": torch.ones(5, 2), "indptr": torch.tensor([0, 2, 5]), "reduction": "sum"}
-    with raising(text):
+    with expect_error(text):
         neuralop.segment_csr(**arguments | changes)

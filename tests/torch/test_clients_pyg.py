@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
+from expect_error import expect_error
 from pyg_dimenet import SIZES, TOLERANCE, patch
-from raising import raising
 from test_torch_nn import close as layers_close
 from torch.ao.nn.quantized import dynamic
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
@@ -162,7 +162,9 @@ def test_what_looks_into_messages_gets_pygs():
     handle.remove()
     close(conv(x, LOOPS), theirs(x, LOOPS))
     assert len(seen) == 1
-    with raising("NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is computed; ..."):
+    with expect_error(
+        "NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is computed; ..."
+    ):
         both.GATConv(8, 4, flow="target_to_source")
 
 
@@ -170,11 +172,11 @@ def test_what_looks_into_messages_gets_pygs():
 def test_script_and_trace_are_refused():
     """torch.jit.script and trace raise: a trace would contain the graph of its example."""
     model = nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2)
-    with raising("NotImplementedError: GATConv: torch.jit.script cannot read the operators of trigraph; use ..."):
+    with expect_error("NotImplementedError: GATConv: torch.jit.script cannot read the operators of trigraph; use ..."):
         torch.jit.script(torch.nn.Sequential(nn.GATConv(4, 2)))
-    with raising("NotImplementedError: GATConv: torch.jit.trace would keep this edge_index ..."):
+    with expect_error("NotImplementedError: GATConv: torch.jit.trace would keep this edge_index ..."):
         torch.jit.trace(nn.GATConv(8, 4), (torch.randn(4, 8), SMALL))
-    with raising("NotImplementedError: DimeNetPlusPlus: torch.jit.trace would keep these neighbours ..."):
+    with expect_error("NotImplementedError: DimeNetPlusPlus: torch.jit.trace would keep these neighbours ..."):
         torch.jit.trace(model, (torch.tensor([1, 1]), torch.eye(3)[:2]))
 
 
@@ -213,7 +215,7 @@ def derivatives(model, z, pos, batch):
     return energy, grad, *torch.autograd.grad((grad * direction).sum(), [pos, *model.parameters()], allow_unused=True)
 
 
-def compared(got, expected, tolerance):
+def compare_derivatives(got, expected, tolerance):
     """Compare derivatives; those of parameters by the largest of all."""
     assert [a is None for a in got] == [a is None for a in expected]
     pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
@@ -236,11 +238,11 @@ def test_dimenet_is_pygs(limit, original):
     ours.load_state_dict(theirs.state_dict(), strict=True)
     z, pos, batch = molecule()
     expected = derivatives(theirs, z, pos, batch)
-    compared(derivatives(ours, z, pos, batch), expected, TOLERANCE)
+    compare_derivatives(derivatives(ours, z, pos, batch), expected, TOLERANCE)
     forces = ours.energy_forces_stress(z, pos, batch).forces
     assert float((forces + expected[1]).detach().abs().max()) <= TOLERANCE * float(expected[1].detach().abs().max())
     convert(theirs)
-    compared(derivatives(theirs, z, pos, batch), expected, TOLERANCE)
+    compare_derivatives(derivatives(theirs, z, pos, batch), expected, TOLERANCE)
 
 
 def test_convert_keeps_what_a_model_is(original):
@@ -382,7 +384,9 @@ def test_revert_refuses_layers_that_have_another_class():
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
     conversion = convert(model)
     register_parametrization(model[1], "att_src", Double())
-    with raising("RuntimeError: Conversion.revert: a layer is a torch.nn.utils.parametrize.ParametrizedGATConv; ..."):
+    with expect_error(
+        "RuntimeError: Conversion.revert: a layer is a torch.nn.utils.parametrize.ParametrizedGATConv; ..."
+    ):
         conversion.revert()
     assert type(model[0]) is both.GATConv
     remove_parametrizations(model[1], "att_src")
@@ -449,5 +453,5 @@ def test_convert_says_what_it_leaves():
         assert word in str(conversion)
     assert [type(m) for m in model[1:5]] == [type(m) for m in left]
     assert type(pickle.loads(pickle.dumps(model[0]))) is both.GATConv
-    with raising("TypeError: convert: model is a str; expected a torch.nn.Module"):
+    with expect_error("TypeError: convert: model is a str; expected a torch.nn.Module"):
         convert("model")

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from raising import raising
+from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -223,5 +223,5 @@ def list_wrong_arguments():
 
 def test_calls_that_are_refused():
     for function, text in list_wrong_arguments():
-        with raising(text):
+        with expect_error(text):
             function()

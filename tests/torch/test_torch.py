@@ -151,7 +151,7 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
             tests = tests[:3]
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
         if (native := OPERATORS_OF_TORCH[name].native) is not None:
-            torch.library.opcheck(native.overload, tuple(native.numbered(args)), test_utils=tests)
+            torch.library.opcheck(native.overload, tuple(native.number_arguments(args)), test_utils=tests)
 
 
 @compiled_whole

@@ -12,7 +12,7 @@ from trigraph.cli import main
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.torch.plain import PLAIN
 from trigraph.verification.cases import build, variants
-from trigraph.verification.subjects import named_fields
+from trigraph.verification.subjects import name_fields_of_result
 
 # Settings that reach every branch of the plain forms.
 CALLS = [
@@ -67,7 +67,7 @@ def test_plain_forms_have_the_values_of_the_operators(spec):
             if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
                 continue  # the reverse of an edge is not known
             values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
-            expected = named_fields(op, FUNCTIONS[op.name](**values))
+            expected = name_fields_of_result(op, FUNCTIONS[op.name](**values))
             inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
             for a, got in zip(spec.outputs, PLAIN[spec.name](inputs, values), strict=True):
                 scale = np.nanmax(np.abs(expected[a.name]), initial=0)

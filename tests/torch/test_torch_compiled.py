@@ -18,7 +18,7 @@ import pytest
 import torch
 from ase.build import bulk
 from compiled_programs import compiled_whole
-from raising import raising
+from expect_error import expect_error
 
 import trigraph
 import trigraph.ase
@@ -155,7 +155,7 @@ def test_a_potential_of_ones_own():
     rows = compiled.hessian(z, pos, neighbors=model.neighbors(pos, **more), cell=more["cell"], atoms=[3])
     close(rows, expected[3:4])
     assert compiled.hessian(z[:1], pos[:1]).abs().sum() == 0
-    with raising("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
+    with expect_error("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())
 
 
@@ -168,7 +168,7 @@ def test_atoms_of_a_wrong_shape(wrong):
     model, (z, pos, batch) = Wrong(), structures((5, 6))
     compiled = tt.compile_potential(model, backend="eager")
     for call in (model, model.energy_forces_stress, compiled, compiled.energy_forces_stress):
-        with raising("ValueError: Wrong.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"):
+        with expect_error("ValueError: Wrong.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"):
             call(z, pos, batch)
 
 
@@ -181,7 +181,7 @@ def test_energies_that_do_not_depend_on_vectors(detach):
             return detach(super().atoms_of_vectors(*arguments))
 
     model, (z, pos, batch) = Detached(), structures((5, 6))
-    with raising("ValueError: Potential.atoms_of_vectors: ...do not depend on vec; expected"):
+    with expect_error("ValueError: Potential.atoms_of_vectors: ...do not depend on vec; expected"):
         model.energy_forces_stress(z, pos, batch)
     forces = model.energy_forces_stress(z[:1], pos[:1], create_graph=True).forces
     assert forces.tolist() == [[0.0, 0.0, 0.0]]
@@ -199,9 +199,11 @@ def test_kinds_of_calls():
     assert single.energy.dtype == torch.float32
     assert (single.energy - double.energy).abs().max() <= 500 * 2**-24 * double.energy.abs().max()
     assert compiled.compilations == 2
-    with raising("TypeError: Springs: pos has dtype torch.float64; expected torch.float32, that of the parameters"):
+    with expect_error(
+        "TypeError: Springs: pos has dtype torch.float64; expected torch.float32, that of the parameters"
+    ):
         compiled.energy_forces_stress(z, pos, batch)
-    with raising("TypeError: compile_potential: model is a Linear; expected a trigraph.torch.nn.Potential"):
+    with expect_error("TypeError: compile_potential: model is a Linear; expected a trigraph.torch.nn.Potential"):
         tt.compile_potential(torch.nn.Linear(1, 1))
 
 
@@ -212,7 +214,7 @@ def test_what_tracing_loses_is_noticed():
 
     z, pos, batch = structures((5, 6))
     pos.requires_grad_()  # only gradients in the positions differ
-    with raising("RuntimeError: compile_potential: Detached and its program differ by ..."):
+    with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
         tt.compile_potential(Detached(), backend="eager").energy_forces_stress(z, pos, batch, create_graph=True)
 
 
@@ -482,7 +484,7 @@ def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
     model = copy.deepcopy(eager)
     compiled = tt.compile_potential(model, backend="aot_eager")
     for seed in range(1 if refused else 2):
-        with raising(f"RuntimeError: ...the {refused} of ...") if refused else contextlib.nullcontext():
+        with expect_error(f"RuntimeError: ...the {refused} of ...") if refused else contextlib.nullcontext():
             compiled.energy_forces_stress(*structures((5, 6), seed), create_graph=bool(refused))
         if not refused:
             eager.energy_forces_stress(*structures((5, 6), seed))
@@ -594,7 +596,7 @@ class Plain(Net):
 )
 def test_models_that_a_program_would_not_follow(make, message):
     model, state = make(), torch.get_rng_state()
-    with raising(message):
+    with expect_error(message):
         tt.compile_potential(model, backend="eager").energy_forces_stress(*structures((5, 6)))
     assert torch.equal(state, torch.get_rng_state())
     assert getattr(model, "calls", 0) == 0
@@ -609,7 +611,7 @@ def test_models_that_a_program_would_not_follow(make, message):
     ],
 )
 def test_options(options, message):
-    with raising(message):
+    with expect_error(message):
         tt.compile_potential(Net(), **options)
 
 

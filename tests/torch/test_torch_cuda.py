@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch_stand_in
-from raising import raising
+from expect_error import expect_error
 from table_calls import FUNCTIONS, draw, list_graphs
 from torch_stand_in import Stream, tensors
 
@@ -19,7 +19,7 @@ from trigraph.torch.layers import edges
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials import structures
 from trigraph.torch.potentials.structures import find_neighbors
-from trigraph.verification.subjects import named_fields
+from trigraph.verification.subjects import name_fields_of_result
 
 NAMES = [
     n
@@ -33,7 +33,7 @@ def device(monkeypatch, tmp_path):
     return torch_stand_in.install(monkeypatch, tmp_path)[1]
 
 
-def drawn(name):
+def draw_arguments(name):
     """Return a torch operator and its arguments by name."""
     op = OPERATORS_OF_TORCH[name]
     return op, draw(op.op, np.float32)
@@ -49,13 +49,13 @@ def ran(op, values):
 
 
 def compute_on_host(op, values):
-    return named_fields(op.op, FUNCTIONS[op.op.name](**values, backend="gpu-host"))
+    return name_fields_of_result(op.op, FUNCTIONS[op.op.name](**values, backend="gpu-host"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     """Results have gpu-host's bits in torch's memory, small arrays share one allocation, and a call can be captured."""
-    op, values = drawn(name)
+    op, values = draw_arguments(name)
     expected, values = compute_on_host(op, values), tensors(values)
     for graph in list_graphs(op.op, values).values():
         graph.prepare()
@@ -83,7 +83,7 @@ def launched(monkeypatch):
 
 def test_streams_of_torch(device, monkeypatch):
     """Kernels are launched on torch's current stream; its default stream is CuPy's null stream."""
-    streams, (op, values) = launched(monkeypatch), drawn("agg_weighted_n2n_bwd")
+    streams, (op, values) = launched(monkeypatch), draw_arguments("agg_weighted_n2n_bwd")
     values = tensors(values)
     for stream in (Stream(), Stream(7), Stream()):
         with torch.cuda.stream(stream):
@@ -94,10 +94,10 @@ def test_streams_of_torch(device, monkeypatch):
 
 def test_streams_of_graphs_that_are_tensors(device):
     """Graphs passed as tensors, as by compiled programs, make CuPy's stream wait for nothing: calls can be captured."""
-    op, values = drawn("mha_gat_n2n_fwd")
+    op, values = draw_arguments("mha_gat_n2n_fwd")
     expected, values = compute_on_host(op, values), tensors(values)
     keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
-    args = op.flattened([values[n] for n in op.array_names], keywords, True)
+    args = op.flatten([values[n] for n in op.array_names], keywords, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
     with torch.cuda.stream(Stream(7)):
         fields = op.overload(*copies)
@@ -106,7 +106,7 @@ def test_streams_of_graphs_that_are_tensors(device):
 
 
 def test_a_graph_outlives_the_work_of_other_streams(device):
-    op, values = drawn("agg_weighted_n2n_bwd")
+    op, values = draw_arguments("agg_weighted_n2n_bwd")
     values = tensors(values)
     ran(op, values)
     assert not device.recorded
@@ -120,7 +120,7 @@ def test_a_graph_outlives_the_work_of_other_streams(device):
 def test_graphs_are_built_in_memory_of_torch(device):
     """Graphs, and the order by source that a call adds, are built on torch's stream in torch's memory."""
     with torch.cuda.stream(Stream(7)):
-        graph = tensors(drawn("agg_weighted_n2n_bwd")[1]["graph"])
+        graph = tensors(draw_arguments("agg_weighted_n2n_bwd")[1]["graph"])
         graph.prepare()
     held = trigraph.torch.graphs.tensors(graph, True)
     assert all(t.untyped_storage().resizable() for t in held)
@@ -131,7 +131,7 @@ def test_torch_without_cuda_beside_cupy(device, monkeypatch):
     """With a torch without CUDA, graphs of CuPy arrays work and get no tensors."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
-    graph = cupy_stand_in.moved(drawn("agg_weighted_n2n_bwd")[1]["graph"])
+    graph = cupy_stand_in.moved(draw_arguments("agg_weighted_n2n_bwd")[1]["graph"])
     assert graph.prepare().src_offsets is not None
 
 
@@ -187,7 +187,10 @@ def test_edges_are_refused_while_a_graph_is_captured(device, training):
     graph = trigraph.CSC.from_edge_index(edge_index, 9)
     layer(x, edge_index)
     layer.train(training)(x, graph)
-    with cupy_stand_in.capturing(), raising("RuntimeError: GATConv: edge_index is a tensor, whose values the host has"):
+    with (
+        cupy_stand_in.capturing(),
+        expect_error("RuntimeError: GATConv: edge_index is a tensor, whose values the host has"),
+    ):
         layer(x, edge_index)
     with cupy_stand_in.capturing():
         layer(x, graph)
@@ -198,7 +201,9 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
     layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
     monkeypatch.setitem(sys.modules, "cupy", None)
     for edges_or_graph in (edge_index, graph):
-        with raising("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
+        with expect_error(
+            "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."
+        ):
             layer(x, edges_or_graph)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from ase.build import bulk, fcc111
 from compiled_programs import compiled_whole
+from expect_error import expect_error
 from pyg_dimenet import SIZES
-from raising import raising
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from two_ranks import compute_gradients, save_gradients
@@ -205,7 +205,7 @@ def test_compiled_around_a_search():
         close(compiled(*arguments), model(*arguments), 1e-14)
         for got, expected in zip(derivatives(*arguments), model.energy_forces_stress(*arguments), strict=True):
             assert torch.equal(got, expected)
-    with raising("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
+    with expect_error("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
 
 
@@ -227,7 +227,7 @@ def test_a_search_inside_a_transform(transform):
 
 def test_a_search_of_many_positions():
     model, (z, pos) = make_model(), cluster(4)
-    with raising("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
+    with expect_error("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
 
@@ -387,7 +387,7 @@ def test_products_with_the_hessian():
     ],
 )
 def test_bad_calls_for_the_hessian(call, text):
-    with raising(text):
+    with expect_error(text):
         call(make_model(**SMALL), *cluster(6))
 
 
@@ -417,7 +417,7 @@ BAD = [
 def test_bad_input(change, text):
     model = make_model()
     for function in (model, model.energy_forces_stress):
-        with raising(text):
+        with expect_error(text):
             function(**(ATOMS | change))
 
 
@@ -425,7 +425,7 @@ def test_errors_name_the_structure_of_a_batch():
     """Errors about a batch name the structure and the atom's number in it."""
     model, (z, pos) = make_model(), cluster(6)
     pos[3] = torch.nan
-    with raising("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
+    with expect_error("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
 
 
@@ -441,10 +441,12 @@ def test_features_of_sources():
     assert torch.autograd.gradgradcheck(neighbors.of_sources, (x,))
     assert torch.equal(torch.compile(neighbors.of_sources, backend="aot_eager", fullgraph=True)(x), x[neighbors.src])
     assert make_model().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
-    with raising("ValueError: Neighbors.of_sources: values has shape (3, 5); expected (num_atoms, width) with 4 rows"):
+    with expect_error(
+        "ValueError: Neighbors.of_sources: values has shape (3, 5); expected (num_atoms, width) with 4 rows"
+    ):
         neighbors.of_sources(x[:3])
     for name, number in (("into_atoms", "num_edges"), ("into_structures", "num_atoms")):
-        with raising(f"ValueError: Neighbors.{name}: values has shape (4,); expected ({number}, width)"):
+        with expect_error(f"ValueError: Neighbors.{name}: values has shape (4,); expected ({number}, width)"):
             getattr(neighbors, name)(x[:, 0])
 
 
@@ -482,17 +484,17 @@ def test_bad_neighbors_and_channels():
         ({"pbc": pbc}, "pbc is given with neighbors; expected None, as they hold it"),
         ({}, "Neighbors: cell is None; expected the cells of neighbors that cross their boundaries"),
     ]:
-        with raising(f"ValueError: ...{text}"):
+        with expect_error(f"ValueError: ...{text}"):
             model(z, pos, neighbors=neighbors, **more)
-    with raising("ValueError: ...neighbors have 4 atoms; expected num_atoms = 3"):
+    with expect_error("ValueError: ...neighbors have 4 atoms; expected num_atoms = 3"):
         model(z[:3], pos[:3], cell=cell, neighbors=neighbors)
-    with raising("TypeError: DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
+    with expect_error("TypeError: DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
         model(z, pos, cell=cell, neighbors=neighbors.graph)
-    with raising("ValueError: ...z goes from 29 to 95; expected atomic numbers from 0 to 94"):
+    with expect_error("ValueError: ...z goes from 29 to 95; expected atomic numbers from 0 to 94"):
         model(torch.tensor([29, 29, 95, 29]), pos, cell=cell, neighbors=neighbors)
-    with raising("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
+    with expect_error("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
         make_model().bfloat16()(z, pos.bfloat16())
-    with raising("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
+    with expect_error("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
         make_model(out_channels=2).energy_forces_stress(z, pos)
 
 
@@ -526,15 +528,15 @@ BAD_SIZES = [
 
 @pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
 def test_bad_sizes(change, text):
-    with raising(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
+    with expect_error(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
         make_model(**change)
 
 
 def test_layers_alone():
     """Layers used alone check their arguments (results are tested by the whole model)."""
-    with raising("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
+    with expect_error("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
         RadialBasis(3, cutoff=float("inf"))
-    with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
+    with expect_error("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
 
 

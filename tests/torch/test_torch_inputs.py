@@ -35,7 +35,7 @@ def attention_arguments(dtype=torch.float32):
     return {"src_embedding": x, "dst_embedding": y, "attention_weights": weights, "graph": graph(), "num_heads": 2}
 
 
-def refused(kind, text, **changes):
+def assert_refused(kind, text, **changes):
     """Assert that attention with these changed arguments raises this error."""
     with pytest.raises(kind, match="^" + re.escape(text)) as caught:
         tt.mha_gat_n2n(**{**attention_arguments(), **changes})
@@ -58,13 +58,13 @@ WRONG = [
 
 @pytest.mark.parametrize(("kind", "text", "changes"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_is_refused_by_name(kind, text, changes):
-    refused(kind, f"mha_gat_n2n_fwd: {text}", **changes)
+    assert_refused(kind, f"mha_gat_n2n_fwd: {text}", **changes)
 
 
 def test_bfloat16_without_ml_dtypes_is_refused(monkeypatch):
     arrays.convert_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
+    assert_refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
 
 
 def test_only_what_needs_a_gradient_is_computed(monkeypatch, python_operators):
@@ -190,14 +190,14 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_o
     gc.disable()
     try:
         with contextlib.suppress(MemoryError):
-            tt.agg_weighted_n2n(x, None, graph()) if through == "trigraph.torch" else held(x)
+            tt.agg_weighted_n2n(x, None, graph()) if through == "trigraph.torch" else call_while_held(x)
         del x
         assert seen() is None
     finally:
         gc.enable()
 
 
-def held(x):
+def call_while_held(x):
     """Call the front door while a local variable holds the tensor."""
     return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, graph())
 
@@ -205,21 +205,25 @@ def held(x):
 def test_out_that_cannot_be_written_is_refused():
     out = torch.zeros(4, 6)
     text = "mha_gat_n2n_fwd: out['output_embedding'] "
-    refused(ValueError, text + "requires grad", out={"output_embedding": out.clone().requires_grad_()})
-    refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
-    refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
-    refused(TypeError, text + "is a tensor of layout torch.sparse_coo", out={"output_embedding": out.to_sparse()})
+    assert_refused(ValueError, text + "requires grad", out={"output_embedding": out.clone().requires_grad_()})
+    assert_refused(
+        TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))}
+    )
+    assert_refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
+    assert_refused(
+        TypeError, text + "is a tensor of layout torch.sparse_coo", out={"output_embedding": out.to_sparse()}
+    )
     negated = torch.complex(out, out).conj().imag  # a lazily negated view
-    refused(ValueError, text + "has torch's negative bit", out={"output_embedding": negated})
+    assert_refused(ValueError, text + "has torch's negative bit", out={"output_embedding": negated})
     x = torch.randn(4, 6, requires_grad=True)
     with forward_ad.dual_level():
         text = "mha_gat_n2n_fwd: src_embedding has a tangent and out is given"
         dual = forward_ad.make_dual(torch.zeros(4, 6), torch.ones(4, 6))
-        refused(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
+        assert_refused(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
     with pytest.raises(ValueError, match="agg_weighted_n2n_fwd: out is given inside a transform"):
         torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, graph(), out=out))(out[None])
     text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
-    refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
+    assert_refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
     with torch.no_grad():
         tt.mha_gat_n2n(**{**attention_arguments(), "src_embedding": x}, out={"output_embedding": out})
 
@@ -298,7 +302,7 @@ def test_a_tensor_whose_storage_was_released_is_refused(name):
     released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
     released.untyped_storage().resize_(0)
     text = "out['output_embedding']" if name == "out" else name
-    refused(ValueError, f"mha_gat_n2n_fwd: {text} has a storage of 0 bytes; expected at least ", **arguments)
+    assert_refused(ValueError, f"mha_gat_n2n_fwd: {text} has a storage of 0 bytes; expected at least ", **arguments)
 
 
 def test_an_index_tensor_whose_storage_was_released_is_refused():

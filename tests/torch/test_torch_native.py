@@ -44,7 +44,7 @@ def flat_arguments(op, arguments, wanted=None):
     given = {name: arguments.get(name) for name, _ in op.graphs}
     given |= {a.name: arguments.get(a.name, a.default) for a in op.op.attributes} | {"backend": ""}
     fields = [f.name for f in op.op.fields] if wanted is None else wanted
-    return op.flattened(tensors, given | {"wanted": ",".join(fields)}, True)
+    return op.flatten(tensors, given | {"wanted": ",".join(fields)}, True)
 
 
 def calls(definition, dtypes=DTYPES):
@@ -88,7 +88,7 @@ def test_bits_are_those_of_python(definition):
     seen = set()
     for op, args, _ in calls(definition):
         expected = attempt(lambda op=op, args=args: op.overload(*args))
-        results = attempt(lambda op=op, args=args: op.native.overload(*op.native.numbered(args)))
+        results = attempt(lambda op=op, args=args: op.native.overload(*op.native.number_arguments(args)))
         if isinstance(expected[0], type):
             assert op.native(args) is None, (op.op.name, expected)
             continue
@@ -148,7 +148,9 @@ def test_opcheck(definition):
         if op.op.name not in seen and not isinstance(attempt(lambda op=op, args=args: op.overload(*args))[0], type):
             seen.add(op.op.name)
             torch.library.opcheck(
-                op.native.overload, tuple(op.native.numbered(args)), test_utils=("test_schema", "test_faketensor")
+                op.native.overload,
+                tuple(op.native.number_arguments(args)),
+                test_utils=("test_schema", "test_faketensor"),
             )
     assert len(seen) >= 3
 

@@ -9,8 +9,8 @@ import weakref
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from programs import run_command
-from raising import raising
 
 torch = pytest.importorskip("torch")
 
@@ -180,7 +180,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
 def test_gat_on_a_prepared_graph():
     theirs, ours = make_both_layers(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
-    with raising("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
+    with expect_error("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
     looped, more = nn.add_self_loops(edge_index, attr, NODES)
     ours.add_self_loops = False
@@ -274,7 +274,7 @@ def test_gno_takes_athenas_parameters():
     assert torch.equal(layer.bias, values[-4:])
     packed = trigraph.pack_gno_params(*trigraph.unpack_gno_params(values[:first].numpy(), 2, 3, 4))
     np.testing.assert_array_equal(packed, layer.params.detach())
-    with raising("ValueError: GNOLayer: values has shape (3,); expected (params + weight + bias,) ="):
+    with expect_error("ValueError: GNOLayer: values has shape (3,); expected (params + weight + bias,) ="):
         layer.load_packed(values[:3])
 
 
@@ -424,7 +424,7 @@ def test_layers_that_build_graphs_compile(name):
         one = torch.compile(layer, backend="eager", fullgraph=True)
         close(one(x, *edges_and_attr), layer(x, *edges_and_attr))
         return
-    with raising("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
+    with expect_error("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
     torch.compiler.reset()
     with pytest.raises(Exception, match=r"with fullgraph=True pass a graph \(trigraph\.CSC\.from_edge_index\)"):
@@ -507,7 +507,7 @@ def test_bad_input(name, changes, text):
     make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
     arguments = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
     more = {"size": arguments["size"]} if "size" in arguments else {}
-    with raising(text):
+    with expect_error(text):
         make().double()(arguments["x"], arguments["edge_index"], arguments["attr"], **more)
 
 
@@ -515,7 +515,9 @@ def test_bad_input(name, changes, text):
 def test_several_lists_of_edges_at_once_are_refused(name):
     make, attr = (lambda: nn.GATConv(3, 4, dropout=0.5), None) if name == "gat-loops" else LAYERS[name]
     layer, x = make().double(), rows(NODES, 3).detach()
-    with raising("TypeError: ...: edge_index is a torch.Tensor batched by torch.vmap (join the graphs of all entries"):
+    with expect_error(
+        "TypeError: ...: edge_index is a torch.Tensor batched by torch.vmap (join the graphs of all entries"
+    ):
         torch.vmap(lambda e: layer(x, e, attr))(edges()[None])
 
 
@@ -523,10 +525,14 @@ def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken()
     with torch.inference_mode():
         layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
     inputs, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
-    with raising("RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."):
+    with expect_error(
+        "RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."
+    ):
         layer(*inputs)
     for call in (model, model.energy_forces_stress):
-        with raising("RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."):
+        with expect_error(
+            "RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."
+        ):
             call(*atoms)
     with torch.no_grad():
         assert layer(*inputs).shape == (NODES, 4)
@@ -553,7 +559,7 @@ FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
     ],
 )
 def test_bad_settings(call, text):
-    with raising(text):
+    with expect_error(text):
         call()
 
 
@@ -635,5 +641,5 @@ def test_edges_that_were_written_to_are_used(name, write, tmp_path):
         for _ in range(2):
             assert torch.equal(layer(x, mapped, attr), result)
     write(mapped, first + NODES, tmp_path / "edges")
-    with raising("ValueError: ...: edge_index: CSC: src[...] is ...; expected 0 <= src < num_src_nodes = 9"):
+    with expect_error("ValueError: ...: edge_index: CSC: src[...] is ...; expected 0 <= src < num_src_nodes = 9"):
         layer(x, mapped, attr)

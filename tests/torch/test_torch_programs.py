@@ -240,15 +240,17 @@ def flat_arguments(op, values):
     given = {n: values[n] for n, _ in op.graphs} | {a.name: values[a.name] for a in op.op.attributes}
     absent = {n for n in op.op.definition.optional if values.get(n) is None}
     wanted = [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
-    return op.flattened(arrays, given | {"backend": "", "wanted": ",".join(wanted)}, True)
+    return op.flatten(arrays, given | {"backend": "", "wanted": ",".join(wanted)}, True)
 
 
 @pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
 def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
     """Of every operator, with all arrays batched, all but the last, and each alone; in one call where it can be."""
     monkeypatch.setattr(batches, "MOST_ROWS", rows)
-    numbers, unrecorded, of_all = [], TorchOperator.unrecorded, lambda a: batches.axis_of_members(a) is None
-    monkeypatch.setattr(TorchOperator, "unrecorded", lambda op, args: numbers.append(op) or unrecorded(op, args))
+    numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.axis_of_members(a) is None
+    monkeypatch.setattr(
+        TorchOperator, "compute_unrecorded", lambda op, args: numbers.append(op) or unrecorded(op, args)
+    )
     for op in OPERATORS_OF_TORCH.values():
         settings = op.op.definition.settings or ({},)
         empty = dict.fromkeys((n for n in op.op.definition.symbols if SYMBOLS[n].minimum == 0), 0)

@@ -8,7 +8,7 @@ import torch
 from ase.build import bulk, fcc111, molecule
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
-from raising import raising
+from expect_error import expect_error
 from test_ase import crystal, potential
 
 pytest.importorskip("torch_sim", reason="torch-sim is not installed: pip install 'trigraph[clients]'")
@@ -30,7 +30,7 @@ def model():
     return trigraph.torch_sim.Model(potential(), per_atom_energies=True)
 
 
-def sheared():
+def build_sheared_crystal():
     """A crystal whose matrix of cell vectors is far from symmetric."""
     atoms = crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
@@ -66,7 +66,10 @@ def check_results(results, structures):
 
 @pytest.mark.parametrize(
     "structures",
-    [[sheared(), bulk("Au"), ethane(5.0), sheared().repeat((2, 1, 1))], [ethane(), molecule("H2O")]],
+    [
+        [build_sheared_crystal(), bulk("Au"), ethane(5.0), build_sheared_crystal().repeat((2, 1, 1))],
+        [ethane(), molecule("H2O")],
+    ],
     ids=["periodic", "free"],
 )
 def test_batch(structures, model):
@@ -97,7 +100,7 @@ def test_validation_of_torch_sim(model):
     assert model.memory_scales_with == "n_atoms_x_density"
 
 
-def relaxed_with_cells(model, structures, number):
+def relax_with_cells(model, structures, number):
     """Return the state after some steps of FIRE for positions and cells, by the interface of either version."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
@@ -113,9 +116,9 @@ def relaxed_with_cells(model, structures, number):
 
 def test_relaxation_of_cells(model):
     """Relaxed cells equal ASE's, whose matrices are transposed."""
-    structures = [sheared(), sheared().repeat((2, 1, 1))]
+    structures = [build_sheared_crystal(), build_sheared_crystal().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
-    state = relaxed_with_cells(model, structures, 10)
+    state = relax_with_cells(model, structures, 10)
     for atoms, relaxed in zip(structures, state.split(), strict=True):
         before = np.array(atoms.cell)
         atoms.calc = trigraph.ase.Calculator(potential())
@@ -127,7 +130,7 @@ def test_relaxation_of_cells(model):
 
 
 def test_what_is_asked_for(model):
-    state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
+    state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     model.per_atom_energies = False
     assert list(model(state)) == ["energy", "forces", "stress"]
     model.compute_stress = False
@@ -140,11 +143,11 @@ def test_what_is_asked_for(model):
 
 def test_dtype_follows_the_parameters(model):
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float64)
-    state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
+    state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     expected = model(state)
     model.float()
     assert model.dtype == torch.float32
-    with raising("TypeError: Model: positions has dtype torch.float64; expected torch.float32, that of the model"):
+    with expect_error("TypeError: Model: positions has dtype torch.float64; expected torch.float32, that of the model"):
         model(state)
     results = model(state.to(model.device, model.dtype))
     for name, values in results.items():
@@ -160,19 +163,21 @@ class Springs(torch.nn.Module):
 
 
 def test_bad_input(model):
-    with raising("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
+    with expect_error("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
-    with raising("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
-        model(sheared())
-    state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
+    with expect_error("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
+        model(build_sheared_crystal())
+    state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
-    with raising("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
+    with expect_error("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
         model({name: value for name, value in fields.items() if name != "positions"})
-    with raising("TypeError: Model: cell is a ndarray; expected a torch.Tensor"):
+    with expect_error("TypeError: Model: cell is a ndarray; expected a torch.Tensor"):
         model(fields | {"cell": state.cell.numpy()})
-    with raising("ValueError: ...batch is None and cell has 2 structures; expected one"):
+    with expect_error("ValueError: ...batch is None and cell has 2 structures; expected one"):
         model(fields | {"cell": state.cell.repeat(2, 1, 1)})
-    with raising("ValueError: Model: per_atom_energies is True; expected False, as Springs gives no energies of atoms"):
+    with expect_error(
+        "ValueError: Model: per_atom_energies is True; expected False, as Springs gives no energies of atoms"
+    ):
         trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)(
             state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu"))
         )

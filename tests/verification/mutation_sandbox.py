@@ -113,7 +113,7 @@ def find_backend(file: str) -> str:
     return next(backend for backend in BACKENDS if users(backend, file))
 
 
-def _listed() -> list[str]:
+def _list_mutations() -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -125,7 +125,9 @@ def _listed() -> list[str]:
 
 def _sources() -> list[str]:
     """Return what a verification runs, or what that is made of."""
-    return [name for name in _listed() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))]
+    return [
+        name for name in _list_mutations() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))
+    ]
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Sandbox:
         self._configure()
 
     def _copy_checkout(self) -> None:
-        listed = _listed()
+        listed = _list_mutations()
         if self.checkout.is_dir():
             for path in [p for p in self.checkout.rglob("*") if p.is_file()]:
                 if str(path.relative_to(self.checkout)) not in listed:

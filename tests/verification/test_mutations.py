@@ -7,14 +7,14 @@ from mutation_sandbox import BACKENDS, FRAMEWORK, ROOT, Sandbox, family_files, f
 from mutations import FAMILIES
 
 
-def taken_apart(text):
+def split_mutation(text):
     """Return the right text and the wrong one."""
     before, right, wrong, after = re.fullmatch("(.*)⟦(.*) → (.*)⟧(.*)", text, re.DOTALL).groups()
     return before + right + after, before + wrong + after
 
 
 MUTATIONS = {
-    f"{family}, {file}: {name}": (family, file, *taken_apart(text))
+    f"{family}, {file}: {name}": (family, file, *split_mutation(text))
     for family, files in FAMILIES.items()
     for file, texts in files.items()
     for name, text in texts.items()

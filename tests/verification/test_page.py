@@ -17,7 +17,7 @@ from trigraph.verification.report import write
 from trigraph.verification.terms import TERMS
 
 
-def made_up_checks():
+def invent_checks():
     """Return a small run in which everything passes."""
     accuracy = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 2.0, 8.0)
     curve = tuple((2.0**-k, 2e-16 * 2.0**k) for k in range(6, 37, 3))
@@ -30,27 +30,27 @@ def environment():
     return collect()
 
 
-def assembled(checks, environment):
+def assemble_report(checks, environment):
     return assemble(checks, [], 0, "trigraph verify", environment, count_checks(checks))
 
 
 def test_pictures_without_data_are_removed(tmp_path, environment):
-    checks = made_up_checks()
-    write(tmp_path, assembled(checks, environment), checks)
+    checks = invent_checks()
+    write(tmp_path, assemble_report(checks, environment), checks)
     files = {"report.json", "report.html", "agreement.png"}
     assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
     fewer = checks[:2]  # pictures of the earlier run's other checks are removed
-    write(tmp_path, assembled(fewer, environment), fewer)
+    write(tmp_path, assemble_report(fewer, environment), fewer)
     assert {p.name for p in tmp_path.iterdir()} == files
 
 
 def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing_else(tmp_path, environment):
-    checks = made_up_checks()
+    checks = invent_checks()
     bad = replace(checks[0], error=math.nan, note="KeyError: '<script>x</script> &'", trace="Traceback:\nKeyError: 'x'")
     absent = replace(bad, backend="f", kind="not offered", error=7, note="why")
     checks[:1] = [bad, replace(bad, case="wide"), absent]
     report = assemble(checks, [("backend gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
-    earlier = assembled(checks[1:], environment)
+    earlier = assemble_report(checks[1:], environment)
     write(tmp_path, report, checks, compare(earlier, checks[1:], report, checks, TERMS))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     places = ('class="verdict failed"', "2 failed, 7 not offered", "<svg", "Failures", "&lt;script&gt;x&lt;/script&gt;",
@@ -66,8 +66,8 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
 
 
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
-    checks = made_up_checks()[:2]  # these make one picture
-    write(tmp_path, assembled(checks, environment), checks)
+    checks = invent_checks()[:2]  # these make one picture
+    write(tmp_path, assemble_report(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]
     good = pathlib.Path.write_bytes
@@ -81,5 +81,5 @@ def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, mo
 
         monkeypatch.setattr(pathlib.Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
-            write(tmp_path, assembled(other, environment), other)
+            write(tmp_path, assemble_report(other, environment), other)
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

@@ -28,7 +28,7 @@ WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
 
-def executed(units):
+def execute_units(units):
     return [check for unit in units for check in unit.execute()]
 
 
@@ -90,7 +90,7 @@ def test_processes_share_the_processors(monkeypatch):
 def test_selections(name):
     threads = get_num_threads()
     units = plan([name], ["pyref"], ["float32"], seed=7)
-    checks = executed(u for u in units if "regular" in u.label and u.label.endswith("accuracy"))
+    checks = execute_units(u for u in units if "regular" in u.label and u.label.endswith("accuracy"))
     selected = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
     assert {c.operator for c in checks} == selected
     assert {(c.backend, c.dtype) for c in checks} == {("pyref", "float32")}
@@ -119,7 +119,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
     name = "gno_kernel_bwd2"
     good = subjects.FUNCTIONS[name]
 
-    def failed(function):
+    def list_failed(function):
         monkeypatch.setitem(subjects.FUNCTIONS, name, function)
         units = [u for u in plan([name], ["pyref"], ["float64"]) if u.label.endswith("calls")]
         return {(c.kind, c.case, c.field) for u in units for c in u.execute() if not c.passed}
@@ -137,9 +137,11 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
         gg = np.ones_like(arguments["coords"]) if gg_coords is None else gg_coords
         return good(gg_coords=gg, wrt=wrt, **arguments)
 
-    assert ("repeat", "regular, coords alone", "coords") in failed(everything)
-    assert {case for _, case, _ in failed(other_bits)} == {f"{v}, params alone" for v in (*VARIANTS, "no edges")}
-    assert {(kind, case) for kind, case, _ in failed(ones)} == {("accuracy", f"{v}, gg_coords=None") for v in VARIANTS}
+    assert ("repeat", "regular, coords alone", "coords") in list_failed(everything)
+    assert {case for _, case, _ in list_failed(other_bits)} == {f"{v}, params alone" for v in (*VARIANTS, "no edges")}
+    assert {(kind, case) for kind, case, _ in list_failed(ones)} == {
+        ("accuracy", f"{v}, gg_coords=None") for v in VARIANTS
+    }
 
 
 # Golden vectors: where they are found, what happens if some are missing, and that differences are noticed.

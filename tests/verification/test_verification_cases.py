@@ -15,13 +15,13 @@ from trigraph.verification.judged import Judged, list_all_operators, list_operat
 from trigraph.verification.nonfinite import SPOILERS
 from trigraph.verification.real import build_real, real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
-from trigraph.verification.settings import named_in, restriction
+from trigraph.verification.settings import parse_setting, restriction
 from trigraph.verification.subjects import backend
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
 
 
-def named(name, variant_name, dtype="float64", **setting):
+def find_case(name, variant_name, dtype="float64", **setting):
     """Return the first case of a definition's variant that has this setting."""
     matching = [
         v for v in cases.variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
@@ -34,7 +34,7 @@ def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
     """A restriction to one case's settings keeps that case, and its numbers, and few others."""
     op = list_operators(definition)[0].name
     for variant in cases.variants(definition):
-        words = [f"{name}={value}" for name, (value,) in named_in(variant.label, definition).items()]
+        words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
         kept = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
         assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ in a number only
@@ -65,7 +65,7 @@ def check_form(case):
         assert tuple(arguments) == op.parameters
         sizes = bind_sizes(op, arguments)
         assert {**case.sizes, **sizes} == dict(case.sizes)
-        for array in op.given(arguments):
+        for array in op.select_present(arguments):
             value = arguments[array.name]
             assert value.shape == evaluate_shape(array, case.sizes)
             assert value.dtype == case.dtype
@@ -75,7 +75,7 @@ def check_form(case):
 
 
 def test_a_graph_has_everything_that_is_awkward():
-    graph = named("gno_message", "regular").values["graph"]
+    graph = find_case("gno_message", "regular").values["graph"]
     destinations = graph.prepare().destinations
     in_degrees, out_degrees = np.diff(graph.offsets), np.bincount(graph.indices, minlength=graph.num_src_nodes)
     assert graph.num_src_nodes != graph.num_dst_nodes
@@ -88,8 +88,8 @@ def test_a_graph_has_everything_that_is_awkward():
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are unordered
-    assert named("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
-    assert named("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
+    assert find_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
+    assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
@@ -102,7 +102,7 @@ def test_both_index_dtypes_and_empty_graphs_occur():
 
 
 def test_kinks_that_are_nan_are_violations(monkeypatch):
-    case = named("gno_kernel", "regular")
+    case = find_case("gno_kernel", "regular")
     monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.full(coords.shape, np.nan))
     (bad,) = cases.kink_violations(case.definition, case.values, case.directions, case.largest_step).values()
     assert bad.all()
@@ -121,10 +121,10 @@ def with_ends(counts):
 
 
 def test_rows_end_where_pieces_end():
-    graph = named("mha_gat_n2n", "boundaries").values["graph"]
+    graph = find_case("mha_gat_n2n", "boundaries").values["graph"]
     for counts in (np.diff(graph.offsets), lengths(graph.indices, graph.num_src_nodes), lengths(graph.edge_ids, 0)):
         assert with_ends(counts)
-    graph = named("agg_edge_to_edge", "boundaries").values["graph"]
+    graph = find_case("agg_edge_to_edge", "boundaries").values["graph"]
     for ends in (graph.src, graph.dst):
         assert set(lengths(ends, graph.num_nodes)) >= LENGTHS
     assert lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
@@ -167,7 +167,7 @@ def test_spoilers_are_in_two_places_each():
     array = np.zeros((7, 3))
     places = [np.flatnonzero(~np.isfinite(nonfinite._spoil(array, s))).tolist() for s in SPOILERS]
     assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
-    assert not np.isnan(pyref.agg_weighted_n2n_fwd(**named("agg_weighted_n2n", "regular").values)[0]).any()
+    assert not np.isnan(pyref.agg_weighted_n2n_fwd(**find_case("agg_weighted_n2n", "regular").values)[0]).any()
 
 
 @pytest.mark.parametrize("structure", structures.default_structures(), ids=lambda s: s.name)
@@ -227,7 +227,7 @@ def test_form_is_exact():
 def test_saturated_attention_is_saturated():
     """In the saturated case most attention weights, but not all, are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
-    case = named("mha_gat_n2n", "saturated", "float32")
+    case = find_case("mha_gat_n2n", "saturated", "float32")
     alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_operators(definition)[0])).softmax_scores[1]
     assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
@@ -253,7 +253,7 @@ def test_every_sum_has_as_many_terms(definition):
                 assert all(np.bincount(s.index).max() == degree for s in segments if s is not None)
             assert any(n >= degree for n in case.sizes.values())
             for op in list_all_operators(definition):
-                for a in case.given(op):
+                for a in case.select_present(op):
                     array = case.arguments(op)[a.name]
                     assert (array > 0).all()
                     rows = SYMBOLS.get(a.dims[0])

@@ -122,7 +122,7 @@ def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
         process.communicate()
 
 
-def made_up(count, checks):
+def invent_checks(count, checks):
     def make():
         if isinstance(checks, BaseException):
             raise checks
@@ -135,10 +135,10 @@ CHECK = Check(OPERATOR, "pyref", "float64", "accuracy", "regular", "kernel", 1.0
 
 
 def test_checks_that_are_missing_are_a_failed_check():
-    assert made_up(1, [CHECK]).execute() == [CHECK]
-    assert made_up(1, [CHECK, replace(CHECK, kind="empty")]).execute()[0].passed
+    assert invent_checks(1, [CHECK]).execute() == [CHECK]
+    assert invent_checks(1, [CHECK, replace(CHECK, kind="empty")]).execute()[0].passed
     for count, outcome in ((1, []), (2, [CHECK]), (1, [CHECK, CHECK]), (1, SystemExit(0)), (1, ValueError("x"))):
-        unit = made_up(count, outcome)
+        unit = invent_checks(count, outcome)
         assert unit.planned() == count
         failed = [c for c in unit.execute() if not c.passed]
         assert [(c.kind, c.operator, c.backend) for c in failed] == [("complete", OPERATOR, "pyref")]

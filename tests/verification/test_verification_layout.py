@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_verification_cases import named
+from test_verification_cases import find_case
 
 from trigraph import get_cpu_level, pyref
 from trigraph.fortran import levels
@@ -22,12 +22,12 @@ from trigraph.verification.subjects import backend
 NAME = "gno_kernel_bwd"
 
 
-def judged(name, variant="regular", **setting):
-    return Judged(named(OPERATORS[name].definition.name, variant, **setting))
+def judge_case(name, variant="regular", **setting):
+    return Judged(find_case(OPERATORS[name].definition.name, variant, **setting))
 
 
 def notes(function, name=NAME):
-    checks = check_layout(adapt("user:function", name, function), judged(name), OPERATORS[name])
+    checks = check_layout(adapt("user:function", name, function), judge_case(name), OPERATORS[name])
     assert all(c.passed == (c.note == "") for c in checks)
     return {c.field: c.note for c in checks}
 
@@ -39,7 +39,7 @@ class Keeps:
         return self.result
 
 
-def changed(field, change):
+def change_arrays(field, change):
     def function(**arguments):
         result = pyref.gno_kernel_bwd(**arguments)
         return result._replace(**{field: change(getattr(result, field), arguments)})
@@ -55,13 +55,13 @@ def read_only(array, arguments):
 @pytest.mark.parametrize(
     ("function", "field", "note"),
     [
-        (changed("coords", lambda a, _: np.asfortranarray(a)), "coords", "expected a C-contiguous array"),
-        (changed("params", lambda a, _: np.repeat(a, 2)[::2]), "params", "expected a C-contiguous array"),
-        (changed("coords", lambda a, _: a.astype(np.float32)), "coords", "dtype is float32; expected float64"),
-        (changed("coords", read_only), "coords", "it is read-only"),
-        (changed("coords", lambda a, v: v["coords"]), "coords", "it shares memory with argument coords"),
+        (change_arrays("coords", lambda a, _: np.asfortranarray(a)), "coords", "expected a C-contiguous array"),
+        (change_arrays("params", lambda a, _: np.repeat(a, 2)[::2]), "params", "expected a C-contiguous array"),
+        (change_arrays("coords", lambda a, _: a.astype(np.float32)), "coords", "dtype is float32; expected float64"),
+        (change_arrays("coords", read_only), "coords", "it is read-only"),
+        (change_arrays("coords", lambda a, v: v["coords"]), "coords", "it shares memory with argument coords"),
         (Keeps(), "coords", "it shares memory with an earlier result's field coords"),
-        (changed("coords", lambda a, _: a.tolist()), "coords", "it is a list; expected an array"),
+        (change_arrays("coords", lambda a, _: a.tolist()), "coords", "it is a list; expected an array"),
     ],
 )
 def test_wrong_layouts_are_found(function, field, note):
@@ -88,7 +88,7 @@ def test_what_is_raised_is_told():
 
 
 def test_one_channel_has_an_axis_of_one_beside_others():
-    case = judged("agg_edge_to_edge_fwd", "one channel").case
+    case = judge_case("agg_edge_to_edge_fwd", "one channel").case
     assert case.sizes["num_spherical"] == 1
     assert min(case.sizes[n] for n in ("num_radial", "n_mid")) > 1
     assert case.values["weights"].shape[0] > 1
@@ -110,12 +110,12 @@ def last_bit_off(monkeypatch, name, where):
 
 def test_other_bits_with_two_threads_are_found(monkeypatch):
     last_bit_off(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
-    (check,) = check_threads(backend("fortran"), judged("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
+    (check,) = check_threads(backend("fortran"), judge_case("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
     assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
 
 
 def test_other_bits_in_a_batch_are_found(monkeypatch):
-    case, op = judged("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
+    case, op = judge_case("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
     last_bit_off(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
     (check,) = check_batch(backend("fortran"), case, op, 0)
     assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
@@ -138,20 +138,20 @@ def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]
     good = subjects.FUNCTIONS[op.name]
     last_bit_off(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
-    failed = [c for c in check_levels(backend("fortran"), judged(op.name), op) if not c.passed]
+    failed = [c for c in check_levels(backend("fortran"), judge_case(op.name), op) if not c.passed]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
     def wrong(**arguments):
         return good(**arguments) * (2 if get_cpu_level() == "v3" else 1)
 
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, wrong)
-    failed = [c for c in check_levels(backend("fortran"), judged(op.name), op) if not c.passed]
+    failed = [c for c in check_levels(backend("fortran"), judge_case(op.name), op) if not c.passed]
     assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v3"), ("levels", "regular")]
 
 
 def test_out_that_is_not_written_is_found(monkeypatch):
     op = OPERATORS["gno_aggregate_fwd"]
-    case = judged(op.name)
+    case = judge_case(op.name)
     good = subjects.FUNCTIONS[op.name]
 
     def forgets(out=None, **arguments):
@@ -191,9 +191,9 @@ def spoilt(subject, case, op, name):
 
 def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
     op = OPERATORS["agg_weighted_n2n_fwd"]
-    good, case = subjects.FUNCTIONS[op.name], judged(op.name, op="max")
+    good, case = subjects.FUNCTIONS[op.name], judge_case(op.name, op="max")
 
-    def changed(change, **arguments):
+    def change_arrays(change, **arguments):
         made = good(**arguments)
         return made._replace(**{n: a for n, a in change(made).items() if a is not None})
 
@@ -208,5 +208,5 @@ def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
         return {"output_embedding": made.output_embedding + 0 * made.output_embedding.sum()}
 
     for change, expected in ((swallows, {"nan"}), (last_wins, {"nan"}), (travels, {"nan", "inf"})):
-        monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(changed, change))
+        monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(change_arrays, change))
         assert spoilt(backend("pyref"), case, op, "embedding") == expected

@@ -12,7 +12,7 @@ from trigraph.benchmarks.measure import as_numpy, relative_error
 from trigraph.benchmarks.programs import Call, Unavailable, require
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, convert_indices, sizes_at
 from trigraph.benchmarks.run import tolerance
 from trigraph.benchmarks.workloads import Case, Peer, make_case, make_front_door_steps
 from trigraph.table import evaluate
@@ -36,7 +36,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
     case = make_case(workload, sizes, DTYPE)
     ours: dict[str, Call] = {}
     for index in INDICES:
-        own = case if index == "int64" else indexed(case, np.int32)
+        own = case if index == "int64" else convert_indices(case, np.int32)
         ours[index] = make_front_door_steps(workload, place.backend, own)
         measured = measure(place, {"trigraph": ours[index]})
         times = measured["trigraph"]

@@ -20,7 +20,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import ask
-from trigraph.verification.subjects import named_fields
+from trigraph.verification.subjects import name_fields_of_result
 
 AT_ONCE = True
 EVERY_OPERATOR = tuple(OPERATORS)
@@ -62,7 +62,7 @@ def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular",
 
 def called(op: Operator, values: Mapping[str, Any], backend: str, out: Any = None) -> Fields:
     """Return what an operator of the front door returns, by field."""
-    return named_fields(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
+    return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
 def unlike(place: Device, got: Fields, right: Fields) -> str:

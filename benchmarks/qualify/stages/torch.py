@@ -142,7 +142,7 @@ def _half(place: Device, notes: Notes) -> None:
 
     op = OPERATORS["mha_gat_n2n_fwd"]
     values = arguments_of(op)
-    half = {a.name: values[a.name].astype(half_dtype("bfloat16")) for a in op.given(values) if a.half}
+    half = {a.name: values[a.name].astype(half_dtype("bfloat16")) for a in op.select_present(values) if a.half}
     right = called(op, place.moved({**values, **half}), place.backend)
     out = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
     wrong = _unlike({"output_embedding": out}, right, place)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trigraph.backends.front_door import FUNCTIONS
-from trigraph.checks.attributes import bind_arguments, checked_names
+from trigraph.checks.attributes import bind_arguments, check_names
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OVER_FORMS, result_type
 from trigraph.table.public import docstring, public_signature, publish
@@ -33,7 +33,7 @@ def over_forms(
             raise ValueError(f"{name}: gg_sph_basis is given, but sph_basis is None; expected None")
         del values["sph_basis"], values["triplets"]
         if op.selective:
-            asked = fields if values["wrt"] is None else checked_names(name, fields, values["wrt"])
+            asked = fields if values["wrt"] is None else check_names(name, fields, values["wrt"])
             values["wrt"] = [field for field in asked if field != "sph_basis"]
         form = "radial" if getattr(values["weight"], "ndim", 3) == 2 else "spherical"
         result = functions[f"{given}{form}{suffix}"](**values, out=out, backend=backend)

@@ -15,8 +15,8 @@ from trigraph.checks.attributes import (
     HALF,
     bind_arguments,
     check_attributes,
-    checked_wrt,
+    check_wrt,
     choice_number,
 )
-from trigraph.checks.unchecked import unchecked
+from trigraph.checks.skip_checks import skip_checks
 from trigraph.table.grammar import evaluate_shape

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.arrays import ArrayLibrary, advice, dtype_name, find_device, get_array_module
-from trigraph.checks.attributes import checked_wrt, is_half
+from trigraph.checks.attributes import check_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, names_in
@@ -46,7 +46,7 @@ def layout(
     return evaluate_shape(field, sizes), dtype
 
 
-def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
+def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
     """Return ``(num_edges, f_in*f_out) = (8, 12)``; a symbol without a size yet appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
     numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
@@ -84,7 +84,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
         if len(shape) != len(dims):
             raise ValueError(
                 f"{op.name}: {array.name} has shape {shape} of rank {len(shape)}; "
-                f"expected {expected_shape(array, sizes)} of rank {len(dims)}"
+                f"expected {describe_shape(array, sizes)} of rank {len(dims)}"
             )
         for (dim, names), size in zip(dims, shape, strict=True):
             expected = sizes.get(dim)  # most expressions are one symbol
@@ -101,13 +101,13 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
                     others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
                     whole = f"{unknown} >= {limits.minimum}" + f" and <= {most}" * (most is not None)
                     raise ValueError(
-                        f"{op.name}: {array.name} has shape {shape}; expected {expected_shape(array, sizes)} with a "
+                        f"{op.name}: {array.name} has shape {shape}; expected {describe_shape(array, sizes)} with a "
                         f"whole {whole}" + (f" for {others}" if others else "")
                     )
                 sizes[unknown] = solved
                 lengths[dim] = size
             elif expected != size:
-                raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {expected_shape(array, sizes)}")
+                raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {describe_shape(array, sizes)}")
     return sizes
 
 
@@ -303,7 +303,7 @@ def check_out(
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
         if array.shape != shape:
-            problem = f"has shape {array.shape}; expected {expected_shape(fields[name], sizes)}"
+            problem = f"has shape {array.shape}; expected {describe_shape(fields[name], sizes)}"
         elif not flags.c_contiguous:
             problem = f"has strides {array.strides}; expected a C-contiguous array"
         elif library.kind == "numpy" and not flags.writeable:
@@ -349,9 +349,9 @@ def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, li
         _check_positions(op, values)
     if op.positive_arguments:
         _check_positive(op, values)
-    asked = None if wrt is None else checked_wrt(op, wrt)
+    asked = None if wrt is None else check_wrt(op, wrt)
     wanted: tuple[str, ...] = ()
-    for f in op.returned(values, sizes):
+    for f in op.list_returned(values, sizes):
         if asked is None or f.name in asked:
             wanted += (f.name,)
     outputs = {} if out is None else check_out(op, out, values, sizes, wanted, columns, library)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_INT, count, real_number, shown, unwrap_scalar
+from trigraph.arrays import LARGEST_INT, count, real_number, show_value, unwrap_scalar
 from trigraph.table.grammar import Operator
 
 HALF = ("float16", "bfloat16")
@@ -67,7 +67,7 @@ def check_attributes(op: Operator, values: dict[str, Any]) -> None:
             if place < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
+                raise error(f"{op.name}: {name} is {show_value(value)}; expected one of {expected}")
             values[name] = attribute.choices[place]
         elif attribute.real:
             values[name] = real_number(op.name, name, value)
@@ -77,12 +77,12 @@ def check_attributes(op: Operator, values: dict[str, Any]) -> None:
             values[name] = count(op.name, name, value, symbol.minimum, maximum)
 
 
-def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
+def check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     """Return the fields named by `wrt`, in the operator's order; TypeError or ValueError if it names anything else."""
-    return checked_names(op.name, tuple(f.name for f in op.fields), wrt)
+    return check_names(op.name, tuple(f.name for f in op.fields), wrt)
 
 
-def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
+def check_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
     """Return those `names` that are in `wrt`, in their order; TypeError or ValueError if it has others."""
     wrt = unwrap_scalar(wrt)
     try:

@@ -48,7 +48,7 @@ def unique(*arrays: np.ndarray) -> np.ndarray:
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if numbers.size else numbers
 
 
-def ascending(table: np.ndarray) -> np.ndarray:
+def sort_rows(table: np.ndarray) -> np.ndarray:
     """Return the distinct rows in ascending order of the first two columns."""
     if table.shape[1] > 1:
         table = table[np.lexsort((table[:, 1], table[:, 0]))]

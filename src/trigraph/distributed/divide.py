@@ -17,10 +17,10 @@ from trigraph.distributed.block_tables import (
     Ids,
     Owners,
     SegmentTable,
-    ascending,
+    sort_rows,
     unique,
 )
-from trigraph.distributed.exchange import Halo, agreement, digest, moved_to
+from trigraph.distributed.exchange import Halo, agreement, digest, send_rows
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import share
@@ -239,7 +239,7 @@ def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: 
     # Positions are ordered by destination, and those of one destination by edge.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
-    table = moved_to(comm, members, owners.blocks[dst])
+    table = send_rows(comm, members, owners.blocks[dst])
     table = table[np.lexsort((table[:, 0], table[:, 1]))]
     nodes, begins = np.unique(table[:, 1], return_index=True)
     before = np.cumsum(degrees) - degrees
@@ -406,8 +406,8 @@ def _divide(
     cuda_aware: bool,
 ) -> Partition:
     """Send each row of a table to the owners of its blocks; `more` are further owned rows, not in the table."""
-    tables = [moved_to(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
-    table = ascending(np.concatenate(tables))
+    tables = [send_rows(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
+    table = sort_rows(np.concatenate(tables))
     owned: Ids = {}
     for s, entities in kind.entities(table, owners).items():
         owned[s] = unique(entities.ids[entities.owners == comm.rank], more.get(s, piece[:0, 0]))

@@ -26,7 +26,7 @@ def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [block.reshape(-1, columns) for block in np.split(received, np.cumsum(coming)[:-1])]
 
 
-def moved_to(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def send_rows(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Send row k of a two-dimensional int64 array to rank ``ranks[k]``; return the rows received, by rank."""
     order = np.argsort(ranks, kind="stable")
     ends = np.searchsorted(ranks[order], np.arange(comm.size + 1))

@@ -7,7 +7,7 @@ import numpy as np
 
 from trigraph.arrays import get_array_module, name_library
 from trigraph.backends import FUNCTIONS as WHOLE
-from trigraph.checks import bind_arguments, check_attributes, checked_wrt
+from trigraph.checks import bind_arguments, check_attributes, check_wrt
 from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
 from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.partition import Layout, Partition, Subgraph
@@ -31,7 +31,7 @@ class _Call:
     def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, backend: str | None) -> None:
         self.op, self.values, self.partition, self.backend = op, values, divided, backend
         wrt = values.pop("wrt", None)
-        self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
+        self.wanted = [f.name for f in op.fields] if wrt is None else list(check_wrt(op, wrt))
         self.divided = {a.name: find_entity(a) for a in op.arguments}
         self.divided_fields: dict[str, Any] = {f.name: find_entity(f) for f in op.fields}
 

@@ -8,8 +8,8 @@ import numpy as np
 from mpi4py import MPI
 
 from trigraph.arrays import check_range, find_device, get_array_module, name_library
-from trigraph.distributed.block_tables import BlockTable, EdgeTable, Ids, Owners, RowTable, ascending, unique
-from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
+from trigraph.distributed.block_tables import BlockTable, EdgeTable, Ids, Owners, RowTable, sort_rows, unique
+from trigraph.distributed.exchange import Halo, agreement, exchange, send_rows
 from trigraph.graphs import to_device
 from trigraph.table.lazy import lazy
 
@@ -152,7 +152,7 @@ class Partition:
         def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that keeps track of a number's owner
             return numbers * size // max(number, 1)
 
-        owners_by_id = moved_to(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
+        owners_by_id = send_rows(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
         owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         everything = np.arange(number)
         expected = everything[keeper(everything) == comm.rank]
@@ -216,13 +216,13 @@ class Partition:
         def keeper(blocks: np.ndarray) -> np.ndarray:
             return blocks // kind.chunk * comm.size // max(number, 1)
 
-        owners_by_id = moved_to(comm, np.stack([own, np.full(own.size, comm.rank)], 1), keeper(own))
+        owners_by_id = send_rows(comm, np.stack([own, np.full(own.size, comm.rank)], 1), keeper(own))
         owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         tables = [np.empty((0, kind.width), np.int64)]
         for column in kind.block_columns:
             rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
-            tables.append(moved_to(comm, rows_of_rank, keeper(rows_of_rank[:, column])))
-        table = ascending(np.concatenate(tables))
+            tables.append(send_rows(comm, rows_of_rank, keeper(rows_of_rank[:, column])))
+        table = sort_rows(np.concatenate(tables))
         ids, owners = self._read(table)
         ids[kind.block], owners[kind.block] = owners_by_id[:, 0], owners_by_id[:, 1]
         halos = self._halos(ids, owners)
@@ -263,7 +263,7 @@ class Partition:
             self.table[np.isin(self.table[:, columns], blocks).any(1) if blocks.size else slice(0)] for blocks in going
         ]
         blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
-        return np.sort(blocks), ascending(np.concatenate([self.table, *exchange(comm, tables)]))
+        return np.sort(blocks), sort_rows(np.concatenate([self.table, *exchange(comm, tables)]))
 
     def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read, by symbol, and their owners."""

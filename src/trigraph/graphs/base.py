@@ -79,7 +79,7 @@ ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLE
 and third derivatives take any number of edges between the same nodes."""
 
 
-def coarsened(name: str, number: int) -> int:
+def coarsen_number(name: str, number: int) -> int:
     """Return a number of a graph that does not follow from sizes of arrays, so that many graphs share it.
 
     Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such

@@ -47,7 +47,7 @@ def counts_fit(*numbers: int) -> bool:
     return max(numbers) <= LARGEST_C_INT
 
 
-def filled(
+def fill_arrays(
     name: str, integers: Sequence[int], given: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[int, list[int], list[np.ndarray]]:
     """Call a function of libtrigraph; return its status, its facts and the read-only arrays that it has written.
@@ -85,7 +85,7 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
         check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
         if counts_fit(keys.size, num_keys):
             sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
-            status, facts, (offsets, positions, _) = filled("sort", sizes, (keys, None), lengths)
+            status, facts, (offsets, positions, _) = fill_arrays("sort", sizes, (keys, None), lengths)
             if status == WRONG_INDEX:
                 check_range(caller, name, keys, num_keys, bound_name)
             assert status == 0
@@ -107,7 +107,7 @@ def order_by_destination(
     """
     check_memory("CSC", "num_dst_nodes", num_dst, 2 * dst.dtype.itemsize)
     most, sizes = dst.size + max(loops, 0), (dst.size, num_dst, num_src, loops)
-    status, (total, degree, rises), arrays = filled("sort", sizes, (dst, src), (num_dst + 1, most, most))
+    status, (total, degree, rises), arrays = fill_arrays("sort", sizes, (dst, src), (num_dst + 1, most, most))
     if status == WRONG_INDEX:
         check_range("CSC", "src", src, num_src, "num_src_nodes")
         check_range("CSC", "dst", dst, num_dst, "num_dst_nodes")

@@ -23,7 +23,7 @@ from trigraph.arrays import (
     wait_for,
 )
 from trigraph.graphs.base import VIEWS, Immutable, on_device
-from trigraph.graphs.counting import counts_fit, filled, order_by, order_by_destination
+from trigraph.graphs.counting import counts_fit, fill_arrays, order_by, order_by_destination
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
@@ -225,7 +225,7 @@ class CSC(Immutable):
                 ids = None if self.edges_in_order else self.edge_ids
                 n, given = self.num_positions, (self.offsets, self.indices, ids)
                 lengths = (n, self.num_src_nodes + 1, n, self.num_edges + 1, 0 if ids is None else n)
-                status, _, arrays = filled("csc_orders", sizes, given, lengths)
+                status, _, arrays = fill_arrays("csc_orders", sizes, given, lengths)
                 if status != 0:
                     raise ValueError(
                         "CSC: an index is out of range, or offsets fall: the graph's tensors were written to"

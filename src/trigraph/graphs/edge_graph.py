@@ -24,7 +24,7 @@ from trigraph.arrays import (
     name_library,
 )
 from trigraph.graphs.base import Immutable, on_device
-from trigraph.graphs.counting import counts_fit, filled, order_by
+from trigraph.graphs.counting import counts_fit, fill_arrays, order_by
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
 from trigraph.graphs.reverse import reverse_position
 from trigraph.table.graph_kinds import GRAPH_PARTS
@@ -485,7 +485,7 @@ def _edges_back(
         shifts = None if shifts is None else np.ascontiguousarray(shifts, src.dtype)
         given = src, dst, shifts, dst_offsets, by_dst
         lengths = [n, n] + [n if wanted else 0] * 3
-        status, (most, *_), (start, stop, *found) = filled("edges_back", (num_nodes, n, wanted), given, lengths)
+        status, (most, *_), (start, stop, *found) = fill_arrays("edges_back", (num_nodes, n, wanted), given, lengths)
         return start, stop, most, found if status == 0 else []
     # The in-edges of a node ascend by source, so that those from one source are contiguous.
     xp, dtype = get_array_module(src), src.dtype

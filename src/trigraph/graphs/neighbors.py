@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import dtype_name, name_library, real_number, shown
+from trigraph.arrays import dtype_name, name_library, real_number, show_value
 from trigraph.graphs.counting import order_by
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -55,7 +55,7 @@ def find_neighbors_of_molecules(
 def _check_pbc(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"EdgeGraph: pbc is {shown(pbc)}; expected a bool or three of them")
+        raise TypeError(f"EdgeGraph: pbc is {show_value(pbc)}; expected a bool or three of them")
     if flags.shape not in ((), (3,)):
         raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three of them")
     return np.array(np.broadcast_to(flags, (3,)))

@@ -59,7 +59,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         values = bind_arguments(op, args, kwargs, op.signature)
         check_attributes(op, values)
         _, device = check_arrays(op, values, ARRAYS)
-        for a in op.given(values):
+        for a in op.select_present(values):
             values[a.name] = on_cpu(values[a.name], f"{op.name}: {a.name}")
         check_graphs(op, values, ARRAYS, device)
         check_members(op, values)
@@ -70,10 +70,10 @@ def _function(spec: Definition) -> Callable[..., Any]:
                 raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
         operands = {n: kind.find(n, values) for n in arrays_of_graphs}  # type: ignore[union-attr]
         operands = {n: a for n, a in operands.items() if a is not None} | {
-            a.name: values[a.name] for a in op.given(values)
+            a.name: values[a.name] for a in op.select_present(values)
         }
         attributes = tuple((a.name, values[a.name]) for a in op.attributes)
-        wanted = tuple(f.name for f in op.returned(values, sizes))
+        wanted = tuple(f.name for f in op.list_returned(values, sizes))
         fields = call(Form(spec.name, 0, tuple(sizes.items()), attributes), operands, wanted)
         return fields[wanted[0]] if result is None else result(*(fields.get(f.name) for f in op.fields))
 

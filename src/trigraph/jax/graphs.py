@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from trigraph.graphs import GRAPH_TYPES, ReverseCSC, coarsened
+from trigraph.graphs import GRAPH_TYPES, ReverseCSC, coarsen_number
 from trigraph.table import GRAPH_PARTS
 
 
@@ -57,7 +57,7 @@ def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
                 arrays = [None if a is None else on_cpu(a, f"{name}: an array") for a in arrays]
         sizes = (*parts.lengths, *parts.reverse_lengths)
         exact = {size: getattr(graph, size) for size, _, _ in sizes}
-        numbers = {n: coarsened(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
+        numbers = {n: coarsen_number(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
         flat = tuple(arrays), tuple((exact | numbers).items())
         if not under_mesh:
             flat = graph._built.setdefault("jax", flat)

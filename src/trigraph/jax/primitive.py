@@ -68,7 +68,7 @@ def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values
     if not wanted:
         return {}
     form = form._replace(names=tuple(values), wanted=tuple(wanted))
-    return dict(zip(wanted, operator.bind(*_varying(values.values()), form=form), strict=True))
+    return dict(zip(wanted, operator.bind(*_vary_alike(values.values()), form=form), strict=True))
 
 
 def _manual_axes(aval: Any) -> frozenset[Any]:
@@ -78,7 +78,7 @@ def _manual_axes(aval: Any) -> frozenset[Any]:
     return axes
 
 
-def _varying(operands: Collection[Any]) -> list[Any]:
+def _vary_alike(operands: Collection[Any]) -> list[Any]:
     """Cast operands so that they vary along the same axes; a cast is transposed to the sum of the cotangents."""
     axes_of_each = [_manual_axes(type_of(x)) for x in operands]
     axes = frozenset[Any]().union(*axes_of_each)

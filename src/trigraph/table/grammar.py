@@ -324,11 +324,11 @@ class Operator:
         fields = (*grads, *inputs)
         return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
-    def given(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
+    def select_present(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
         """Array arguments that are not None."""
         return tuple(a for a in self.arguments if values.get(a.name) is not None)
 
-    def returned(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Array, ...]:
+    def list_returned(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Array, ...]:
         """Fields that exist for these inputs and choices; the others are None."""
         return tuple(
             f

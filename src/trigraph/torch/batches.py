@@ -38,10 +38,10 @@ def _copies_of(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Te
     shifts = size * torch.arange(number, dtype=t.dtype, device=t.device)[:, None]
     if is_offsets:
         return torch.cat([(t[:-1] + shifts).flatten(), t.new_full((1,), size * number)])
-    return _shifted(t.expand(number, -1), shifts).flatten()
+    return _shift(t.expand(number, -1), shifts).flatten()
 
 
-def _shifted(t: Tensor, shifts: Tensor) -> Tensor:
+def _shift(t: Tensor, shifts: Tensor) -> Tensor:
     return torch.where(t < 0, t, t + shifts)  # -1 stands for none
 
 
@@ -83,7 +83,7 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
 
     def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
         """Return the results of some entries, stacked."""
-        arrays, keywords = op.unflattened(args, lambda t: t)
+        arrays, keywords = op.unflatten(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
         shifts: Any = None  # of indices
@@ -96,9 +96,9 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             if t is None or axis is None:
                 continue
             t = t.expand(number, *t.shape) if dim is None else t.movedim(dim, 0)[begin : begin + number]
-            t = _shifted(t, shifts.to(t.dtype)) if name in indices else t
+            t = _shift(t, shifts.to(t.dtype)) if name in indices else t
             arrays[k] = t.movedim(0, axis).flatten(axis, axis + 1)
-        results = apply(*op.flattened(arrays, keywords, reverse))
+        results = apply(*op.flatten(arrays, keywords, reverse))
         stacked = []
         for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
             axis = axes[f.name]
@@ -106,7 +106,7 @@ def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
                 stacked.append(t.expand(number, *t.shape))
                 continue
             t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
-            stacked.append(_shifted(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
+            stacked.append(_shift(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
         return stacked
 
     def _entries_at_once(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:

@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from trigraph.torch import nn
 from trigraph.torch.layers.activations import SiLU, silu
-from trigraph.torch.layers.arguments import BOUNDS, hooked
+from trigraph.torch.layers.arguments import BOUNDS, has_hooks
 from trigraph.torch.layers.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
 from trigraph.torch.potentials import dimenet
 
@@ -97,7 +97,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are:
             continue
         if part is not layer and type(part) not in kinds:
             raise _Unfit(f"its {path} is a {_name_class(type(part))}, which its constructor does not make")
-        if part is not layer and hooked(part):
+        if part is not layer and has_hooks(part):
             raise _Unfit(f"hooks look into its {path}")
         for name, value in vars(part).items():
             if name not in as_they_are and (callable(value) or callable(getattr(type(part), name, None))):

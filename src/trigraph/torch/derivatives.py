@@ -91,7 +91,7 @@ class Derivative:
         """Return the arrays of the call and its reusable results by name, and all others."""
         if ctx.graphs is None:
             count = self.op.num_tensors
-            arrays, keywords = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
+            arrays, keywords = self.op.unflatten((*saved[:count], *ctx.rest), lambda t: t)
         else:
             count, arrays, keywords = self.op.num_arrays, [*saved], self.plain_keywords(ctx, saved)
         values = dict(zip(self.op.array_names, arrays, strict=False))

@@ -57,7 +57,7 @@ class _Tensors(ArrayLibrary):
 TENSORS = _Tensors()
 
 
-def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
+def _list_existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     """Return which fields exist, for each combination of attributes; None if all fields always exist."""
     if not any(f.when for f in op.fields):
         return None
@@ -102,7 +102,7 @@ def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: A
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first], shares=True):
-            results = op.compute(op.flattened(arrays, keywords, False), out)
+            results = op.compute(op.flatten(arrays, keywords, False), out)
     except MemoryError as error:
         raise_named(op.op, error)
     for tensor in out.values() if isinstance(out, Mapping) else (out,):
@@ -115,7 +115,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     table = op.op
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
-    exists = _existing(table)
+    exists = _list_existing(table)
     # Compute lazy attributes now, because a compiled program guards whether they have been computed.
     orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
     for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
@@ -130,7 +130,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
             arrays = [values.pop(n) for n in op.array_names]
             fields = op.compute_plain(arrays, values)
             if fields is not None:
-                return returned(fields, values)
+                return list_returned(fields, values)
             values |= zip(op.array_names, arrays, strict=True)
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
@@ -147,9 +147,9 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if out is not None:
             results = _into(op, arrays, values, out)
             return results[table.fields[0].name] if result is None else result(**results)
-        return returned(op(arrays, values), values)
+        return list_returned(op(arrays, values), values)
 
-    def returned(fields: Any, values: Mapping[str, Any]) -> Any:
+    def list_returned(fields: Any, values: Mapping[str, Any]) -> Any:
         if result is None:
             return fields
         if exists is not None:

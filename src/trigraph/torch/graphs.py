@@ -19,8 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.arrays import find_device, name_library, shown
-from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, coarsened
+from trigraph.arrays import find_device, name_library, show_value
+from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, coarsen_number
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
@@ -171,10 +171,10 @@ def constants(graph: Any) -> tuple[int, ...]:
     """Return the numbers of a graph that do not follow from tensor shapes, `coarsened`."""
     derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
     named = zip(GRAPH_PARTS[type(graph).__name__].numbers, numbers(graph), strict=True)
-    return tuple(coarsened(k, n) for k, n in named if k not in derived)
+    return tuple(coarsen_number(k, n) for k, n in named if k not in derived)
 
 
-def put_together(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
+def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
     """Build a graph from its tensors, reverse ones included, and its `constants`."""
     parts = GRAPH_PARTS[type_name]
     named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
@@ -251,7 +251,7 @@ class GraphTensors:
 
     def graph(self) -> Any:
         """Return a graph object with these tensors as arrays."""
-        return put_together(self.type_name, self.tensors, self.numbers)
+        return build_from_tensors(self.type_name, self.tensors, self.numbers)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle for `torch.save` as a graph, which `torch.load` rebuilds and checks.
@@ -267,7 +267,7 @@ class GraphTensors:
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
     """Return the graph object of a checkpoint by calling its constructor, which checks `arguments` (tensors)."""
     if type_name not in MAKERS:
-        raise ValueError(f"rebuilt: type_name is {shown(type_name)}; expected one of {', '.join(MAKERS)}")
+        raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
 
 

@@ -56,12 +56,12 @@ class TorchOperator:
             return results
         arrays = _autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
-            return self.composite(*self.flattened(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
+            return self.composite(*self.flatten(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
         forwards = has_tangents(arrays)
         recorded = forwards or requires_grad(arrays)
-        args = self.flattened(arrays, keywords, recorded or self.op.order > 0)
+        args = self.flatten(arrays, keywords, recorded or self.op.order > 0)
         if not recorded:
-            return self.unrecorded(args)
+            return self.compute_unrecorded(args)
         try:
             return self.function.apply(forwards, *args)
         except RuntimeError as error:
@@ -82,7 +82,7 @@ class TorchOperator:
         native = self.native
         if native is None or keywords["backend"] or (needed := native.look(arrays)) is None:
             return None
-        rest = native.numbered_rest(keywords)
+        rest = native.number_rest(keywords)
         if rest is None:
             return None
         try:
@@ -122,7 +122,7 @@ class TorchOperator:
         # Compiled programs do not update the current level of `forward_ad`.
         forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
-            return self.unrecorded(args)
+            return self.compute_unrecorded(args)
         try:
             return self.function.apply(forwards, *args)
         except NotImplementedError:
@@ -143,7 +143,7 @@ class TorchOperator:
         class Recorded(torch.autograd.Function):
             @staticmethod
             def forward(forwards: bool, *args: Any) -> Any:
-                return self.unrecorded(args)
+                return self.compute_unrecorded(args)
 
             @staticmethod
             def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -166,7 +166,7 @@ class TorchOperator:
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
 
-    def unrecorded(self, args: Sequence[Any]) -> Any:
+    def compute_unrecorded(self, args: Sequence[Any]) -> Any:
         """Call the operator with flat arguments, in C++ if there is one for them."""
         native = self.native
         if native is not None and not args[self.backend_place] and args[self.first].device.type == "cpu":
@@ -201,7 +201,7 @@ class TorchOperator:
         results = ", ".join("Tensor" for _ in self.op.fields)
         return f"({', '.join(parameters)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
-    def flattened(self, arrays: Sequence[Any], keywords: Mapping[str, Any], reverse: bool) -> list[Any]:
+    def flatten(self, arrays: Sequence[Any], keywords: Mapping[str, Any], reverse: bool) -> list[Any]:
         """Return flat arguments for the dispatcher, including the reverse orders of graphs if `reverse`."""
         flat, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
@@ -214,7 +214,7 @@ class TorchOperator:
                 numbers_of_graphs += numbers(graph)
         return flat + numbers_of_graphs + [keywords[name] for name in self.plain_names]
 
-    def unflattened(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+    def unflatten(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return arrays and `keywords` from flat arguments; `convert` is applied to arrays of new graph objects."""
         keywords = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
@@ -253,7 +253,7 @@ class TorchOperator:
         because `Tensor.record_stream` does not protect memory of another library from reuse while another stream reads
         it.
         """
-        op, (arrays, values) = self.op, self.unflattened(args, view_array)
+        op, (arrays, values) = self.op, self.unflatten(args, view_array)
         like: torch.Tensor = arrays[self.first]
         values |= {n: view_array(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
         wanted, backend = values.pop("wanted", None), values.pop("backend")
@@ -285,7 +285,7 @@ class TorchOperator:
 
     def fake(self, *args: Any) -> Any:
         """Return uninitialized tensors with the shapes and dtypes of `compute`."""
-        arrays, keywords = self.unflattened(args, lambda t: t)
+        arrays, keywords = self.unflatten(args, lambda t: t)
         values = {**keywords, **dict(zip(self.array_names, arrays, strict=True))}
         op, first = self.op, arrays[self.first]
         columns = set()
@@ -295,7 +295,7 @@ class TorchOperator:
                 values[a.name] = value[..., 0]
                 columns.add(a.name)
         sizes = bind_sizes(op, values)
-        returned = {f.name for f in op.returned(values, sizes)}
+        returned = {f.name for f in op.list_returned(values, sizes)}
         if op.selective:
             returned &= set(values["wanted"].split(","))
         fields = []

@@ -56,10 +56,12 @@ class NativeOperator:
         self.eager = getattr(_OPERATORS, f"eager_{op.name}").default
         assert _FRAGMENT is not None
         _FRAGMENT.impl(f"eager_{op.name}", lambda *args: self.overload(*args), "Python")
-        torch.library.register_fake(f"trigraph_cpu::{op.name}", lambda *args: fake(*self.named(args)), lib=_FRAGMENT)
+        torch.library.register_fake(
+            f"trigraph_cpu::{op.name}", lambda *args: fake(*self.name_arguments(args)), lib=_FRAGMENT
+        )
 
         def rule(info: Any, in_dims: Any, *args: Any) -> Any:
-            return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.named(args))
+            return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.name_arguments(args))
 
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
 
@@ -68,7 +70,7 @@ class NativeOperator:
         torch.library.register_autograd(
             f"trigraph_cpu::{self.op.name}",
             backward,
-            setup_context=lambda ctx, inputs, output: save(ctx, self.named(inputs), output),
+            setup_context=lambda ctx, inputs, output: save(ctx, self.name_arguments(inputs), output),
             lib=_FRAGMENT,
         )
 
@@ -95,7 +97,7 @@ class NativeOperator:
         except RuntimeError:
             return None
 
-    def numbered_rest(self, keywords: Mapping[str, Any]) -> list[Any] | None:
+    def number_rest(self, keywords: Mapping[str, Any]) -> list[Any] | None:
         """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them."""
         rest: list[Any] = []
         numbers: list[Any] = []
@@ -118,7 +120,7 @@ class NativeOperator:
             numbers.append(self.mask(keywords["wanted"]))
         return rest + numbers
 
-    def numbered(self, args: Any) -> list[Any]:
+    def number_arguments(self, args: Any) -> list[Any]:
         """Return the arguments of the operator for those of ``trigraph::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
         numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
@@ -133,7 +135,7 @@ class NativeOperator:
             mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
         return mask
 
-    def named(self, args: Any) -> list[Any]:
+    def name_arguments(self, args: Any) -> list[Any]:
         """Return the arguments of ``trigraph::X`` for those of the operator."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
@@ -143,7 +145,7 @@ class NativeOperator:
     def __call__(self, args: Any) -> Any:
         """Compute with the flat arguments of ``trigraph::X``; None if the operator refuses them."""
         try:
-            return self.overload(*self.numbered(args))
+            return self.overload(*self.number_arguments(args))
         except REFUSED:
             return None
 

@@ -11,7 +11,7 @@ import torch_geometric.nn
 from torch_geometric.nn.aggr import SumAggregation
 
 from trigraph.torch import nn
-from trigraph.torch.layers.arguments import hooked
+from trigraph.torch.layers.arguments import has_hooks
 
 __all__ = ["GATConv", "why_not"]
 
@@ -25,7 +25,7 @@ def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
         return f"flow is {layer.flow!r}; only 'source_to_target' is computed"
     if not isinstance(layer.aggr, str) or layer.aggr not in ("add", "sum"):
         return f"aggr is {layer.aggr!r}; only 'add' is computed"
-    if type(layer.aggr_module) is not SumAggregation or hooked(layer.aggr_module):
+    if type(layer.aggr_module) is not SumAggregation or has_hooks(layer.aggr_module):
         return f"aggr_module is {layer.aggr_module}; only SumAggregation without hooks is computed"
     for name, only in (("node_dim", 0), ("decomposed_layers", 1)):
         if getattr(layer, name) != only:
@@ -35,7 +35,7 @@ def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
         return f"negative_slope is {slope}; only finite numbers from 0 are computed"
     if layer.explain:
         return "an explainer masks its messages"
-    if hooked(layer, STEPS):
+    if has_hooks(layer, STEPS):
         return "hooks look into its message passing"
     changed = [name for name in (*METHODS, "propagate", "edge_updater") if name in vars(layer)]
     changed += [name for name in METHODS if not getattr(type(layer), name).__module__.startswith("torch_geometric.")]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from trigraph.arrays import shown
+from trigraph.arrays import show_value
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.torch.arrays import has_storage, view_array
 from trigraph.torch.library import has_tangents
@@ -168,5 +168,7 @@ def activation(owner: str, act: str | Activation) -> Activation:
     classes |= {"silu": SiLU, "swish": SiLU}
     plain = act.lower().replace("_", "").replace("-", "")
     if plain not in classes:
-        raise ValueError(f"{owner}: act is {shown(act)}; expected a callable or one of {', '.join(sorted(classes))}")
+        raise ValueError(
+            f"{owner}: act is {show_value(act)}; expected a callable or one of {', '.join(sorted(classes))}"
+        )
     return classes[plain]()

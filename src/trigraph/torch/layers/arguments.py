@@ -80,7 +80,7 @@ def refuse_script(module: torch.nn.Module) -> None:
     )
 
 
-def hooked(layer: torch.nn.Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
+def has_hooks(layer: torch.nn.Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
     """Return whether a layer has hooks on these steps, other than methods of its own."""
     return any(
         getattr(hook, "__self__", None) is not layer

@@ -149,7 +149,7 @@ def _name_layer_in_errors(owner: str) -> Iterator[None]:
         raise kind(f"{owner}: edge_index: {error}") from None
 
 
-def narrowed(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def narrow_indices(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return indices as int32 if all values and counts fit, which halves what a device reads."""
     largest = torch.iinfo(torch.int32).max
     fits = all(i.numel() < largest and (i.numel() == 0 or int(i.max()) < largest) for i in indices)
@@ -221,7 +221,7 @@ def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = with_loops(edge_index, None, num_nodes, None)
-    return narrowed(edge_index)[0] if edge_index.is_cuda else edge_index
+    return narrow_indices(edge_index)[0] if edge_index.is_cuda else edge_index
 
 
 def unwrap_graph_tensors(owner: str, edge_index: Any) -> Any:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from trigraph.locks import Lock
-from trigraph.torch.graphs import constants, copy_code, put_together, tensors
+from trigraph.torch.graphs import build_from_tensors, constants, copy_code, tensors
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.potentials.program_key import ProgramKey, differences
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
@@ -103,7 +103,7 @@ class Inputs(NamedTuple):
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
         """Return the neighbours, with graphs whose sizes come from the tensors."""
         kinds = ("EdgeGraph", "CSC", "CSC", "CSC")
-        graph, *sums = map(put_together, kinds, self.graphs, constants)
+        graph, *sums = map(build_from_tensors, kinds, self.graphs, constants)
         return Neighbors(graph, self.shifts, self.batch, *sums)
 
 

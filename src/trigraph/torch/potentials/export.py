@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 import trigraph
-from trigraph.arrays import shown
+from trigraph.arrays import show_value
 from trigraph.fortran.levels import torch_operators
 from trigraph.torch.graphs import constants
 from trigraph.torch.potentials.compiled import (
@@ -165,7 +165,7 @@ def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[in
     else:
         wrong = [elements] if isinstance(elements, str) else [symbol for symbol in elements if symbol not in SYMBOLS]
         if wrong:
-            raise ValueError(f"export_potential: elements has {shown(wrong[0])}; expected chemical symbols")
+            raise ValueError(f"export_potential: elements has {show_value(wrong[0])}; expected chemical symbols")
         numbers = sorted({SYMBOLS.index(symbol) + 1 for symbol in elements})
         model.check_numbers(torch.tensor(numbers))
     if not numbers:

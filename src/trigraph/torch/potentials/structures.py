@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from trigraph.arrays import check_memory, shown
+from trigraph.arrays import check_memory, show_value
 from trigraph.graphs import CSC
 from trigraph.graphs.counting import order_by
 from trigraph.graphs.edge_graph import EdgeGraph
@@ -20,7 +20,7 @@ from trigraph.torch.arrays import beneath, in_plain_thread, view_array
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
 from trigraph.torch.layers.arguments import check_device
-from trigraph.torch.layers.edges import check_rows, narrowed
+from trigraph.torch.layers.edges import check_rows, narrow_indices
 from trigraph.torch.potentials.neighbors import length_of, nearest, search
 from trigraph.torch.signatures import nested, without_defaults
 
@@ -335,7 +335,7 @@ def _periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarra
         return np.broadcast_to(np.array(present, bool).reshape(-1, 1), (num_structures, 3))
     flags = np.asarray(pbc.cpu() if isinstance(pbc, Tensor) else pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"{owner}: pbc is {shown(pbc)}; expected bools")
+        raise TypeError(f"{owner}: pbc is {show_value(pbc)}; expected bools")
     if flags.shape not in ((), (3,), (num_structures, 3)):
         raise ValueError(
             f"{owner}: pbc has shape {flags.shape}; expected (), (3,) or (num_structures, 3) = ({num_structures}, 3)"
@@ -447,7 +447,7 @@ def build_graphs(
         of_atom,
     )
     if src.is_cuda:
-        src, dst, ends, offsets, atoms, members = narrowed(src, dst, ends, offsets, atoms, members)
+        src, dst, ends, offsets, atoms, members = narrow_indices(src, dst, ends, offsets, atoms, members)
     graph = EdgeGraph(src, dst, num_atoms, shifts, vec)
     graphs = (
         CSC(offsets, ends, 2 * num_atoms),

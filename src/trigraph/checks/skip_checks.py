@@ -8,7 +8,7 @@ from trigraph.checks.arrays import bind_sizes
 from trigraph.table.grammar import Operator
 
 
-def unchecked(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
+def skip_checks(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
     """Return an operator as a function with the table's signature, plus `out`; `execute` is that of a backend.
 
     Its arrays have `lead` leading axes in addition to those in the table.
@@ -21,7 +21,7 @@ def unchecked(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Calla
         sizes = bind_sizes(op, values, lead)
         asked = values.pop("wrt", None)
         names = (asked,) if isinstance(asked, str) else asked
-        wanted = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
+        wanted = tuple(f.name for f in op.list_returned(values, sizes) if names is None or f.name in names)
         return execute(op, values, sizes, wanted, out or {})
 
     call.__name__ = call.__qualname__ = op.name
