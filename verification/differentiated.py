@@ -78,21 +78,19 @@ def _compute_by_autograd(
         outputs = tools.outputs(leaves)
         fields: dict[str, Any] = {a.name: y for a, y in zip(spec.outputs, outputs, strict=True)} | auxiliary
         if op.order:
-            grads = tensors([f"grad_{a.name}" for a in spec.outputs], [tools.to_host(y) for y in outputs])
-            if op.order == 1:
-                fields = dict(zip(inputs, tools.vjp(leaves, wanted, grads), strict=True))
-            else:
-                names = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
-                ggs = tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs])
-                results: tuple[Sequence[Any], ...]
-                if op.order == 2:
-                    results = tools.vjp2(leaves, wanted, grads, ggs)
-                else:
-                    gggs = tensors([f"ggg_{n}" for n in names], [tools.to_host(t) for t in (*leaves, *grads)])
-                    results = tools.vjp3(leaves, wanted, grads, ggs, gggs[: len(inputs)], gggs[len(inputs) :])
-                    names += [f"gg_{n}" for n in inputs]
-                fields = dict(zip(names, chain(*results), strict=True))
-                leaves, inputs = [*leaves, *grads, *ggs][: len(names)], names
+            of_outputs, names = [f"grad_{a.name}" for a in spec.outputs], list(inputs)
+            factors = [tensors(of_outputs, [tools.to_host(y) for y in outputs])]
+            if op.order >= 2:
+                factors.append(tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs]))
+                names += of_outputs
+            if op.order == 3:
+                shapes = [tools.to_host(t) for t in (*leaves, *factors[0])]
+                gggs = tensors([f"ggg_{n}" for n in names], shapes)
+                factors += [gggs[: len(inputs)], gggs[len(inputs) :]]
+                names += [f"gg_{n}" for n in inputs]
+            groups = tools.derivatives(op.order, leaves, wanted, *factors)
+            fields = dict(zip(names, chain(*groups), strict=True))
+            leaves, inputs = [*leaves, *chain(*factors[:2])][: len(names)], names
             # The derivative is zero for inputs that the function does not depend on.
             for name, tensor in zip(inputs, leaves, strict=True):
                 if fields[name] is None:

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from field import blind, strangers, unseen  # noqa: E402
-from field.strangers import SINE, numbers, of, tables, verdict  # noqa: E402
+from field.entry import numbers, of, own  # noqa: E402
+from field.strangers import SINE, tables, verdict  # noqa: E402
 
 from slopecheck import DerivativeError, check_derivatives  # noqa: E402
 
@@ -52,7 +53,7 @@ def test_all():
     [
         (strangers.WRONG["sign"][0], numbers(5), "failed: look for a sign"),
         (
-            strangers.own(lambda x: x**2, lambda g, x: 2 * (g * x).T),
+            own(lambda x: x**2, lambda g, x: 2 * (g * x).T),
             numbers(3, 3),
             "failed: look for a transposed matrix",
         ),

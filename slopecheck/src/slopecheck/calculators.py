@@ -87,24 +87,6 @@ def check_calculator(
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
     """
-    allowed = allowed_by("check_calculator", inconclusive, reason)
-    result = result_of(factory, structures, names, skip, timeout, seed)
-    result.allowed = allowed
-    if raises and not result.passed:
-        raise CalculatorError(result)
-    return result
-
-
-def result_of(
-    factory: Callable[[], Any],
-    structures: Sequence[Any],
-    names: Sequence[str],
-    skip: Mapping[str, str] | None,
-    timeout: float | None,
-    seed: int,
-    interrupted: Callable[[Result], None] | None = None,
-) -> Result:
-    """Check a calculator as `check_calculator`, without raising; `interrupted` is that of `Result.fill`."""
     if not callable(factory):
         raise TypeError(f"check_calculator: factory is a {type(factory).__name__}; expected a callable")
     if hasattr(structures, "positions") or not all(hasattr(atoms, "positions") for atoms in structures):
@@ -115,10 +97,13 @@ def result_of(
     if len(labels) != len(structures):
         raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
     skip = check_options("check_calculator", timeout, skip, CALCULATOR_CHECKS)
+    allowed = allowed_by("check_calculator", inconclusive, reason)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
-    result = Result(name, [], skip, "structure", "Checks of", seed, what="checks")
-    result.fill(make, timeout, interrupted)
+    result = Result(name, [], skip, "structure", "Checks of", seed, what="checks", allowed=allowed)
+    result.fill(make, timeout)
+    if raises and not result.passed:
+        raise CalculatorError(result)
     return result
 
 

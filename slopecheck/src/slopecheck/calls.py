@@ -14,7 +14,7 @@ from slopecheck.curves import BETTER
 from slopecheck.frameworks import THREADS, as_tuple
 from slopecheck.identities import EPSILON, PARTS, Identities, relative, size_of
 from slopecheck.outcome import message_of
-from slopecheck.problem import DERIVATIVES, Arguments, Arrays, Problem
+from slopecheck.problem import DERIVATIVES, GROUPS, Arguments, Arrays, Problem
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 
@@ -47,7 +47,7 @@ class Calls(Identities):
 
     def form(self) -> Iterator[Check]:
         """Check dtypes, shapes and devices of derivatives, and dtypes of outputs."""
-        p, (outputs, (x, w, u, *_)) = self.p, self._as_given
+        p, (outputs, (x, *_)) = self.p, self._as_given
         given = [(p.names[i], a) for i, a in p.originals.items()]
         for name, array in (*given, *((f"output {k}", y) for k, y in enumerate(outputs))):
             if array.dtype.kind == "c":
@@ -59,29 +59,28 @@ class Calls(Identities):
             yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
         for order in self.orders:
             a = p.arguments(*self._as_given[1])
-            like = [(p.names[i], a.inputs[i], p.originals[i]) for i in p.wanted]
-            like += [(f"cotangent {k}", g, w[k]) for k, g in enumerate(a.cotangents) if order >= 2]
-            if order == 3:
-                like += [(f"direction of {n}", *pair) for n, *pair in zip(p.floating, a.directions, u, strict=True)]
-            for (name, argument, wanted), g in zip(like, p.raw(order, a), strict=True):
+            arguments = itertools.chain(*self._list_arguments(a)[:order])
+            for (name, argument, wanted), g in zip(arguments, p.native_results(order, a), strict=True):
                 if g is not None and argument is not None:
                     yield self._form(order, name, g, argument, wanted)
 
+    def _list_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
+        """Return arguments that were made of `_as_given`, by group: label, native array, and its numbers."""
+        natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(GROUPS)[1:])]
+        return [
+            [(self.p.label(group, k), *pair) for k, pair in enumerate(zip(values, arrays, strict=bool(arrays)))]
+            for group, values, arrays in zip(GROUPS, natives, self._as_given[1], strict=True)
+        ]
+
     def unchanged(self) -> Iterator[Check]:
         """Check that no call modifies an argument."""
-        p, (_, w, u, v, h) = self.p, self._as_given[1]
+        p = self.p
         for order in (0, *self.orders):
             a = p.arguments(*self._as_given[1])
-            p.raw(order, a)
+            p.native_results(order, a)
             given = [(p.names[i], a.inputs[i], old) for i, old in p.originals.items()]
-            for lowest, text, labels, natives, arrays in (
-                (1, "cotangent {}", range(len(w)), a.cotangents, w),
-                (2, "direction of {}", p.floating, a.directions, u),
-                (3, "second direction of {}", p.floating, a.second_directions, v),
-                (3, "direction of cotangent {}", range(len(h)), a.cotangent_directions, h),
-            ):
-                pairs = zip(labels, natives, arrays, strict=False) if order >= lowest else ()
-                given += [(text.format(label), *pair) for label, *pair in pairs if pair[0] is not None]
+            for (lowest, _), arguments in list(zip(GROUPS.values(), self._list_arguments(a), strict=True))[1:]:
+                given += [row for row in arguments if order >= lowest and row[1] is not None]
             for name, value, old in given:
                 same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
                 note = "" if same else "it was modified by a call"
@@ -104,7 +103,7 @@ class Calls(Identities):
     def kept(self) -> Iterator[Check]:
         """Check that later calls do not modify earlier results."""
         p, a = self.p, self._arguments()
-        natives = [p.raw(order, a) for order in (0, *self.orders)]
+        natives = [p.native_results(order, a) for order in (0, *self.orders)]
 
         def values() -> list[Arrays]:
             return [[p.framework.to_host(v) for v in part if p.framework.takes(v)] for part in natives]
@@ -130,7 +129,7 @@ class Calls(Identities):
             a = self._arguments()
             a.directions, a.second_directions = _only(k, a.directions), _only(k, a.second_directions)
             for order in self.orders:
-                one, joint = p.alone(order, k, a), p.results(order, a)[k]
+                one, joint = p.derivatives(order, a, k)[0][0], p.results(order, a)[k]
                 yield self._alike(order, f"{self._label(k)} alone", one, joint, size_of(joint))
         for order in self.orders[1:] if len(many) > 1 else ():
             parts = []
@@ -233,27 +232,18 @@ class Calls(Identities):
     def layout(self) -> Iterator[Check]:
         """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
         p, usual = self.p, [[size_of(a) for a in part] for part in self._results(self._arguments())]
-        like = p.inputs[p.wanted[0]]
-        changed = [("inputs", 0, p.wanted[k], self._label(k), x, p.inputs[p.wanted[k]]) for k, x in enumerate(p.x)]
-        changed += [("cotangents", 1, k, f"cotangent {k}", w, like) for k, w in enumerate(self.w)]
-        of_inputs = [("directions", 2, "direction of", self.u), ("second_directions", 3, "second direction of", self.v)]
-        changed += [
-            (kind, lowest, k, f"{name} {p.names[i]}", u, p.inputs[i])
-            for kind, lowest, name, group in of_inputs
-            for k, (i, u) in enumerate(zip(p.wanted, group, strict=False))
-            if lowest in self.orders
-        ]
-        changed += [
-            ("cotangent_directions", 3, k, f"direction of cotangent {k}", h, like) for k, h in enumerate(self.h)
-        ]
-        for kind, lowest, at, label, array, of in changed:
-            for name, value in self._layouts(array, of):
-                plain, other = self._arguments(), self._arguments()
-                getattr(plain, kind)[at] = p.framework.from_host(_same(name, array), of)
-                getattr(other, kind)[at] = value
-                for row in self._agree(f"{label}, {name}", plain, other, lowest, usual[lowest:]):
-                    own = row.failed and kind == "inputs" and not math.isinf(row.error)
-                    yield replace(row, note=row.note + self._of_framework(other.inputs, Calls.beside)) if own else row
+        for (group, (lowest, _)), arrays in zip(GROUPS.items(), [p.x, *self.rest], strict=True):
+            for k, array in enumerate(arrays if lowest <= len(self.orders) else ()):
+                like = p.inputs[p.wanted[0 if "cotangent" in group else k]]
+                for name, value in self._layouts(array, like):
+                    plain, other = self._arguments(), self._arguments()
+                    at = p.wanted[k] if group == "inputs" else k
+                    getattr(plain, group)[at] = p.framework.from_host(_same(name, array), like)
+                    getattr(other, group)[at] = value
+                    for row in self._agree(f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:]):
+                        own = row.failed and group == "inputs" and not math.isinf(row.error)
+                        more = self._of_framework(other.inputs, Calls.beside) if own else ""
+                        yield replace(row, note=row.note + more)
 
     def _layouts(self, array: np.ndarray, like: Any) -> Collection[tuple[str, Any]]:
         return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()

@@ -4,6 +4,7 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from slopecheck.terminal import Commands, Finite, plain_console, say
 
 if TYPE_CHECKING:
     from slopecheck.result import Result
-
-Shown = Callable[["Result"], None]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,11 +99,11 @@ def function(
     Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
     for a function that cannot be imported, 3 if none failed and one is inconclusive.
     """
-    from slopecheck.derivatives import result_of
+    from slopecheck.derivatives import check_derivatives
     from slopecheck.loading import LoadError, load
     from slopecheck.outcome import message_of
 
-    def check(left_out: dict[str, str], seconds: float, interrupted: Shown) -> "Result":
+    def check(**keywords: Any) -> "Result":
         own = load(name, "function")
         given = [None if word is None else load(word, "derivative") for word in (vjp, vjp2, vjp3)]
         while given and given[-1] is None:
@@ -116,9 +115,8 @@ def function(
         except Exception as error:  # of the user's statements
             raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
         derivatives = tuple(given) if len(given) > 1 else given[0] if given else None
-        more: dict[str, Any] = {"accuracy": accuracy, "calls": calls}
-        seed = options["seed"]
-        return result_of(own, inputs, order, framework, derivatives, left_out, seconds, seed, interrupted, **more)
+        keywords |= {"order": order, "framework": framework, "accuracy": accuracy, "calls": calls}
+        return check_derivatives(own, inputs, vjp=derivatives, **keywords)
 
     _check_in_process(ctx, name, check, **options)
 
@@ -142,13 +140,13 @@ def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options
     Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
     for a factory that cannot be imported, 3 if none failed and one is inconclusive.
     """
-    from slopecheck.calculators import result_of
+    from slopecheck.calculators import check_calculator
     from slopecheck.loading import load
     from slopecheck.structures import read_atoms
 
-    def check(left_out: dict[str, str], seconds: float, interrupted: Shown) -> "Result":
+    def check(**keywords: Any) -> "Result":
         structures, names = [read_atoms(file) for file in files], [Path(file).name for file in files]
-        return result_of(load(name, "factory"), structures, names, left_out, seconds, options["seed"], interrupted)
+        return check_calculator(load(name, "factory"), structures, names=names, **keywords)
 
     _check_in_process(ctx, name, check, **options)
 
@@ -156,7 +154,7 @@ def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options
 def _check_in_process(
     ctx: click.Context,
     name: str,
-    check: Callable[[dict[str, str], float, Shown], "Result"],
+    check: Callable[..., "Result"],
     skipped: Sequence[str],
     timeout: float | None,
     reason: str,
@@ -166,25 +164,28 @@ def _check_in_process(
     against: Path | None,
 ) -> None:
     """Make the checks in a process of their own; print a table, write the report, and exit with the status."""
-    from slopecheck import progress
+    from slopecheck import progress, running
     from slopecheck.loading import LoadError
     from slopecheck.report import read
-    from slopecheck.running import left_out_by
 
     def show(result: "Result", all_of_it: bool) -> None:
-        result.name, result.allowed = name, reason
+        result.name = name
         say(result.table(all_of_it))
 
-    def interrupted(result: "Result") -> None:
-        with suppress(OSError):  # the terminal may be gone, too
-            show(result, True)
-            say(f"{progress.result(result.checks)}, then interrupted")
-
+    fresh = copy_context()
+    fresh.run(running.FRESH.set, True)
+    allowed = {"inconclusive": "allow" if reason else "fail", "reason": reason}
     try:
-        left_out, earlier = left_out_by(skipped), read(against) if against else None
+        left_out, earlier = running.left_out_by(skipped), read(against) if against else None
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
-        result = check(left_out, timeout or math.inf, interrupted)
+        result = fresh.run(check, skip=left_out, timeout=timeout or math.inf, seed=seed, raises=False, **allowed)
+    except KeyboardInterrupt as interrupt:
+        if known := getattr(interrupt, "result", None):
+            with suppress(OSError):  # the terminal may be gone, too
+                show(known, True)
+                say(f"{progress.result(known.checks)}, then interrupted")
+        raise
     except LoadError as error:
         if error.__cause__:
             say("".join(traceback.format_exception(error.__cause__)), err=True)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -141,29 +141,6 @@ def check_derivatives(
     >>> check_derivatives(square, (x,), order=1, vjp=product).passed
     True
     """
-    given = function, inputs, order, framework, vjp, skip, timeout, seed
-    result = result_of(*given, None, inconclusive, reason, accuracy, calls)
-    if raises and not result.passed:
-        raise DerivativeError(result)
-    return result
-
-
-def result_of(
-    function: Function,
-    inputs: Sequence[Any],
-    order: int | None,
-    framework: str | None,
-    vjp: Any,
-    skip: Mapping[str, str] | None,
-    timeout: float | None,
-    seed: int,
-    interrupted: Callable[[Result], None] | None = None,
-    inconclusive: str = "fail",
-    reason: str = "",
-    accuracy: float = 0.0,
-    calls: int | None = None,
-) -> Result:
-    """Check derivatives as `check_derivatives`, without raising; `interrupted` is that of `Result.fill`."""
     if not callable(function):
         raise TypeError(f"check_derivatives: function is a {type(function).__name__}; expected a callable")
     if order is None:
@@ -182,7 +159,9 @@ def result_of(
     name = getattr(function, "__name__", type(function).__name__)
     result = Result(name, seed=seed, allowed=allowed)
     make = partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed, accuracy, calls)
-    result.skipped = result.fill(make, timeout, interrupted).skip
+    result.skipped = result.fill(make, timeout).skip
+    if raises and not result.passed:
+        raise DerivativeError(result)
     return result
 
 

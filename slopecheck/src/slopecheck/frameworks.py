@@ -4,9 +4,11 @@ Values are exchanged as NumPy arrays of float64, or of the tested dtype.
 """
 
 import contextlib
+import itertools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from multiprocessing import parent_process
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 Function = Callable[..., Any]
+Groups = tuple[Sequence[Any], ...]  # derivatives in inputs, in cotangents (from order 2 on), in directions (order 3)
 THREADS = (1, 2, 3)
 
 
@@ -51,32 +54,16 @@ class Framework(ABC):
         return self.function(*inputs)
 
     @abstractmethod
-    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        """Return gradients of sum <cotangent, output> for the wanted inputs; None for an unconnected input."""
+    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+        """Return the derivatives of an order, by what they are derivatives in.
 
-    @abstractmethod
-    def vjp2(
-        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
-    ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return gradients of sum <direction, gradient> for the wanted inputs, and for the cotangents.
+        The `factors` are cotangents; from order 2 on directions; for order 3 second directions and directions of
+        cotangents. What is None among them is zero, and a derivative in it means nothing.
 
-        A cotangent or direction that is None is zero.
-        """
-
-    @abstractmethod
-    def vjp3(
-        self,
-        inputs: Sequence[Any],
-        wanted: Sequence[int],
-        cotangents: Sequence[Any],
-        directions: Sequence[Any],
-        second_directions: Sequence[Any],
-        cotangent_directions: Sequence[Any],
-    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Return gradients for the wanted inputs, for the cotangents and for the directions of a sum over `vjp2`.
-
-        It is sum <second direction, result for an input> + sum <cotangent direction, result for a cotangent>. What is
-        None is zero, and a gradient for it means nothing.
+        - Order 1: gradients of sum <cotangent, output> in the wanted inputs; None for an unconnected input.
+        - Order 2: those of sum <direction, gradient> in the wanted inputs, and in the cotangents.
+        - Order 3: those of sum <second direction, result for an input> + sum <direction of a cotangent, result for it>
+          of order 2, in the wanted inputs, in the cotangents, and in the directions.
         """
 
     @contextlib.contextmanager
@@ -137,20 +124,9 @@ class NumPy(Framework):
             "expanded": np.broadcast_to(array[:1], array.shape),
         }
 
-    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        return as_tuple(self._derivatives[0](tuple(inputs), tuple(cotangents)))
-
-    def vjp2(
-        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
-    ) -> tuple[Sequence[Any], Sequence[Any]]:
-        of_inputs, of_cotangents = self._derivatives[1](tuple(inputs), tuple(cotangents), tuple(directions))
-        return as_tuple(of_inputs), as_tuple(of_cotangents)
-
-    def vjp3(
-        self, inputs: Sequence[Any], wanted: Sequence[int], *others: Sequence[Any]
-    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        of_inputs, of_cotangents, of_directions = self._derivatives[2](tuple(inputs), *map(tuple, others))
-        return as_tuple(of_inputs), as_tuple(of_cotangents), as_tuple(of_directions)
+    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+        results = self._derivatives[order - 1](tuple(inputs), *map(tuple, factors))
+        return tuple(map(as_tuple, [results] if order == 1 else results))
 
 
 class Torch(Framework):
@@ -242,69 +218,32 @@ class Torch(Framework):
         with self.torch.enable_grad():  # a function, such as one of forces, may use autograd itself
             return self.function(*self._leaves(inputs, wanted))
 
-    def _grad(self, results: Sequence[Any], at: Sequence[Any], cotangents: Sequence[Any], again: bool) -> list[Any]:
+    def _derive(self, results: Sequence[Any], at: Sequence[Any], factors: Sequence[Any], again: bool) -> list[Any]:
+        """Return gradients of sum <factor, result>; what is None is left out."""
         pairs = [
             (y, g)
-            for y, g in zip(results, cotangents, strict=True)
+            for y, g in zip(results, factors, strict=True)
             if y is not None and self.takes(y) and y.requires_grad and g is not None
         ]
         if not pairs:
             return [None] * len(at)
+        given = [a for a in at if a is not None]
         ys, gs = zip(*pairs, strict=True)
-        return list(self.torch.autograd.grad(ys, at, gs, create_graph=again, allow_unused=True))
+        gradients = iter(self.torch.autograd.grad(ys, given, gs, create_graph=again, allow_unused=True))
+        return [None if a is None else next(gradients) for a in at]
 
-    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+        *earlier, last = [*factors[:2], [f for group in factors[2:] for f in group]][:order]
         with self.torch.enable_grad():
             leaves = self._leaves(inputs, wanted)
-            results = as_tuple(self.function(*leaves))
-            return self._grad(results, [leaves[i] for i in wanted], cotangents, self.recorded)
-
-    def vjp2(
-        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
-    ) -> tuple[Sequence[Any], Sequence[Any]]:
-        with self.torch.enable_grad():
-            leaves, weights = self._leaves(inputs, wanted), self._variables(cotangents)
-            return self._second(leaves, wanted, weights, directions, self.recorded)
-
-    def vjp3(
-        self,
-        inputs: Sequence[Any],
-        wanted: Sequence[int],
-        cotangents: Sequence[Any],
-        directions: Sequence[Any],
-        second_directions: Sequence[Any],
-        cotangent_directions: Sequence[Any],
-    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        with self.torch.enable_grad():
-            leaves, weights = self._leaves(inputs, wanted), self._variables(cotangents)
-            along = self._variables(directions)
-            of_inputs, of_weights = self._second(leaves, wanted, weights, along, True)
-            third = self._grad(
-                [*of_inputs, *of_weights],
-                [a for a in (*(leaves[i] for i in wanted), *weights, *along) if a is not None],
-                [*second_directions, *cotangent_directions],
-                self.recorded,
-            )
-        of_others = iter(third[len(wanted) :])
-        return (
-            third[: len(wanted)],
-            [None if g is None else next(of_others) for g in weights],
-            [None if u is None else next(of_others) for u in along],
-        )
-
-    def _variables(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return views that require gradients, None for None."""
-        return [None if t is None else t.detach().requires_grad_() for t in tensors]
-
-    def _second(
-        self, leaves: list[Any], wanted: Sequence[int], weights: list[Any], directions: Sequence[Any], again: bool
-    ) -> tuple[list[Any], list[Any]]:
-        """Return what `vjp2` does, for inputs and cotangents that require gradients."""
-        at, present = [leaves[i] for i in wanted], [g for g in weights if g is not None]
-        gradients = self._grad(as_tuple(self.function(*leaves)), at, weights, True)
-        second = self._grad(gradients, at + present, directions, again)
-        of_weights = iter(second[len(at) :])
-        return second[: len(at)], [None if g is None else next(of_weights) for g in weights]
+            variables = [[None if f is None else f.detach().requires_grad_() for f in group] for group in earlier]
+            groups = [[leaves[i] for i in wanted], *variables]
+            results: Sequence[Any] = as_tuple(self.function(*leaves))
+            for n, group in enumerate([*variables, last], 1):
+                at = [a for group in groups[:n] for a in group]
+                results = self._derive(results, at, group, n < order or self.recorded)
+        remaining = iter(results)
+        return tuple([next(remaining) for _ in group] for group in groups)
 
 
 class Jax(Framework):
@@ -340,71 +279,40 @@ class Jax(Framework):
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         return {}  # JAX arrays have no strides
 
-    def _select_function(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Function:
-        """Return a function from the wanted inputs to the outputs that have a cotangent."""
+    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+        used = [g is not None for g in factors[0]]  # outputs without a cotangent are left out
+        at, weights = tuple(inputs[i] for i in wanted), tuple(itertools.compress(factors[0], used))
 
-        def call(*values: Any) -> tuple[Any, ...]:
-            arguments = list(inputs)
-            for i, value in zip(wanted, values, strict=True):
-                arguments[i] = value
-            outputs = as_tuple(self.function(*arguments))
-            return tuple(y for y, g in zip(outputs, cotangents, strict=True) if g is not None)
+        def outputs(*values: Any) -> tuple[Any, ...]:
+            arguments = dict(enumerate(inputs)) | dict(zip(wanted, values, strict=True))
+            return tuple(y for y, use in zip(as_tuple(self.function(*arguments.values())), used, strict=True) if use)
 
-        return call
+        def derive(function: Function, *arguments: Any) -> Any:
+            """Return gradients of sum <last argument, result> in the other arguments."""
+            return self.jax.vjp(function, *arguments[:-1])[1](arguments[-1])
 
-    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        _, pull = self.jax.vjp(self._select_function(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
-        return pull(tuple(g for g in cotangents if g is not None))
+        function: Function = lambda values, weights: derive(outputs, *values, weights)  # noqa: E731
+        arguments: list[Any] = [at, weights]
+        if order >= 2:
+            function = partial(derive, function)
+            arguments.append(self._with_zeros(at, factors[1]))
+        if order == 3:
+            function = partial(derive, function)
+            of_weights = itertools.compress(factors[3], used)
+            arguments.append((self._with_zeros(at, factors[2]), self._with_zeros(weights, of_weights)))
+        if order == 3 and self.recorded:
+            results = self.jax.vjp(lambda *given: function(*given, arguments[-1]), *arguments[:-1])[0]
+        else:
+            results = function(*arguments)
+        if order == 1:
+            return (results,)
+        of_inputs, of_given, *of_directions = results
+        remaining = iter(of_given)
+        return of_inputs, [next(remaining) if use else None for use in used], *of_directions
 
-    def vjp2(
-        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
-    ) -> tuple[Sequence[Any], Sequence[Any]]:
-        second, at, weights, along = self._second(inputs, wanted, cotangents, directions)
-        of_inputs, of_given = second(at, weights, along)
-        of_weights = iter(of_given)
-        return of_inputs, [None if g is None else next(of_weights) for g in cotangents]
-
-    def vjp3(
-        self,
-        inputs: Sequence[Any],
-        wanted: Sequence[int],
-        cotangents: Sequence[Any],
-        directions: Sequence[Any],
-        second_directions: Sequence[Any],
-        cotangent_directions: Sequence[Any],
-    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        second, at, weights, along = self._second(inputs, wanted, cotangents, directions)
-        of_results = [h for g, h in zip(cotangents, cotangent_directions, strict=True) if g is not None]
-
-        def third(*arguments: Any) -> Any:
-            along_results = self._with_zeros(at, second_directions), self._with_zeros(weights, of_results)
-            return self.jax.vjp(second, *arguments)[1](along_results)
-
-        results = self.jax.vjp(third, at, weights, along)[0] if self.recorded else third(at, weights, along)
-        of_inputs, of_given, of_directions = results
-        of_weights = iter(of_given)
-        return of_inputs, [None if g is None else next(of_weights) for g in cotangents], of_directions
-
-    def _with_zeros(self, like: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    def _with_zeros(self, like: Iterable[Any], arrays: Iterable[Any]) -> tuple[Any, ...]:
         """Return arrays with zeros for None."""
         return tuple(self.jax.numpy.zeros_like(x) if a is None else a for x, a in zip(like, arrays, strict=True))
-
-    def _second(
-        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
-    ) -> tuple[Function, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-        """Return a function with the results of `vjp2`, and its arguments: inputs, given cotangents, and directions.
-
-        A direction that is None is zero.
-        """
-        function, at = self._select_function(inputs, wanted, cotangents), tuple(inputs[i] for i in wanted)
-
-        def gradients(values: Any, weights: Any) -> Any:
-            return self.jax.vjp(function, *values)[1](weights)
-
-        def second(values: Any, weights: Any, along: Any) -> Any:
-            return self.jax.vjp(gradients, values, weights)[1](along)
-
-        return second, at, tuple(g for g in cotangents if g is not None), self._with_zeros(at, directions)
 
 
 DIFFERENTIATING: dict[str, Callable[..., Framework]] = {"torch": Torch, "jax": Jax}

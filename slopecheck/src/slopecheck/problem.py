@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,19 @@ class Miscounted(CallFailed):
     """A derivative returned another number of arrays than it has arguments to be derived in."""
 
 
+# What `Arguments` hold, the lowest order of derivatives that has it, and the label of one of them in a check.
+GROUPS = {
+    "inputs": (0, "{}"),
+    "cotangents": (1, "cotangent {}"),
+    "directions": (2, "direction of {}"),
+    "second_directions": (3, "second direction of {}"),
+    "cotangent_directions": (3, "direction of cotangent {}"),
+}
+
+
 @dataclass
 class Arguments:
-    """Arguments of a function and of its derivatives, arrays of the framework; None is left out.
-
-    Third derivatives alone have the last two: what the two results of second derivatives are multiplied with.
-    """
+    """Arguments of a function and of its derivatives (`Framework.derivatives`), arrays of the framework or None."""
 
     inputs: list[Any]
     cotangents: list[Any]
@@ -86,69 +94,86 @@ class Problem:
         self,
         arrays: Arrays,
         weights: Arrays,
-        directions: Sequence[np.ndarray | None],
+        directions: Sequence[np.ndarray | None] = (),
         second_directions: Sequence[np.ndarray | None] = (),
         cotangent_directions: Arrays | tuple[()] = (),
-    ) -> "Arguments":
+    ) -> Arguments:
         """Return native arguments of the derivatives; empty weights, and directions that are None, are left out."""
         like = self.inputs[self.wanted[0]]
 
         def of_outputs(group: Sequence[np.ndarray]) -> list[Any]:
-            return [self.framework.from_host(w, like) if w.size else None for w in group]
+            return [self.framework.from_host(w, like) if w.size else None for w in group] or [None] * len(weights)
 
         def of_inputs(group: Sequence[np.ndarray | None]) -> list[Any]:
-            return [
-                None if u is None else self.framework.from_host(u, self.inputs[i])
-                for i, u in zip(self.wanted, group, strict=True)
-            ]
+            pairs = zip(group or [None] * len(arrays), self.wanted, strict=True)
+            return [None if u is None else self.framework.from_host(u, self.inputs[i]) for u, i in pairs]
 
         return Arguments(
             self.native(arrays),
             of_outputs(weights),
             of_inputs(directions),
-            of_inputs(second_directions or [None] * len(arrays)),
-            of_outputs(cotangent_directions or [np.zeros(0)] * len(weights)),
+            of_inputs(second_directions),
+            of_outputs(cotangent_directions),
         )
 
-    def raw(self, order: int, a: "Arguments") -> list[Any]:
-        """Return native results of an order: outputs, gradients, second or third derivatives.
+    def label(self, group: str, k: int) -> str:
+        """Name an argument; those of a group in `GROUPS` have numbers."""
+        return GROUPS[group][1].format(k if "cotangent" in group else self.floating[k])
 
-        The last two are gradients with respect to the inputs, then to the cotangents, then to the directions.
-        """
-        if order == 0:
-            return list(as_tuple(self.framework.outputs(a.inputs)))
-        if order == 1:
-            return list(self._derivatives(1, a, self.wanted)[0])
-        return [value for group in self._derivatives(order, a, self.wanted) for value in group]
-
-    def _derivatives(self, order: int, a: "Arguments", wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
+    def native_derivatives(self, order: int, a: Arguments, wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
         """Return native derivatives by what they are derivatives in; raise `Miscounted` for another number of them."""
         self.calls += 1
-        arguments = a.inputs, wanted, a.cotangents
-        groups: tuple[Sequence[Any], ...]
-        if order == 1:
-            groups = (self.framework.vjp(*arguments),)
-        elif order == 2:
-            groups = self.framework.vjp2(*arguments, a.directions)
-        else:
-            groups = self.framework.vjp3(*arguments, a.directions, a.second_directions, a.cotangent_directions)
-        numbers = {"inputs": len(wanted), "cotangents": len(a.cotangents), "directions": len(wanted)}
-        for group, (name, number) in zip(groups, numbers.items(), strict=False):
+        factors = (a.cotangents, a.directions, a.second_directions, a.cotangent_directions)[: order + order // 3]
+        groups = self.framework.derivatives(order, a.inputs, wanted, *factors)
+        for group, name, number in zip(groups, GROUPS, (len(wanted), len(a.cotangents), len(wanted)), strict=False):
             if len(group) != number:
                 names = ", ".join(self.names[i] for i in wanted)
-                of = f": those of the floating inputs ({names}) alone" * (name != "cotangents")
+                alone = f": those of the floating inputs ({names}) alone" * (name != "cotangents")
                 raise Miscounted(
-                    f"{len(group)} {DERIVATIVES[order]}s in the {name} were returned; expected {number}{of}"
+                    f"{len(group)} {DERIVATIVES[order]}s in the {name} were returned; expected {number}{alone}"
                 )
+        if len(groups) != order:
+            raise CallFailed(f"{len(groups)} tuples of {DERIVATIVES[order]}s were returned; expected {order}")
         return groups
 
-    def results(self, order: int, a: "Arguments") -> Arrays:
-        """Return the results of an order as NumPy arrays; CallFailed if one has another shape than it must have."""
+    def native_results(self, order: int, a: Arguments) -> list[Any]:
+        """Return native outputs for order 0, else derivatives in inputs, then in cotangents, then in directions."""
         if order == 0:
-            return self.evaluate(a.inputs)
-        if order == 1:
-            return self._gradients(1, self.raw(1, a), self.x, self.floating)
-        return [array for group in self.higher(order, a) for array in group]
+            return list(as_tuple(self.framework.outputs(a.inputs)))
+        return list(chain(*self.native_derivatives(order, a, self.wanted)))
+
+    def derivatives(self, order: int, a: Arguments, alone: int | None = None) -> list[Arrays]:
+        """Return derivatives with respect to inputs, cotangents (from order 2 on) and directions (order 3).
+
+        Those with respect to a cotangent or direction that is left out are left out. With `alone`, derivatives in this
+        floating input are asked for alone: others are constants. CallFailed if one has another shape than it must have.
+        """
+        chosen = range(len(self.wanted)) if alone is None else [alone]
+        directions, second = ([group[k] for k in chosen] for group in (a.directions, a.second_directions))
+        a = replace(a, directions=directions, second_directions=second)
+        found = self.native_derivatives(order, a, [self.wanted[k] for k in chosen])
+        arguments = [self.x[k] for k in chosen], a.cotangents, directions
+        numbers = chosen, range(len(a.cotangents)), chosen
+        return [
+            [
+                self._check_shape(g, self.framework.to_host(of) if n else of, order, self.label(name, k))
+                for g, of, k in zip(group, given, ks, strict=True)
+                if of is not None
+            ]
+            for n, (group, given, ks, name) in enumerate(zip(found, arguments, numbers, GROUPS, strict=False))
+        ]
+
+    def results(self, order: int, a: Arguments) -> Arrays:
+        """Return the results of an order as NumPy arrays, in the order of `native_results`."""
+        return list(chain(*self.derivatives(order, a))) if order else self.evaluate(a.inputs)
+
+    def _check_shape(self, derivative: Any, like: np.ndarray, order: int, name: str) -> np.ndarray:
+        """Return a derivative, zeros for None."""
+        what = f"{DERIVATIVES[order]} in {name}"
+        array = np.zeros_like(like) if derivative is None else self.host(derivative, what)
+        if array.shape != like.shape:
+            raise CallFailed(f"{what} has shape {array.shape}; expected {like.shape}")
+        return array
 
     def evaluate(self, inputs: Sequence[Any]) -> Arrays:
         """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
@@ -167,49 +192,17 @@ class Problem:
         """Names of the floating inputs."""
         return [self.names[i] for i in self.wanted]
 
-    def _gradients(self, order: int, gradients: Sequence[Any], expected: Arrays, names: Sequence[str]) -> Arrays:
-        arrays = []
-        for value, like, name in zip(gradients, expected, names, strict=True):
-            what = f"{DERIVATIVES[order]} in {name}"
-            array = np.zeros_like(like) if value is None else self.host(value, what)
-            if array.shape != like.shape:
-                raise CallFailed(f"{what} has shape {array.shape}; expected {like.shape}")
-            arrays.append(array)
-        return arrays
-
     def gradients(self, arrays: Arrays, weights: Arrays) -> Arrays:
         """Return the vector-Jacobian product at a point, with weights of the outputs (empty: none)."""
-        return self.results(1, self.arguments(arrays, weights, [None] * len(arrays)))
-
-    def higher(self, order: int, a: "Arguments") -> list[Arrays]:
-        """Return second or third derivatives with respect to inputs, cotangents and (third ones) directions.
-
-        Those with respect to a cotangent or direction that is left out are left out.
-        """
-        of_x, *others = self._derivatives(order, a, self.wanted)
-        groups = [self._gradients(order, of_x, self.x, self.floating)]
-        cotangents = [f"cotangent {k}" for k in range(len(a.cotangents))]
-        given = ((cotangents, a.cotangents), ([f"direction of {name}" for name in self.floating], a.directions))
-        for derivatives, (names, arguments) in zip(others, given[: order - 1], strict=True):
-            present = [of for of in zip(derivatives, arguments, names, strict=True) if of[1] is not None]
-            expected = [self.framework.to_host(w) for _, w, _ in present]
-            found, own = [g for g, *_ in present], [name for *_, name in present]
-            groups.append(self._gradients(order, found, expected, own))
-        return groups
+        return self.derivatives(1, self.arguments(arrays, weights))[0]
 
     def second(self, *arrays: Any) -> list[Arrays]:
         """Return the second derivatives for `arguments` of arrays."""
-        return self.higher(2, self.arguments(*arrays))
+        return self.derivatives(2, self.arguments(*arrays))
 
     def third(self, *arrays: Any) -> list[Arrays]:
         """Return the third derivatives for `arguments` of arrays."""
-        return self.higher(3, self.arguments(*arrays))
-
-    def alone(self, order: int, k: int, a: "Arguments") -> np.ndarray:
-        """Return the derivative of an order in floating input `k`, asked for alone: other inputs are constants."""
-        of_one = replace(a, directions=[a.directions[k]], second_directions=[a.second_directions[k]])
-        derivatives = self._derivatives(order, of_one, [self.wanted[k]])[0]
-        return self._gradients(order, derivatives, [self.x[k]], [self.floating[k]])[0]
+        return self.derivatives(3, self.arguments(*arrays))
 
     def perturb(self, arrays: Arrays, relative: float) -> Arrays:
         """Return arrays with random relative perturbations of a given size."""

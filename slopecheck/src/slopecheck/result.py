@@ -225,22 +225,12 @@ class Result:
         report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), count_checks(self.checks))
         return {**report, "verdict": self.verdict}
 
-    def fill(
-        self,
-        make: Callable[[bool], P],
-        timeout: float | None,
-        interrupted: Callable[["Result"], None] | None = None,
-    ) -> P:
-        """Run the checks of a plan (`running.run`), and return it.
-
-        For the command line with a function, and then in a fresh process: it is called with what was checked before an
-        interrupt, which goes on.
-        """
+    def fill(self, make: Callable[[bool], P], timeout: float | None) -> P:
+        """Run the checks of a plan (`running.run`), and return it; an interrupt has the attribute `result`."""
         try:
-            return run(make, timeout, interrupted is not None, self.checks)[0]
-        except KeyboardInterrupt:
-            if interrupted is not None:
-                interrupted(self)
+            return run(make, timeout, self.checks)
+        except KeyboardInterrupt as interrupt:
+            interrupt.result = self  # type: ignore[attr-defined]
             raise
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from slopecheck.units import spoil_new_memory
 
 PATIENCE = 2.0  # seconds until the progress bar appears
 STARTING = 60.0  # time limit in seconds for the imports of a process
+# Whether another process needs nothing of this one: on the command line, which names all functions by their modules.
+FRESH = ContextVar("FRESH", default=False)
 CALL = "call"  # kind of a step; if it fails, the steps up to the next of this kind are skipped
 # The number of a step that starts, and calls so far; checks as they come; or how many calls to expect, and their cost.
 Message = tuple[int, int] | list[Check] | tuple[int, str]
@@ -166,8 +169,8 @@ def _apart(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str
             child.kill()
 
 
-def _method(make: Callable[[bool], Plan], fresh: bool) -> str:
-    """Return the start method: fork, unless a library does not survive it, or `fresh` and picklable.
+def _method(make: Callable[[bool], Plan]) -> str:
+    """Return the start method: fork, unless a library does not survive it, or `FRESH` and picklable.
 
     ValueError if no process can be started.
     """
@@ -176,7 +179,7 @@ def _method(make: Callable[[bool], Plan], fresh: bool) -> str:
     broken += ["CUDA does not survive a fork"] * bool(torch and torch.cuda.is_available())
     broken += ["libraries of macOS do not survive a fork"] * (sys.platform == "darwin")
     broken += ["this system has no fork"] * (not hasattr(os, "fork"))
-    if not (broken or fresh):
+    if not (broken or FRESH.get()):
         return "fork"
     try:
         pickle.dumps(make)
@@ -228,20 +231,18 @@ def _shown(plan: Plan) -> Iterator[Callable[[Message], None]]:
         bar.stop()
 
 
-def run(
-    make: Callable[[bool], P], timeout: float | None, fresh: bool = False, checks: list[Check] | None = None
-) -> tuple[P, list[Check]]:
-    """Run the checks of a plan; return both. If there is a list of `checks`, they are added to it as they come.
+def run(make: Callable[[bool], P], timeout: float | None, checks: list[Check]) -> P:
+    """Run the checks of a plan and return it; checks are added to the list as they come.
 
     `make` returns the plan; its argument is whether the process is a fork. `timeout` is a limit in seconds for each
-    step in another process; None runs all steps in this one. `fresh`: the other process needs nothing except `make`.
+    step in another process; None runs all steps in this one.
     """
-    method = "" if timeout is None else _method(make, fresh)
-    plan, checks = make(method == "fork"), [] if checks is None else checks
+    method = "" if timeout is None else _method(make)
+    plan = make(method == "fork")
     messages = _check_from(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
     with _shown(plan) as show:
         for message in messages:
             show(message)
             if isinstance(message, list):
                 checks += message
-    return plan, checks
+    return plan

@@ -7,8 +7,8 @@ was inconclusive, and "cosine cutoff", whose second derivative jumps 1e-9 beside
 import numpy as np
 import torch
 
-from field.entry import numbers
-from field.strangers import F, of, own, spaced, vjp
+from field.entry import numbers, of, own
+from field.strangers import F, spaced, vjp
 
 V, W, R = numbers(6, seed=11), numbers(5, 3, seed=12), spaced(3, 3)
 ROWS = torch.tensor([3, 0, 0, 2, 1, 3])

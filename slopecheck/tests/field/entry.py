@@ -2,89 +2,57 @@
 
 import functools
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
 from slopecheck import Result, check_derivatives
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-@dataclass(frozen=True)
-class Entry:
+class Mistake(NamedTuple):
     """A faulty function of torch tensors and its corrected version."""
 
     name: str
-    source: str  # project and number of the public issue; empty for a kind of mistake
-    what: str  # what is wrong, in one sentence
+    what: str  # what is wrong, in one sentence; project and number of the public issue
     faulty: Callable[..., Any]
     repaired: Callable[..., Any]
-    inputs: Callable[[], tuple[Any, ...]]  # returns the same tensors, of float64 or integers, each time
-    check: str  # kind of the check that fails
-    order: int  # of the derivatives at which it fails
+    inputs: tuple[torch.Tensor, ...]  # of float64 or integers
+    check: str = "differences"  # kind of the check that fails
+    order: int = 1  # of the derivatives at which it fails
 
     def check_derivatives(self, function: Callable[..., Any]) -> Result:
         """Check the faulty function or the repaired one, to second order or to that of the mistake."""
-        return check_derivatives(function, self.inputs(), order=max(2, self.order), framework="torch", raises=False)
+        return check_derivatives(function, self.inputs, order=max(2, self.order), framework="torch", raises=False)
 
 
-_OF_MODULES: dict[str, list[Entry]] = defaultdict(list)
-
-
-def entries_of(*modules: ModuleType) -> tuple[Entry, ...]:
-    """Return the entries of modules in the order of their functions."""
-    return tuple(entry for module in modules for entry in _OF_MODULES[module.__name__])
-
-
-def mistake(
-    name: str,
-    source: str,
-    repaired: Callable[..., Any],
-    inputs: Callable[[], tuple[Any, ...]],
-    check: str = "differences",
-    order: int = 1,
-) -> Callable[[F], F]:
-    """Make an entry of a faulty function, which it decorates and whose docstring says what is wrong."""
-
-    def decorate(faulty: F) -> F:
-        text = (faulty.__doc__ or "").removesuffix(".")
-        entry = Entry(name, source, text[0].lower() + text[1:], faulty, repaired, inputs, check, order)
-        _OF_MODULES[faulty.__module__].append(entry)
-        return faulty
-
-    return decorate
-
-
-def with_gradient(gradient: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function of tensors with a custom gradient.
+def own(function: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors with a gradient of its own.
 
     `gradient` takes the cotangents and the inputs; it returns the gradients in these, None for integers.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        class Own(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
-                ctx.save_for_backward(*inputs)
-                return function(*inputs)
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
+            ctx.save_for_backward(*inputs)
+            return function(*inputs)
 
-            @staticmethod
-            def backward(ctx: Any, *g: torch.Tensor) -> Any:
-                return gradient(*g, *ctx.saved_tensors)
+        @staticmethod
+        def backward(ctx: Any, *g: torch.Tensor) -> Any:
+            return gradient(*g, *ctx.saved_tensors)
 
-        @functools.wraps(function)
-        def apply(*inputs: torch.Tensor) -> Any:
-            return Own.apply(*inputs)
+    @functools.wraps(function)
+    def apply(*inputs: torch.Tensor) -> Any:
+        return Own.apply(*inputs)
 
-        return apply
+    return apply
 
-    return decorate
+
+def of(*values: Any) -> torch.Tensor:
+    """Return numbers as a tensor of float64."""
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -109,13 +77,12 @@ def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Ite
     return "**passes it**"
 
 
-def rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str, str, str, str]]:
+def rows(mistakes: Iterable[Mistake]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield name, what is wrong, the kinds of `check_derivatives` that fail, and the verdicts of torch's two checks."""
-    for e in entries:
-        failed = e.check_derivatives(e.faulty).failures
+    for m in mistakes:
+        failed = m.check_derivatives(m.faulty).failures
         ours = ", ".join(dict.fromkeys(f"{c.kind} {c.case}".strip() for c in failed if c.kind != "elements"))
         first, second = (
-            verdict(check, e.faulty, e.inputs()) for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)
+            verdict(check, m.faulty, m.inputs) for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)
         )
-        source = f" ({e.source})" if e.source else ""
-        yield e.name, f"{e.what}{source}", ours, first, second
+        yield m.name, m.what, ours, first, second

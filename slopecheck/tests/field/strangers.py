@@ -11,21 +11,11 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from field.entry import numbers, with_gradient
+from field.entry import numbers, of, own
 from field.entry import verdict as verdict_of_torch
 from slopecheck import check_derivatives
 
-F, f8 = torch.nn.functional, torch.float64
-
-
-def of(*values):
-    """Return numbers as a tensor of float64."""
-    return torch.tensor(values, dtype=f8)
-
-
-def own(function, gradient):
-    """Return a function of tensors with a gradient of its own: of cotangents and inputs."""
-    return with_gradient(gradient)(function)
+F = torch.nn.functional
 
 
 def kept_by_shape(function):
@@ -35,7 +25,7 @@ def kept_by_shape(function):
 
 
 def spaced(*shape):
-    return torch.linspace(0.3, 1.7, int(np.prod(shape)), dtype=f8).reshape(shape)
+    return torch.linspace(0.3, 1.7, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
 
 
 class Counting:
@@ -78,11 +68,11 @@ WRONG = {
     "complex input": (lambda x, z: (x * z.detach()).abs().sum(), U, U + 1j * U),
     "complex alone": (lambda x: torch.fft.fft(x.detach()), X),
     "magnitude at 0": (lambda x: x.abs(), of(1.0, 0.0, -2.0)),
-    "norm at 0": (lambda x: x.norm(), torch.zeros(3, dtype=f8)),
+    "norm at 0": (lambda x: x.norm(), torch.zeros(3, dtype=torch.float64)),
     "magnitude of one 0": (lambda x: x.abs().sum(), of(0.0)),
     "root of a square at 0": (own(lambda x: (x * x).sqrt(), lambda g, x: g * x.sign()), of(0.0, 1.0)),
     "two largest": (lambda x: x.amax(), of(1.0, 1.0, 0.5)),
-    "distance of equal points": (lambda x: (x[0] - x[1]).norm() + x.sin().sum(), torch.ones(2, 3, dtype=f8)),
+    "distance of equal points": (lambda x: (x[0] - x[1]).norm() + x.sin().sum(), torch.ones(2, 3, dtype=torch.float64)),
     "x|x|, second derivative at 0": (lambda x: x * x.abs(), of(0.0, 1.0)),
     "kept second derivative": (SINE, X),
     "kept third derivative": (own(torch.sin, lambda g, x: g * SLOPE3(x)), X, {"order": 3}),

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from field.entry import numbers
-from field.strangers import F, kept_by_shape, of, own, spaced, vjp
+from field.entry import numbers, of, own
+from field.strangers import F, kept_by_shape, spaced, vjp
 
 V, W, P = numbers(6, seed=3), numbers(4, 2, seed=4), spaced(3, 3)
 A = P @ P.T + torch.eye(3, dtype=torch.float64)

@@ -1,0 +1,418 @@
+"""Mistakes that people have made, as small functions of our own, each with its repaired twin.
+
+`TEXTBOOK` has kinds of mistake that a check of derivatives must find, `FIELD` public bugs of other projects.
+"""
+
+import torch
+
+from field.entry import Mistake, numbers, of, own
+
+# ---- textbook --------------------------------------------------------------------------------------------------------
+
+
+def powers(x):
+    """Third power above 0, twice the negative square below."""
+    return torch.where(x > 0, x**3, -2 * x**2)
+
+
+def wrong_below(gg, g, x):
+    """Second derivatives of `powers`: below 0 they are -4, not -5."""
+    return gg * torch.where(x > 0, 3 * x**2, -4 * x), gg * g * torch.where(x > 0, 6 * x, -5.0)
+
+
+def wrong_sign(c, d, gg, g, x):
+    """Third derivatives of a sine: the second term in x is a difference."""
+    return c * x.cos() - d * g * x.sin(), -d * gg * x.sin(), -c * gg * x.sin() + d * gg * g * x.cos()
+
+
+def uneven(c, d, gg, g, x):
+    """Third derivatives of the cube of a sum: factors of the last one are 1."""
+    total, factors = x.sum(), torch.linspace(0.9, 1.1, x.numel(), dtype=x.dtype).view_as(x)
+    of_gg = 3 * c * total**2 + 6 * d.sum() * g * total
+    of_x = 6 * c * gg.sum() * total + 6 * d.sum() * g * gg.sum()
+    return of_gg.expand_as(x), 6 * d.sum() * gg.sum() * total, of_x * factors
+
+
+BEND_OF_SINE = own(lambda gg, g, x: (gg * x.cos(), -gg * g * x.sin()), wrong_sign)
+BEND_OF_CUBE = own(
+    lambda gg, g, x: (3 * gg.sum() * x.sum() ** 2, (6 * gg.sum() * g * x.sum()).expand_as(x)),
+    uneven,
+)
+MATRIX = (numbers(3, 2),)
+TEXTBOOK = (
+    Mistake(
+        "any order",
+        "a sum differs from run to run",
+        lambda x: (x[torch.randperm(len(x))] ** 3).cumsum(0)[-1],
+        lambda x: (x**3).cumsum(0)[-1],
+        (numbers(60),),
+        "repeat",
+        0,
+    ),
+    Mistake(
+        "one side of a kink",
+        "the second derivative is wrong on one side of a kink",
+        own(powers, own(lambda g, x: g * torch.where(x > 0, 3 * x**2, -4 * x), wrong_below)),
+        powers,
+        MATRIX,
+        order=2,
+    ),
+    Mistake(
+        "float32",
+        "results are wrong by 0.1 % in float32 only",
+        lambda x: torch.exp(x) * (1.001 if x.dtype == torch.float32 else 1.0),
+        torch.exp,
+        MATRIX,
+        "float32",
+    ),
+    Mistake(
+        "1e-5",
+        "a derivative is wrong by a factor of 1 + 1e-5",
+        own(lambda x: x.sin(), lambda g, x: g * x.cos() * (1 + 1e-5)),
+        torch.sin,
+        MATRIX,
+    ),
+    Mistake(
+        "silent zero",
+        "the second derivative is zero, without a word",
+        own(lambda x: x.exp(), lambda g, x: g * x.detach().exp()),
+        torch.exp,
+        MATRIX,
+        order=2,
+    ),
+    Mistake(
+        "third sign",
+        "a term of the third derivative has the wrong sign",
+        own(lambda x: x.sin(), own(lambda g, x: g * x.cos(), BEND_OF_SINE)),
+        torch.sin,
+        MATRIX,
+        order=3,
+    ),
+    Mistake(
+        "third symmetry",
+        "the third derivative depends on the order of its directions",
+        own(lambda x: x.sum() ** 3, own(lambda g, x: (3 * g * x.sum() ** 2).expand_as(x), BEND_OF_CUBE)),
+        lambda x: x.sum() ** 3,
+        MATRIX,
+        "symmetry",
+        3,
+    ),
+)
+
+# ---- energies of atoms -----------------------------------------------------------------------------------------------
+
+
+def chain(positions, history=True):
+    """Energy of bonds and angles of a chain of atoms."""
+    with torch.set_grad_enabled(history):
+        angles = cosines(positions)
+    return torch.exp(-(positions[1:] - positions[:-1]).norm(dim=-1)).sum() + torch.sin(angles).sum()
+
+
+def cosines(positions):
+    vectors = positions[1:] - positions[:-1]
+    lengths = vectors.norm(dim=-1)
+    return (vectors[1:] * vectors[:-1]).sum(-1) / (lengths[1:] * lengths[:-1])
+
+
+def embedded(distance):
+    """Energy of two atoms of different species, each embedded in the other's electron density."""
+    return torch.exp(-2.0 * distance).sqrt().sum() - torch.exp(-distance).square().sum()
+
+
+def by_one_density(g, distance):
+    a, b = torch.exp(-2.0 * distance), torch.exp(-distance)
+    return g * (0.5 / a.sqrt() * -2.0 * a - 2 * b * -2.0 * a)  # the last slope is that of a; it must be of b
+
+
+def harmonics(x):
+    """Energy of products of components up to degree 3."""
+    return (x.sum(-1) + (x[:, 0] * x[:, 1]) ** 2 / 2 + x.prod(-1) ** 2).sum()
+
+
+def off_at_the_highest(g, x):
+    a, b, c = x.unbind(-1)
+    first = torch.stack([a * b * b, a * a * b, 0 * c], -1)
+    third = 2 * torch.stack([a * (b * c) ** 2, 0.97 * b * (a * c) ** 2, c * (a * b) ** 2], -1)
+    return g * (1 + first + third)
+
+
+def by_cosine(positions):
+    """Energy of an angle, by its cosine."""
+    cosine = cosines(positions)
+    return (1 + 4 * cosine**3 - 3 * cosine).sum()
+
+
+def images(x):
+    """Energy of an atom at `x` with the images of another at 0, in a cell of length 2."""
+    return torch.exp(-((x[:, None] - 2.0 * torch.arange(-8, 9, dtype=x.dtype)) ** 2)).sum()
+
+
+def padded_pairs(positions, first, second):
+    distances = (positions[first] - positions[second]).square().sum(-1).sqrt()
+    return ((first != second) * torch.exp(-distances)).sum()
+
+
+def chosen_pairs(positions, first, second):
+    """Energy of pairs; those from an atom to itself are padding, left out before distances are computed."""
+    real = first != second
+    return torch.exp(-(positions[first[real]] - positions[second[real]]).norm(dim=-1)).sum()
+
+
+ATOMS = (
+    Mistake(
+        "angles without history",
+        "the line graph is built under no_grad, so that forces lack the angles (matgl #834)",
+        lambda positions: chain(positions, history=False),
+        lambda positions: chain(positions),
+        (numbers(4, 3),),
+    ),
+    Mistake(
+        "one density twice",
+        "forces between two species take the electron density of one of them twice (matscipy #20)",
+        own(embedded, by_one_density),
+        embedded,
+        (numbers(3).abs() + 0.5,),
+    ),
+    Mistake(
+        "highest degree",
+        "the energy is right, forces are some per cent off at the highest degree: a Hessian that is not symmetric"
+        " (OpenEquivariance #211, nequip #610)",
+        own(harmonics, off_at_the_highest),
+        harmonics,
+        (numbers(2, 3),),
+        "symmetry",
+        2,
+    ),
+    Mistake(
+        "atoms on a line",
+        "the derivative of an angle divides by a sine, which is 0 where atoms lie on a line (Molly.jl #58, g-xtb #21)",
+        lambda positions: (1 + torch.cos(3 * torch.acos(cosines(positions)))).sum(),
+        by_cosine,
+        (of([0, 0, 0], [0, 0, 1], [0, 0, 2]),),
+    ),
+    Mistake(
+        "jump at the cutoff",
+        "the energy jumps as an atom crosses the cutoff (torchmd-net #254)",
+        lambda distance: torch.where(distance <= 1.5, torch.exp(-distance), 0.0).sum(),
+        lambda distance: (torch.exp(-distance) * (1 - (distance / 1.5) ** 2).clamp(min=0) ** 4).sum(),
+        (of(1.5, 0.7),),
+    ),
+    Mistake(
+        "nearest image alone",
+        "of several images of an atom within reach only the nearest counts (FreeBird.jl #150)",
+        lambda x: torch.exp(-((x - 2.0 * torch.round(x / 2.0)) ** 2)).sum(),
+        images,
+        (of(1.0, 0.3),),
+    ),
+    Mistake(
+        "padded distances",
+        "padded pairs have distance 0, whose square root has an infinite slope (schnetpack #6)",
+        padded_pairs,
+        chosen_pairs,
+        (numbers(3, 3), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 2])),
+    ),
+)
+
+# ---- how neighbours are counted and summed ---------------------------------------------------------------------------
+
+
+def gather(x, rows):
+    """Return squares of rows."""
+    return x[rows] ** 2
+
+
+def by_narrow_offsets(g, x, rows):
+    width = x.shape[1]
+    # int8 stands for the int32 of a large array: from 128 on offsets are wrong.
+    offsets = (rows.to(torch.int8) * width)[:, None] + torch.arange(width, dtype=torch.int8)
+    terms = (2 * x[rows] * g).flatten()
+    return torch.zeros_like(x).flatten().index_add(0, offsets.flatten().long() % x.numel(), terms).view_as(x), None
+
+
+def in_any_order(g, x, rows):
+    arrival = torch.randperm(len(rows))  # atomic additions come in any order
+    return torch.zeros_like(x).index_add(0, rows[arrival], (2 * x[rows] * g)[arrival]), None
+
+
+def of_full_blocks(g, x):
+    done = len(x) // 4 * 4  # the blocks of the launch; the last one is not full
+    return torch.cat([g[:done] * x[:done].exp(), torch.zeros_like(x[done:])])
+
+
+def sums(values, nodes, number):
+    return values.new_zeros(number, *values.shape[1:]).index_add(0, nodes, values)
+
+
+def softmax(scores, nodes):
+    """Softmax over the edges of each node."""
+    terms = scores.exp()
+    return terms / sums(terms, nodes, 2)[nodes]
+
+
+def shifted_softmax(scores, nodes):
+    """The same, of differences to the largest score of each node."""
+    largest = scores.new_full((2,), -torch.inf).scatter_reduce(0, nodes, scores.detach(), "amax")
+    return softmax(scores - largest[nodes], nodes)
+
+
+THREE_TARGETS = (numbers(3, 2), torch.tensor([0, 2, 2]))
+NEIGHBOURS = (
+    Mistake(
+        "narrow offsets",
+        "the place of an element, row times width, overflows the type of the indices"
+        " (onnxruntime #28107, cuEquivariance 0.9.1)",
+        own(gather, by_narrow_offsets),
+        gather,
+        (numbers(20, 8), torch.tensor([0, 3, 15, 17])),
+    ),
+    Mistake(
+        "rows read twice",
+        "the gradient of a gather assigns where it must add, so that a row that is read twice gets one term"
+        " (mxnet #11899)",
+        own(gather, lambda g, x, rows: (torch.zeros_like(x).index_put((rows,), 2 * x[rows] * g), None)),
+        gather,
+        THREE_TARGETS,
+    ),
+    Mistake(
+        "last block",
+        "the backward runs over as many blocks as divide the rows, and leaves the rest out (triton #2020)",
+        own(lambda x: x.exp(), of_full_blocks),
+        torch.exp,
+        (numbers(9),),
+        "elements",
+    ),
+    Mistake(
+        "no edges",
+        "a graph without edges ends in an error (DGL #1754, DGL #1598)",
+        lambda x, targets: sums(x[targets].sin(), targets, max(3, int(targets[-1]) + 1)) + x,
+        lambda x, targets: sums(x[targets].sin(), targets, 3) + x,
+        (numbers(3, 2), torch.zeros(0, dtype=torch.int64)),
+        "call",
+        0,
+    ),
+    Mistake(
+        "atomic additions",
+        "terms of a gradient are added in the order of their arrival, so that its last bits differ from run to run"
+        " (PyG #2788, deepmd-kit #2603)",
+        own(gather, in_any_order),
+        gather,
+        (numbers(1, 8), torch.zeros(30, dtype=torch.int64)),
+        "repeat",
+    ),
+    Mistake(
+        "softmax of large scores",
+        "exp of a score of 100 overflows in float32, since the largest score is not subtracted (PyG #53)",
+        softmax,
+        shifted_softmax,
+        (100 + numbers(4), torch.tensor([0, 0, 1, 1])),
+        "float32",
+    ),
+    Mistake(
+        "mean of nothing",
+        "a node without edges divides 0 by 0 (DGL #2777, PyG #1129)",
+        lambda messages, nodes: (sums(messages, nodes, 3) / nodes.bincount(minlength=3)[:, None]).sin(),
+        lambda messages, nodes: (sums(messages, nodes, 3) / nodes.bincount(minlength=3).clamp(min=1)[:, None]).sin(),
+        THREE_TARGETS,
+    ),
+    Mistake(
+        "padding times 0",
+        "a NaN in padding reaches all nodes, since it is multiplied by 0 and not left out (DGL #5476)",
+        lambda values, mask: (values.sin() * mask[:, None]).sum(0),
+        lambda values, mask: torch.where(mask[:, None], values.sin(), 0.0).sum(0),
+        (numbers(3, 2), torch.tensor([True, True, False])),
+        "nan",
+        0,
+    ),
+    Mistake(
+        "changed argument",
+        "the normalisation changes its argument in place (PyG #1553)",
+        lambda x, degrees: x.sin() / degrees.clamp_(min=1)[:, None],
+        lambda x, degrees: x.sin() / degrees.clamp(min=1)[:, None],
+        (numbers(3, 2), torch.tensor([2, 0, 1])),
+        "unchanged",
+        0,
+    ),
+)
+
+# ---- memory, and how derivatives are made differentiable -------------------------------------------------------------
+
+
+def memory_of(x):
+    """Return what a kernel reads that takes a pointer and expects a contiguous array."""
+    return torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset())
+
+
+class Saved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.twice = 2 * x  # neither input nor output: autograd does not know where it comes from
+        return ctx.twice**2
+
+    @staticmethod
+    def backward(ctx, g):
+        return 4 * ctx.twice * g
+
+
+def scale_of(x):
+    return x.square().mean(-1, keepdim=True).rsqrt()
+
+
+def bend_by_saved_scale(gg, g, x):
+    """Second derivatives of x scale_of(x), whose scale is a constant to autograd: the forward has saved it."""
+    scale = scale_of(x).detach()
+    a, b, ab = ((product).mean(-1, keepdim=True) for product in (gg * x, g * x, gg * g))
+    of_x = 3 * a * b * x * scale**5 - (ab * x + a * g + b * gg) * scale**3
+    return gg * scale - a * x * scale**3, of_x
+
+
+SLOPE = own(
+    lambda g, x: g * scale_of(x) - (g * x).mean(-1, keepdim=True) * x * scale_of(x) ** 3,
+    bend_by_saved_scale,
+)
+FIELD = (
+    *ATOMS,
+    *NEIGHBOURS,
+    Mistake(
+        "strides",
+        "a kernel reads its input by a pointer, whatever its strides are (nequip 0.19.0)",
+        own(lambda x: memory_of(x).sin(), lambda g, x: g * x.cos()),
+        torch.sin,
+        MATRIX,
+        "layout",
+    ),
+    Mistake(
+        "strides of the cotangent",
+        "a backward reads its cotangent by a pointer, whatever its strides are (flash-attention #355, pytorch #195210)",
+        own(lambda x: x.sin(), lambda g, x: memory_of(g) * x.cos()),
+        torch.sin,
+        MATRIX,
+        "layout",
+    ),
+    Mistake(
+        "kept intermediate",
+        "backward uses an intermediate result that forward kept, and second derivatives lack its part"
+        " (pytorch #58509, #76185)",
+        lambda x: Saved.apply(x),
+        lambda x: 4 * x**2,
+        (numbers(3),),
+        order=2,
+    ),
+    Mistake(
+        "saved statistics",
+        "a second backward takes the scale that the forward saved, a constant to autograd: third derivatives lack it"
+        " (pytorch #175754, #186256)",
+        own(lambda x: x * scale_of(x), SLOPE),
+        lambda x: x * scale_of(x),
+        (numbers(3, 4),),
+        order=3,
+    ),
+    Mistake(
+        "along an axis",
+        "energy and forces are right, second derivatives are NaN where a bond lies along an axis (fairchem #1618)",
+        lambda x: (x[:, :2].norm(dim=-1) ** 2 + x[:, 2].sin()).sum(),
+        lambda x: (x[:, :2].square().sum(-1) + x[:, 2].sin()).sum(),
+        (of([0.0, 0.0, 1.0], [0.3, 0.2, 0.5]),),
+        order=2,
+    ),
+)
