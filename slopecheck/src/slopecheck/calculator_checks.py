@@ -16,15 +16,16 @@ from slopecheck.calculator_results import (
     Subject,
     apply_strain,
     compute_quantity,
+    estimate_rounding,
     key_of,
     move_atoms,
-    rounding_of,
 )
 from slopecheck.causes import Compared, guess_cause_in_forces, guess_cause_in_stress
 from slopecheck.curves import Rounded, along, examine, slope_of, worst_part
 from slopecheck.outcome import NotOffered
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS
+from slopecheck.summary import ratio
 from slopecheck.tolerances import MARGIN
 
 ELEMENTS = 12  # components of forces that are compared individually
@@ -48,6 +49,7 @@ class Checks:
     name: str
     original: Any
     rng: np.random.Generator
+    kind: str = ""  # of the checks that are made now
 
     def __post_init__(self) -> None:
         self.atoms = self.original.copy()
@@ -68,52 +70,59 @@ class Checks:
         cluster.cell, cluster.pbc, cluster.positions = None, False, positions
         return cluster
 
+    def estimate_rounding(self, atoms: Any) -> Rounding:
+        """Return the rounding errors for atoms of the structure."""
+        return estimate_rounding(self.subject, atoms, self.rng, self.size)
+
     # Both are cached: they depend on calculator, atoms and `size`, which do not change, and on one draw of `rng`.
 
     @cached_property
     def rounding(self) -> Rounding:
         """Rounding errors for the structure."""
-        return rounding_of(self.subject, self.atoms, self.rng, self.size)
+        return self.estimate_rounding(self.atoms)
 
     @cached_property
     def rounding_of_cluster(self) -> Rounding:
         """Rounding errors for the atoms without a cell."""
-        return rounding_of(self.subject, self.cluster, self.rng, self.size)
+        return self.estimate_rounding(self.cluster)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def check(self, kind: str, label: str, error: float, allowed: float, note: str = "", **more: Any) -> Check:
-        """Return a check of the structure."""
-        return Check(
-            self.subject.name, self.name, "float64", kind, self.name, label, float(error), allowed, note=note, **more
-        )
+    def check(self, label: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
+        """Return a check of the structure, with the problem as its note if it fails."""
+        fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
+        row: dict[str, Any] = {"case": self.name, "field": label, "error": float(error), "tolerance": allowed}
+        return Check(self.subject.name, self.name, "float64", **row, **fields)
+
+    def energy(self, atoms: Any) -> float:
+        """Return the energy, as a number of Python."""
+        return float(self.subject.ask("energy", atoms))
 
     def results(self, atoms: Any, calculator: Any = None) -> Results:
         """Return all quantities that the calculator supports."""
         offered = self.subject.supported_quantities(atoms)
         return {what: self.subject.ask(what, atoms, calculator) for what in offered}
 
-    def needs(self, what: str, atoms: Any) -> None:
-        """Raise `NotOffered` if the calculator does not support a quantity."""
-        if not self.subject.offers(what, atoms):
+    def require(self, what: str, atoms: Any) -> np.ndarray:
+        """Return forces or stress; `NotOffered` if the calculator does not support them."""
+        if what not in self.subject.supported_quantities(atoms):
             raise NotOffered(f"the calculator has no {what}")
+        return np.asarray(self.subject.ask(what, atoms))
 
     def compare(
-        self, kind: str, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
+        self, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
     ) -> Iterator[Check]:
         """Compare results that are equal up to rounding; energies are total, their errors per atom."""
         number = rounding.number * int(how.get("copies", 1))
         for what, value in results.items():
             if what not in expected:
                 continue
-            error = float(abs(np.asarray(value) - expected[what]).max(initial=0.0)) / (
-                number if what == "energy" else 1
-            )
-            allowed = rounding.allowed(what, **how)
-            note = "" if error <= allowed else f"{what} differ{'s' * (what != 'forces')} by {error:.2g} {UNITS[what]}"
-            if note and what == "energy" and number > rounding.number and not abs(value - expected[what] / 2) > allowed:
-                note += "; it is that of one copy: an energy per atom?"
-            yield self.check(kind, f"{what}{label and f', {label}'}", error, allowed, note)
+            error = float(abs(np.asarray(value) - expected[what]).max(initial=0.0))
+            error, allowed = error / (number if what == "energy" else 1), rounding.allowed(what, **how)
+            problem = f"{what} differ{'s' * (what != 'forces')} by {error:.2g} {UNITS[what]}"
+            if what == "energy" and number > rounding.number and not abs(value - expected[what] / 2) > allowed:
+                problem += "; it is that of one copy: an energy per atom?"
+            yield self.check(f"{what}{label and f', {label}'}", error, allowed, problem)
 
     def call(self) -> Iterator[Check]:
         """Request the energy, which all other checks need."""
@@ -122,29 +131,38 @@ class Checks:
 
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
-    def curve(
-        self, kind: str, label: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, v: np.ndarray
-    ) -> Check:
-        """Check central differences along a direction, over a range of steps."""
-        verdict = examine(phi, g, x, v, abs(phi(x)), self.noise)
-        more = {"order": verdict.order, "curve": verdict.curve, "inconclusive": verdict.inconclusive}
-        return self.check(kind, label, verdict.best, verdict.tolerance, verdict.note, **more)
+    def compare_with_differences(
+        self,
+        labels: Sequence[str],
+        phi: Callable[[np.ndarray], float],
+        g: Rounded,
+        x: np.ndarray,
+        directions: Sequence[np.ndarray],
+        unit: float,
+        named: Callable[[tuple[int, ...]], str],
+    ) -> Iterator[Check]:
+        """Check a gradient along directions, over a range of steps; then its elements, and report the worst.
+
+        Some elements are compared alone, and the others as a group.
+        """
+        for label, v in zip(labels, directions, strict=True):
+            verdict = examine(phi, g, x, v, abs(phi(x)), self.noise)
+            more: dict[str, Any] = {
+                "order": verdict.order,
+                "curve": verdict.curve,
+                "inconclusive": verdict.inconclusive,
+            }
+            yield self.check(label, verdict.best, verdict.tolerance, note=verdict.note, **more)
+        chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
+        alone, rest = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
+        ratio, note, unsure = worst_part(phi, g, x, sizes, self.noise, [*alone, *[rest] * bool(rest.size)], named)
+        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(rest.size)
+        yield self.check(label, ratio, 1.0, note=note, inconclusive=unsure)
 
     @property
     def noise(self) -> float:
         """Standard deviation of the energy due to rounding, including that of computed positions."""
         return self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
-
-    def elements(
-        self, kind: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, unit: float, named: Any
-    ) -> Check:
-        """Compare elements of a gradient with differences, some alone and the others as a group; report the worst."""
-        chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
-        alone, rest = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
-        groups = [*alone, rest] if rest.size else alone
-        ratio, note, unsure = worst_part(phi, g, x, sizes, self.noise, groups, named)
-        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(rest.size)
-        return self.check(kind, label, ratio, 1.0, note, inconclusive=unsure)
 
     def compare_with_slopes(
         self, what: str, given: np.ndarray, phi: Callable[[np.ndarray], float], x: np.ndarray, unit: float, scale: float
@@ -156,93 +174,78 @@ class Checks:
 
     def forces(self) -> Iterator[Check]:
         """Compare forces with differences of the energy."""
-        self.needs("forces", self.atoms)
-        x, forces = self.atoms.positions.copy(), self.subject.ask("forces", self.atoms)
+        x, forces = self.atoms.positions.copy(), self.require("forces", self.atoms)
         gradient = Rounded(-forces, np.full(x.shape, self.rounding.noise["forces"]))
 
         def energy(positions: np.ndarray) -> float:
-            return float(self.subject.ask("energy", move_atoms(self.atoms, positions)))
+            return self.energy(move_atoms(self.atoms, positions))
 
         sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
-        yield self.curve("forces", "along the forces", energy, gradient, x, np.copysign(sizes, forces))
-        signs = self.rng.choice([-1.0, 1.0], x.shape)
-        yield self.curve("forces", "random direction", energy, gradient, x, sizes * signs)
-        row = self.elements("forces", energy, gradient, x, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]")
-        if row.failed:
-            some = forces[: ELEMENTS // 3]
-            row = add_guess(
-                row, guess_cause_in_forces(self.compare_with_slopes("forces", some, energy, x, self.size, -1.0), forces)
-            )
-        yield row
+        directions = np.copysign(sizes, forces), sizes * self.rng.choice([-1.0, 1.0], x.shape)
+        labels = "along the forces", "random direction"
+        *rows, last = self.compare_with_differences(
+            labels, energy, gradient, x, directions, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]"
+        )
+        yield from rows
+        if last.failed:
+            compared = self.compare_with_slopes("forces", forces[: ELEMENTS // 3], energy, x, self.size, -1.0)
+            last = add_guess(last, guess_cause_in_forces(compared, forces))
+        yield last
 
     def stress(self) -> Iterator[Check]:
         """Compare the stress with the derivative of the energy with respect to strain, divided by the volume."""
         if self.atoms.cell.rank < 3:
             return
-        self.needs("stress", self.atoms)
-        volume, zero = self.atoms.cell.volume, np.zeros(6)
-        stress = self.subject.ask("stress", self.atoms)
+        stress, volume, zero = self.require("stress", self.atoms), self.atoms.cell.volume, np.zeros(6)
         gradient = Rounded(volume * stress, np.full(6, volume * self.rounding.noise["stress"]))
 
         def energy(strain: np.ndarray) -> float:
-            return float(self.subject.ask("energy", apply_strain(self.atoms, strain)))
+            return self.energy(apply_strain(self.atoms, strain))
 
         v = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
-        yield self.curve("stress", "along the stress", energy, gradient, zero, v)
-        row = self.elements("stress", energy, gradient, zero, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}")
-        if row.failed:
+        *rows, last = self.compare_with_differences(
+            ["along the stress"], energy, gradient, zero, [v], DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}"
+        )
+        yield from rows
+        if last.failed:
             compared = self.compare_with_slopes("stress", stress, energy, zero, DISPLACED, 1 / volume)
-            row = add_guess(row, guess_cause_in_stress(compared, len(self.atoms), volume))
-        yield row
+            last = add_guess(last, guess_cause_in_stress(compared, len(self.atoms), volume))
+        yield last
 
     def symmetry(self) -> Iterator[Check]:
         """Check that <u, J v> = <v, J u>, because the Jacobian J of forces is a negative Hessian."""
-        self.needs("forces", self.atoms)
-        x, noise = self.atoms.positions, self.rounding.noise["forces"] * math.sqrt(self.atoms.positions.size)
-        worst, row = -1.0, None
-        for _ in range(PAIRS):
-            u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
-            error, allowed, left, right = self._measure_asymmetry(x, u, v, noise * self.size)
-            ratio = error / allowed if allowed > 0 else math.inf if error else 0.0
-            if not ratio <= worst:
-                note = "" if ratio <= 1 else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
-                worst, row = ratio, self.check("symmetry", f"{PAIRS} pairs of directions", error, allowed, note)
-        assert row is not None
-        yield row
+        noise = self.size * self.rounding.noise["forces"] * math.sqrt(self.require("forces", self.atoms).size)
+        x, start, one = self.atoms.positions, np.zeros(1), np.ones(1)
 
-    def _measure_asymmetry(
-        self, x: np.ndarray, u: np.ndarray, v: np.ndarray, noise: float
-    ) -> tuple[float, float, float, float]:
-        """Return the difference between u J v and v J u, its tolerance, and both values."""
-
-        def projected(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
+        def project(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
             return lambda t: float((on * self.subject.ask("forces", move_atoms(self.atoms, x + t[0] * along))).sum())
 
-        start = np.zeros(1)
-        left = along(projected(u, v), _number(0.0), start, np.ones(1), noise)
-        right = along(projected(v, u), _number(left.difference), start, np.ones(1), noise)
-        return right.error, left.allowed + right.allowed, left.difference, right.difference
+        rows = []
+        for _ in range(PAIRS):
+            u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
+            left = along(project(u, v), _number(0.0), start, one, noise)
+            right = along(project(v, u), _number(left.difference), start, one, noise)
+            problem = f"u J v is {left.difference:.8g}, v J u {right.difference:.8g}: the forces have no energy"
+            rows.append(self.check(f"{PAIRS} pairs of directions", right.error, left.allowed + right.allowed, problem))
+        yield max(rows, key=ratio)
 
     def net_force(self) -> Iterator[Check]:
         """Check that the forces sum to zero."""
-        self.needs("forces", self.atoms)
-        net = float(abs(self.subject.ask("forces", self.atoms).sum(axis=0)).max())
-        allowed = self.rounding.net()
-        yield self.check("net force", "", net, allowed, "" if net <= allowed else f"sum of forces is {net:.2g} eV/Å")
+        net = float(abs(self.require("forces", self.atoms).sum(axis=0)).max())
+        yield self.check("", net, self.rounding.net(), f"sum of forces is {net:.2g} eV/Å")
 
     def net_torque(self) -> Iterator[Check]:
         """Check that the torques sum to zero without a periodic cell."""
         if self.periodic:
             return
-        self.needs("forces", self.atoms)
-        arms = self.atoms.positions - self.atoms.positions.mean(axis=0)
-        torque = float(abs(np.cross(arms, self.subject.ask("forces", self.atoms)).sum(axis=0)).max())
+        forces, arms = self.require("forces", self.atoms), self.atoms.positions - self.atoms.positions.mean(axis=0)
+        torque = float(abs(np.cross(arms, forces).sum(axis=0)).max())
         allowed = self.rounding.net(2 * float(abs(arms).max()) + 1)
-        yield self.check("net torque", "", torque, allowed, "" if torque <= allowed else f"torque is {torque:.2g} eV")
+        yield self.check("", torque, allowed, f"torque is {torque:.2g} eV")
 
     # ---- motions -----------------------------------------------------------------------------------------------------
 
-    def _compare_transformed(self, kind: str, matrix: np.ndarray) -> Iterator[Check]:
+    def _compare_transformed(self, matrix: np.ndarray) -> Iterator[Check]:
         """Compare results before and after an orthogonal transformation of atoms and cell."""
         before = self.results(self.atoms)
         turned = self.atoms.copy()
@@ -254,7 +257,7 @@ class Checks:
             xx, yy, zz, yz, xz, xy = before["stress"]
             tensor = matrix @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ matrix.T
             before["stress"] = tensor.flat[[0, 4, 8, 5, 2, 1]]
-        yield from self.compare(kind, self.results(turned), before, self.rounding, reach=self._reach())
+        yield from self.compare(self.results(turned), before, self.rounding, reach=self._reach())
 
     def _reach(self) -> float:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
@@ -267,20 +270,20 @@ class Checks:
 
     def rotation(self) -> Iterator[Check]:
         """Check that forces and stress rotate with the atoms and their cell."""
-        yield from self._compare_transformed("rotation", self._rotation())
+        yield from self._compare_transformed(self._rotation())
 
     def reflection(self) -> Iterator[Check]:
         """Check that forces and stress are reflected with the atoms and their cell."""
-        yield from self._compare_transformed("reflection", -self._rotation())
+        yield from self._compare_transformed(-self._rotation())
 
-    def _elsewhere(self, kind: str, positions: np.ndarray) -> Iterator[Check]:
+    def _compare_moved(self, positions: np.ndarray) -> Iterator[Check]:
         reach = self._reach() + float(abs(positions).max(initial=0.0))
         results = self.results(move_atoms(self.atoms, positions))
-        yield from self.compare(kind, results, self.results(self.atoms), self.rounding, reach=reach)
+        yield from self.compare(results, self.results(self.atoms), self.rounding, reach=reach)
 
     def translation(self) -> Iterator[Check]:
         """Check that results do not depend on a translation of all atoms."""
-        yield from self._elsewhere("translation", self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
+        yield from self._compare_moved(self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
     def renumbering(self) -> Iterator[Check]:
         """Check that forces are permuted with the atoms."""
@@ -288,8 +291,8 @@ class Checks:
             order, before = self.rng.permutation(len(atoms)), self.results(atoms)
             if "forces" in before:
                 before["forces"] = before["forces"][order]
-            rounding = rounding_of(self.subject, atoms, self.rng, self.size) if label else self.rounding
-            yield from self.compare("renumbering", self.results(atoms[order]), before, rounding, label)
+            rounding = self.estimate_rounding(atoms) if label else self.rounding
+            yield from self.compare(self.results(atoms[order]), before, rounding, label)
 
     def wrapping(self) -> Iterator[Check]:
         """Check that results do not depend on the periodic image of each atom."""
@@ -298,7 +301,7 @@ class Checks:
         cells = self.rng.integers(-2, 3, (len(self.atoms), 3)) * self.atoms.pbc
         cells[0] = self.atoms.pbc  # at least one atom moves
         positions = self.atoms.positions + cells @ np.array(self.atoms.cell)
-        yield from self._elsewhere("wrapping", positions)
+        yield from self._compare_moved(positions)
 
     def repetition(self) -> Iterator[Check]:
         """Check that a doubled cell has twice the energy, and the forces of one cell in each half."""
@@ -309,7 +312,7 @@ class Checks:
             if "forces" in expected:
                 expected["forces"] = np.tile(before["forces"], (2, 1))
             how = {"reach": 2 * self._reach(), "copies": 2}
-            yield from self.compare("repetition", results, expected, self.rounding, f"along {'abc'[axis]}", **how)
+            yield from self.compare(results, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
     # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
 
@@ -341,39 +344,34 @@ class Checks:
         """Check that an isolated atom has a finite energy and no force."""
         for atom in self.elements_of():
             results = self.results(self.alone([atom], np.zeros((1, 3))))
-            note = "" if math.isfinite(results["energy"]) else f"{results['energy']} is not a finite number"
-            yield self.check("lone atom", f"energy of {self.symbol(atom)}", math.inf if note else 0.0, 0.0, note)
+            energy, symbol = results["energy"], self.symbol(atom)
+            error = 0.0 if math.isfinite(energy) else math.inf
+            yield self.check(f"energy of {symbol}", error, 0.0, f"{energy} is not a finite number")
             if "forces" in results:
                 force, allowed = float(abs(results["forces"]).max()), self.rounding.allowed("forces")
-                note = "" if force <= allowed else f"a force of {force:.2g} eV/Å acts on it"
-                yield self.check("lone atom", f"force on {self.symbol(atom)}", force, allowed, note)
+                yield self.check(f"force on {symbol}", force, allowed, f"a force of {force:.2g} eV/Å acts on it")
 
     def two_atoms(self) -> Iterator[Check]:
         """Check that forces of two atoms are along their axis, and match the slope of the energy."""
         for pair in self.pairs():
             atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
-            self.needs("forces", atoms)
-            rounding = rounding_of(self.subject, atoms, self.rng, self.size)
+            forces, rounding = self.require("forces", atoms), self.estimate_rounding(atoms)
             axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
-            forces = self.subject.ask("forces", atoms)
             pulled = float(forces[1] @ axis)
 
             def energy(t: np.ndarray, atoms: Any = atoms, axis: np.ndarray = axis) -> float:
-                return float(
-                    self.subject.ask("energy", move_atoms(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
-                )
+                return self.energy(move_atoms(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
 
             expected = {"forces": np.array([-pulled * axis, pulled * axis])}
             label, reach = "-".join(map(self.symbol, pair)), self.nearest
-            yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
+            yield from self.compare({"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             unit = np.full(1, self.nearest / 2)
             part = along(energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), unit, noise)
-            slope = -part.difference / unit[0]
-            note = "" if part.ratio <= 1 else f"the force is {pulled:.8g}; differences of the energy give {slope:.8g}"
-            yield self.check("two atoms", f"slope, {label}", part.error / unit[0], part.allowed / unit[0], note)
+            problem = f"the force is {pulled:.8g}; differences of the energy give {-part.difference / unit[0]:.8g}"
+            yield self.check(f"slope, {label}", part.error / unit[0], part.allowed / unit[0], problem)
 
-    def _together(self, kind: str, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
+    def _compare_distant(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
         """Compare results of the atoms and others at a distance with separate results of both."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
         copies = self.alone(members, positions + far)
@@ -386,16 +384,16 @@ class Checks:
             expected["forces"] = np.concatenate([p["forces"] for p in parts])
         results = self.results(both)
         how = {"reach": 2 * far, "copies": 2}
-        yield from self.compare(kind, results, expected, self.rounding_of_cluster, label, **how)
+        yield from self.compare(results, expected, self.rounding_of_cluster, label, **how)
 
     def far_atoms(self) -> Iterator[Check]:
         """Check that a distant atom adds its own energy."""
         for atom in self.elements_of():
-            yield from self._together("far atoms", [atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
+            yield from self._compare_distant([atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
 
     def company(self) -> Iterator[Check]:
         """Check that two distant copies have the results of one (batch invariance)."""
-        yield from self._together("company", range(len(self.atoms)), self.cluster.positions, "two copies")
+        yield from self._compare_distant(range(len(self.atoms)), self.cluster.positions, "two copies")
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -406,10 +404,9 @@ class Checks:
             self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3))
         )
 
-    def _bits(self, kind: str, label: str, results: Results, expected: Results, what: str) -> Check:
+    def _compare_bits(self, label: str, results: Results, expected: Results, what: str) -> Check:
         differ = [q for q, value in results.items() if np.asarray(value).tobytes() != np.asarray(expected[q]).tobytes()]
-        note = f"{' and '.join(differ)} differ {what}" if differ else ""
-        return self.check(kind, label, float(len(differ)), 0.0, note)
+        return self.check(label, len(differ), 0.0, f"{' and '.join(differ)} differ {what}")
 
     def repeat(self) -> Iterator[Check]:
         """Check that fresh calculators, and any order of requests, give bitwise equal results."""
@@ -418,19 +415,16 @@ class Checks:
         for order in (names, names, names[::-1]):
             calculator = self.subject.fresh()
             calls.append({q: self.subject.ask(q, self.atoms, calculator) for q in order})
-        yield self._bits("repeat", "two fresh calculators", calls[1], calls[0], "from one to the next")
-        yield self._bits("repeat", "asked in another order", calls[2], calls[0], "with the order of questions")
+        yield self._compare_bits("two fresh calculators", calls[1], calls[0], "from one to the next")
+        yield self._compare_bits("asked in another order", calls[2], calls[0], "with the order of questions")
 
     def kept(self) -> Iterator[Check]:
         """Check that later calls do not modify the arrays that were returned."""
-        calculator, arrays = (
-            self.subject.fresh(),
-            [q for q in self.subject.supported_quantities(self.atoms) if q != "energy"],
-        )
-        kept = {what: getattr(calculator, f"get_{what}")(self.atoms.copy()) for what in arrays}
+        calculator, offered = self.subject.fresh(), self.subject.supported_quantities(self.atoms)
+        kept = {q: getattr(calculator, f"get_{q}")(self.atoms.copy()) for q in offered if q != "energy"}
         before = {what: np.array(value) for what, value in kept.items()}
         self.results(self._other(), calculator)
-        yield self._bits("kept", "arrays", kept, before, "after another call, which overwrites them")
+        yield self._compare_bits("arrays", kept, before, "after another call, which overwrites them")
 
     def _with_constraint(self) -> Any:
         """Return the atoms with a constraint, which calculators leave to `Atoms.get_forces`."""
@@ -446,14 +440,13 @@ class Checks:
             before, calculator = key_of(atoms), self.subject.fresh()
             for what in self.subject.supported_quantities(self.atoms):
                 compute_quantity(calculator, what, atoms)
-            changed = key_of(atoms) != before
-            yield self.check("unchanged", label, float(changed), 0.0, "they were modified by a call" * changed)
+            yield self.check(label, key_of(atoms) != before, 0.0, "they were modified by a call")
 
     def constraints(self) -> Iterator[Check]:
         """Check that results do not depend on constraints of the atoms, which are applied to them elsewhere."""
         expected, calculator, atoms = self.results(self.atoms), self.subject.fresh(), self._with_constraint()
         results = {what: compute_quantity(calculator, what, atoms) for what in expected}
-        yield from self.compare("constraints", results, expected, self.rounding, "an atom fixed")
+        yield from self.compare(results, expected, self.rounding, "an atom fixed")
 
     def history(self) -> Iterator[Check]:
         """Check that results do not depend on the structures computed before."""
@@ -473,32 +466,32 @@ class Checks:
             for atoms in (*between, *last):
                 for what in names:
                     self.subject.ask(what, atoms, calculator)
-            yield from self.compare("history", self.results(self.atoms, calculator), expected, self.rounding, label)
+            yield from self.compare(self.results(self.atoms, calculator), expected, self.rounding, label)
 
         atoms, calculator = self.atoms.copy(), self.subject.fresh()
         for _ in range(2):
             results = {what: compute_quantity(calculator, what, atoms) for what in names}
             atoms.positions[...] = self._other().positions
         rounding, expected = self.rounding, self.results(self._other(), self.subject.fresh())
-        yield from self.compare("history", results, expected, rounding, "moved in place")
+        yield from self.compare(results, expected, rounding, "moved in place")
 
-    def _compare_copy(self, kind: str, make: Callable[[Any], Any]) -> Iterator[Check]:
+    def _compare_copy(self, make: Callable[[Any], Any]) -> Iterator[Check]:
         calculator, other = self.subject.fresh(), self._other()
         self.results(self.atoms, calculator)
         try:
             twin = make(calculator)
         except Exception as error:  # whatever its parts raise
-            raise NotOffered(f"the calculator has no {kind}: {type(error).__name__}: {error}") from error
+            raise NotOffered(f"the calculator has no {self.kind}: {type(error).__name__}: {error}") from error
         results, expected = self.results(other, twin), self.results(other, calculator)
-        yield self._bits(kind, "another structure", results, expected, "from those of the calculator")
+        yield self._compare_bits("another structure", results, expected, "from those of the calculator")
 
     def copy(self) -> Iterator[Check]:
         """Check that a deep copy gives bitwise equal results."""
-        yield from self._compare_copy("copy", copy.deepcopy)
+        yield from self._compare_copy(copy.deepcopy)
 
     def pickle(self) -> Iterator[Check]:
         """Check that a pickled calculator gives bitwise equal results."""
-        yield from self._compare_copy("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
+        yield from self._compare_copy(lambda calculator: pickle.loads(pickle.dumps(calculator)))
 
 
 def add_guess(check: Check, guess: str) -> Check:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.calculator_checks import FAR, Checks, oblique
-from slopecheck.calculator_results import Rounding, apply_strain, move_atoms, rounding_of
+from slopecheck.calculator_results import Rounding, apply_strain, estimate_rounding, move_atoms
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS, Jump, refine, scan
 from slopecheck.tolerances import HALVED
@@ -51,7 +51,7 @@ class Paths(Checks):
         of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
         return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
 
-    def _describe_jumps(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
+    def _describe_jumps(self, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
         """Return the check of a scan, with a description of its first jumps."""
         texts, worst = [], 0.0
         for jump in jumps:
@@ -66,14 +66,14 @@ class Paths(Checks):
             texts.append(f"{text}, {where if isinstance(where, str) else where(jump.at)}")
         if len(texts) > TOLD:
             texts[TOLD:] = [f"and {len(texts) - TOLD} more"]
-        return self.check(kind, label, worst, 0.0, "; ".join(texts))
+        return self.check(label, worst, 0.0, note="; ".join(texts))
 
     def cutoff(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as an atom crosses the cutoff."""
         for pair in self.pairs():
             atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
             axis = oblique(1.0)
-            rounding = rounding_of(self.subject, atoms, self.rng, self.size)
+            rounding = self.estimate_rounding(atoms)
 
             def apart(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
                 return self._channels(move_atoms(atoms, np.array([np.zeros(3), distance * axis])))
@@ -89,7 +89,7 @@ class Paths(Checks):
                     self.reached, self.reaching = reached, pair
                 jumps = _with(jumps, apart, reached, noise)
             label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
-            yield self._describe_jumps("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
+            yield self._describe_jumps(label, jumps, lambda at: f"at {at:.6f} Å")
 
     def scale(self) -> Iterator[Check]:
         """Scan the scale of the structure, with finer scans where two of its atoms cross the cutoff."""
@@ -103,16 +103,16 @@ class Paths(Checks):
         jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
         for scale in self._crossings():
             jumps = _with(jumps, scaled, float(scale), noise)
-        yield self._describe_jumps("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
+        yield self._describe_jumps(f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
         for atoms, label in ((self.atoms, "sheared"), (self.crowd, "a crowd, sheared")):
-            rounding = self.rounding if atoms is self.atoms else rounding_of(self.subject, atoms, self.rng, self.size)
+            rounding = self.rounding if atoms is self.atoms else self.estimate_rounding(atoms)
 
             def sheared(strain: float, atoms: Any = atoms) -> np.ndarray:
                 return self._channels(apply_strain(atoms, strain * SHEARED))
 
             points = np.linspace(-SHEARS, SHEARS, SHEAR_POINTS)
             jumps = scan(sheared, points, self._noise(rounding, atoms), SCALE_PLACES)
-            yield self._describe_jumps("scale", label, jumps, lambda at: f"at a shear of {at:.6f}")
+            yield self._describe_jumps(label, jumps, lambda at: f"at a shear of {at:.6f}")
 
     def _crossings(self) -> np.ndarray:
         """Return scales at which a pair of atoms crosses the cutoff."""
@@ -156,9 +156,8 @@ class Paths(Checks):
             far, near = self.reached + 1.5 * move, max(self.reached - 0.5 * move, 0.5 * self.reached)
             errors[move] = abs(energy(FAR, far, near) - energy(FAR, near))
         move = max(errors, key=lambda m: math.inf if math.isnan(errors[m]) else errors[m])
-        error, allowed = errors[move], self.rounding_of_cluster.allowed("energy")
-        note = f"energy differs by {error:.2g} eV where each of two atoms moves by {move:.2g} Å into reach"
-        yield self.check("history", "neighbours kept", error, allowed, "" if error <= allowed else note)
+        problem = f"energy differs by {errors[move]:.2g} eV where each of two atoms moves by {move:.2g} Å into reach"
+        yield self.check("neighbours kept", errors[move], self.rounding_of_cluster.allowed("energy"), problem)
 
     def line(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as three atoms become collinear."""
@@ -173,10 +172,10 @@ class Paths(Checks):
                     return self._channels(self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], end]))
 
                 atoms = self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
-                rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
+                rounding = estimate_rounding(self.subject, atoms, self.rng, 0.1 * self.size)
                 jump = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
-                yield self._describe_jumps("line", label, [jump] if jump else [], f"at {degrees}°")
+                yield self._describe_jumps(label, [jump] if jump else [], f"at {degrees}°")
 
     # ---- dynamics ----------------------------------------------------------------------------------------------------
 
@@ -198,13 +197,13 @@ class Paths(Checks):
 
     def drift(self) -> Iterator[Check]:
         """Check that the energy error falls with the square of the time step."""
-        self.needs("forces", self.atoms)
+        forces = self.require("forces", self.atoms)
         # Estimated angular frequency of the fastest vibration: the measured force constant and the lightest mass.
         omega = math.sqrt(self.rounding.curvature / self._masses().min())
         if not omega > 0:
             return
         velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
-        largest = float(abs(self.subject.ask("forces", self.atoms) / self._masses()).max())
+        largest = float(abs(forces / self._masses()).max())
         # Atoms that move far reach regions with another fastest vibration.
         step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
         rounding = self.rounding.allowed("energy") * len(self.atoms)
@@ -212,7 +211,7 @@ class Paths(Checks):
         label, fall = f"rms {large / len(self.atoms):.1e} eV/atom", math.nan
         for halving in range(1, HALVINGS + 1):
             if large <= rounding:
-                yield self.check("drift", label, 0.0, HALVED, "within rounding")
+                yield self.check(label, 0.0, HALVED, note="within rounding")
                 return
             number *= 2
             small = self._error(velocities, step / 2**halving, number, 2**halving)
@@ -220,8 +219,8 @@ class Paths(Checks):
             if abs(fall - 2) <= HALVED:
                 break
             large = small
-        note = "" if abs(fall - 2) <= HALVED else f"half the time step divides the error by {2**fall:.2f}, not 4"
-        yield self.check("drift", label, abs(fall - 2), HALVED, note, order=fall)
+        problem = f"half the time step divides the error by {2**fall:.2f}, not 4"
+        yield self.check(label, abs(fall - 2), HALVED, problem, order=fall)
 
     def _error(self, velocities: np.ndarray, step: float, number: int, every: int) -> float:
         """Return the root-mean-square change of the total energy over some of the steps of a run."""

@@ -4,6 +4,7 @@ import hashlib
 import math
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,7 @@ class Subject:
         """
         key = key_of(atoms) if calculator is None else None
         if key is None:
-            return compute_quantity(self.used if calculator is None else calculator, what, atoms.copy())
+            return compute_quantity(calculator or self.used, what, atoms.copy())
         if len(self._remembered) > REMEMBERED:
             self._remembered.clear()
         results = self._remembered.setdefault(key, {})
@@ -63,17 +64,14 @@ class Subject:
             results[what] = compute_quantity(self.used, what, atoms.copy())
         return results[what]
 
-    def offers(self, what: str, atoms: Any) -> bool:
-        """Return whether the calculator supports a quantity."""
-        try:
-            self.ask(what, atoms)
-        except NotImplementedError:
-            return False
-        return True
-
     def supported_quantities(self, atoms: Any) -> list[str]:
-        """Return the supported quantities."""
-        return [what for what in UNITS if what == "energy" or self.offers(what, atoms)]
+        """Return the supported quantities, the energy first."""
+        supported = ["energy"]
+        for what in ("forces", "stress"):
+            with suppress(NotImplementedError):
+                self.ask(what, atoms)
+                supported.append(what)
+        return supported
 
 
 def key_of(atoms: Any) -> bytes | None:
@@ -170,7 +168,7 @@ def _deviation(values: np.ndarray) -> float:
     return float(np.maximum(deviation, 2.0**-54 * abs(values[0])).max(initial=0.0))
 
 
-def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
+def estimate_rounding(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
     """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
     x, offered = atoms.positions, subject.supported_quantities(atoms)
     noise = dict.fromkeys(offered, 0.0)

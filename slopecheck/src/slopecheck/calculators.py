@@ -128,12 +128,13 @@ class _Plan(Plan):
         return self.checks[number * len(self.checks) // len(self.steps)]
 
     def make(self, number: int) -> Iterator[Check]:
-        checks, kind = self._checks(number), self.steps[number][1]
+        checks = self._checks(number)
+        kind = checks.kind = self.steps[number][1]
         try:
             yield from getattr(checks, kind.replace(" ", "_"))()
         except (NotImplementedError, NotOffered) as absent:
             note = str(absent) if isinstance(absent, NotOffered) else message_of(absent)
-            yield checks.check("not offered", kind, 1.0, 0.0, note)
+            yield checks.check(kind, 1.0, 0.0, note, kind="not offered")
 
     def lost(self, number: int, text: str) -> Check:
-        return self._checks(number).check(self.steps[number][1], "", math.inf, 0.0, text)
+        return self._checks(number).check("", math.inf, 0.0, text, kind=self.steps[number][1])

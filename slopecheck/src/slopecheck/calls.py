@@ -1,9 +1,9 @@
 """The checks of how a function is called: form, what calls modify and keep, threads, single requests, layouts."""
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -52,11 +52,11 @@ class Calls(Identities):
         for name, array in (*given, *((f"output {k}", y) for k, y in enumerate(outputs))):
             if array.dtype.kind == "c":
                 note = f"{array.dtype} is not checked: check the same function with real and imaginary parts apart"
-                yield self.check("form", 0, name, math.inf, 0.0, note, unsure=True)
+                yield self.check(0, name, math.inf, 0.0, note, inconclusive=True)
         widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
-            note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
-            yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
+            wider = y.dtype.itemsize > widest.itemsize
+            yield self.check(0, f"output {k}", float(wider), 0.0, f"output is {y.dtype}; the inputs are {widest}")
         for order in self.orders:
             a = p.arguments(*self._as_given[1])
             arguments = itertools.chain(*self._list_arguments(a)[:order])
@@ -83,8 +83,7 @@ class Calls(Identities):
                 given += [row for row in arguments if order >= lowest and row[1] is not None]
             for name, value, old in given:
                 same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
-                note = "" if same else "it was modified by a call"
-                yield self.check("unchanged", order, name, float(not same), 0.0, note)
+                yield self.check(order, name, float(not same), 0.0, "it was modified by a call")
 
     def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
         """Compare dtype, shape and device of a derivative with those of the argument in which it is one."""
@@ -94,11 +93,30 @@ class Calls(Identities):
             note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as {name}"
         elif p.framework.device_of(derivative) != p.framework.device_of(argument):
             note = f"{what} is on {p.framework.device_of(derivative)}; expected {p.framework.device_of(argument)}"
-        return self.check("form", order, name, float(bool(note)), 0.0, note)
+        return self.check(order, name, float(bool(note)), 0.0, note)
 
     def repeat(self) -> Iterator[Check]:
         """Check that repeated calls are bitwise equal."""
-        yield from self._or_of_framework(Calls._check_repeats)
+        yield from self._compare_calls("from one call to the next", lambda part: [nullcontext()] * part.repeats)
+
+    def threads(self) -> Iterator[Check]:
+        """Check that one, two and three threads give bitwise equal results."""
+        yield from self._compare_calls(f"with {THREADS} threads", lambda part: map(part.p.framework.threads, THREADS))
+
+    def _compare_calls(self, what: str, contexts: Callable[["Calls"], Iterable[Any]]) -> Iterator[Check]:
+        """Compare the bits of calls, each in a context; say whether a function of the framework fails by itself."""
+
+        def check(part: Calls) -> list[Check]:
+            calls = []
+            for context in contexts(part):
+                with context:
+                    calls.append(part._results(part._arguments()))
+            return list(part._bits(what, calls))
+
+        rows = check(self)
+        wrong = any(row.failed for row in rows)
+        own = self._of_framework(self.p.inputs, lambda part, given: check(part)) if wrong else ""
+        yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
 
     def kept(self) -> Iterator[Check]:
         """Check that later calls do not modify earlier results."""
@@ -110,15 +128,15 @@ class Calls(Identities):
 
         before = values()
         self._results(self._arguments(p.perturb(p.x, 2.0**-30)))
-        yield from self._bits("kept", "after another call, which overwrites them", [before, values()])
+        yield from self._bits("after another call, which overwrites them", [before, values()])
 
     def history(self) -> Iterator[Check]:
         """Check that results are bitwise equal after calls with other inputs."""
         before = self._results(self._arguments())
         for point in (self.p.perturb(self.p.x, 2.0**-7), self.p.perturb(self.p.x, 2.0**-30)):
-            with contextlib.suppress(Exception):  # the point may be outside the domain
+            with suppress(Exception):  # the point may be outside the domain
                 self._results(self._arguments(point))
-        yield from self._bits("history", "after calls with other inputs", [before, self._results(self._arguments())])
+        yield from self._bits("after calls with other inputs", [before, self._results(self._arguments())])
 
     def alone(self) -> Iterator[Check]:
         """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
@@ -126,48 +144,39 @@ class Calls(Identities):
         whole = self._results(self._arguments(), 1)
         used = [k for k, w in enumerate(self.w) if w.size]
         for k in many if len(many) > 1 else ():
-            a = self._arguments()
-            a.directions, a.second_directions = _only(k, a.directions), _only(k, a.second_directions)
+            a = self._only(directions=k, second_directions=k)
             for order in self.orders:
                 one, joint = p.derivatives(order, a, k)[0][0], p.results(order, a)[k]
                 yield self._alike(order, f"{self._label(k)} alone", one, joint, size_of(joint))
-        for order in self.orders[1:] if len(many) > 1 else ():
-            parts = []
-            for k in many:
-                a = self._arguments()
-                a.directions = _only(k, a.directions)
-                parts.append(p.results(order, a)[: len(p.x) + len(used)])
-            yield from self._sums(order, "directions", parts, whole[order - 1][: len(p.x) + len(used)])
-        if len(self.orders) == 3:
-            parts = []
-            for k in (*many, None):
-                a = self._arguments()
-                a.second_directions = _only(k, a.second_directions)
-                if k is not None:
-                    a.cotangent_directions = _only(None, a.cotangent_directions)
-                parts.append(p.results(3, a))
-            yield from self._sums(3, "second directions", parts, whole[2])
-        if len(used) > 1:
-            for order in self.orders:
-                parts = []
-                for k in used:
-                    a = self._arguments()
-                    a.cotangents = _only(k, a.cotangents)
-                    a.cotangent_directions = _only(k, a.cotangent_directions)
-                    parts.append(p.results(order, a)[: len(p.x)])
-                yield from self._sums(order, "outputs", parts, whole[order - 1][: len(p.x)])
 
-    def _sums(self, order: int, what: str, parts: Sequence[Arrays], whole: Arrays) -> Iterator[Check]:
-        """Check that results of single calls add up to those of a joint call."""
-        for k, terms in enumerate(zip(*parts, strict=True)):
-            name = f"{self._argument(k)}, sum over {what}"
-            yield self._alike(order, name, sum(terms), whole[k], sum(map(size_of, terms)))
+        def add_up(order: int, what: str, choices: Sequence[Arguments], number: int | None = None) -> Iterator[Check]:
+            """Check that the first results of single calls add up to those of a joint call."""
+            joint = whole[order - 1][:number]
+            for k, terms in enumerate(zip(*(p.results(order, a)[:number] for a in choices), strict=True)):
+                name = f"{self._argument(k)}, sum over {what}"
+                yield self._alike(order, name, sum(terms), joint[k], sum(map(size_of, terms)))
+
+        for order in self.orders[1:] if len(many) > 1 else ():
+            yield from add_up(order, "directions", [self._only(directions=k) for k in many], len(many) + len(used))
+        if len(self.orders) == 3:
+            choices = [self._only(second_directions=k, cotangent_directions=None) for k in many]
+            yield from add_up(3, "second directions", [*choices, self._only(second_directions=None)])
+        for order in self.orders if len(used) > 1 else ():
+            choices = [self._only(cotangents=k, cotangent_directions=k) for k in used]
+            yield from add_up(order, "outputs", choices, len(many))
+
+    def _only(self, **numbers: int | None) -> Arguments:
+        """Return arguments with one value of each group, and None for the others, or for all without a number."""
+        a = self._arguments()
+        for group, k in numbers.items():
+            setattr(a, group, [value if i == k else None for i, value in enumerate(getattr(a, group))])
+        return a
 
     def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
         error = relative(np.asarray(array), expected, usual)
         allowed, unsure = self._tolerate_order(error, order)
-        note = "" if error <= allowed else f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
-        return self.check("alone", order, what, error, allowed, note, unsure)
+        problem = f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
+        return self.check(order, what, error, allowed, problem, inconclusive=unsure)
 
     def _tolerate_order(self, error: float, lowest: int) -> tuple[float, bool]:
         """Return the relative difference of results, from an order on, that another order of sums may make.
@@ -188,35 +197,13 @@ class Calls(Identities):
         allowed = least + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
-    def _check_repeats(self) -> Iterator[Check]:
-        calls = [self._results(self._arguments()) for _ in range(self.repeats)]
-        yield from self._bits("repeat", "from one call to the next", calls)
-
-    def threads(self) -> Iterator[Check]:
-        """Check that one, two and three threads give bitwise equal results."""
-        yield from self._or_of_framework(Calls._check_threads)
-
-    def _check_threads(self) -> Iterator[Check]:
-        calls = []
-        for number in THREADS:
-            with self.p.framework.threads(number):
-                calls.append(self._results(self._arguments()))
-        yield from self._bits("threads", f"with {THREADS} threads", calls)
-
-    def _or_of_framework(self, check: Callable[["Calls"], Iterable[Check]]) -> Iterator[Check]:
-        """Make a check; where it fails, say whether a function of the framework fails it by itself."""
-        rows = list(check(self))
-        wrong = any(row.failed for row in rows)
-        own = self._of_framework(self.p.inputs, lambda part, given: check(part)) if wrong else ""
-        yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
-
     def _of_framework(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
         """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
 
         `check` makes it, of the function and the arrays that it gets in the call.
         """
         for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
-            with contextlib.suppress(Exception):  # it cannot be differentiated, or not by itself
+            with suppress(Exception):  # it cannot be differentiated, or not by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
                 again = part.beside(part._arguments().inputs)  # of what is random, results differ here
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
@@ -263,7 +250,7 @@ class Calls(Identities):
         try:
             results = self._results(other, lowest)
         except Exception as error:  # any error for this layout
-            worst, note = math.inf, f"raises only in this layout: {message_of(error)}"
+            worst, problem = math.inf, f"raises only in this layout: {message_of(error)}"
         else:
             errors = [
                 (relative(a, b, size), PARTS[lowest + part])
@@ -272,14 +259,8 @@ class Calls(Identities):
             ]
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
             allowed, unsure = self._tolerate_order(worst, lowest)
-            note = "" if worst <= allowed else f"{where} differ from those of the contiguous layout by {worst:.0e}"
-            note += f"; {BETTER}" * unsure
-        yield self.check("layout", "", what, worst, allowed, note, unsure)
-
-
-def _only(k: int | None, values: Sequence[Any]) -> list[Any]:
-    """Return one of some values, and None for the others; None for all if there is no such number."""
-    return [value if i == k else None for i, value in enumerate(values)]
+            problem = f"{where} differ from those of the contiguous layout by {worst:.0e}" + f"; {BETTER}" * unsure
+        yield self.check("", what, worst, allowed, problem, inconclusive=unsure)
 
 
 def _same(layout: str, array: np.ndarray) -> np.ndarray:

@@ -230,6 +230,7 @@ class _Plan(Plan):
     def make(self, number: int) -> Iterator[Check]:
         order, kind = self.steps[number]
         checks = self.checks
+        checks.kind = kind
         if kind == CALL or self.miscounted:
             return
         with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -41,11 +42,10 @@ class Differences(Identities):
         for k, number in enumerate(self.lost if order == 1 else ()):
             if number:
                 note = f"{number} of {self.y[k].size} elements change by their rounding; {BETTER}"
-                yield self.check("differences", 1, f"output {k}", math.inf, 0.0, note, unsure=True)
+                yield self.check(1, f"output {k}", math.inf, 0.0, note, inconclusive=True)
         gradients, scale = self.rounded_gradient(order), self.scale(order)
         if not math.isfinite(self.phi(order, p.x)[0]):
-            note = f"the {PARTS[order - 1]} are not finite"
-            yield self.check("differences", order, "all inputs", math.inf, 0.0, note)
+            yield self.check(order, "all inputs", math.inf, 0.0, f"the {PARTS[order - 1]} are not finite")
             return
         failed = False
         for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
@@ -79,9 +79,10 @@ class Differences(Identities):
             if noise > COARSE_VALUES * scale > 0 and not (verdict.problem or self.accuracy) and _coarse(phi, x, narrow):
                 note = f"values are rounded to {noise / scale:.0e} of their size, as by float32; float64 would decide"
                 verdict = replace(verdict, inconclusive=True)
-            unsure = verdict.inconclusive and not elements.failed
-            check = self.check("differences", order, self._label(k), verdict.best, verdict.tolerance, note, unsure)
-            yield replace(check, order=verdict.order, seconds=time.perf_counter() - start, curve=verdict.curve)
+            more: dict[str, Any] = {"note": note, "inconclusive": verdict.inconclusive and not elements.failed}
+            more |= {"order": verdict.order, "seconds": time.perf_counter() - start, "curve": verdict.curve}
+            check = self.check(order, self._label(k), verdict.best, verdict.tolerance, **more)
+            yield check
             yield elements
             failed |= check.failed or elements.failed
         yield from self._in_float32(order)
@@ -135,7 +136,7 @@ class Differences(Identities):
             for marks in (in_float32(moved)[long], (close == here)[visible]):
                 if marks.size and np.mean(marks) > 0.5:
                     note = IN_FLOAT32.format("compute the derivative" if order > 1 else "compute")
-                    yield self.check("differences", order, "all inputs", math.inf, 0.0, note, unsure=True)
+                    yield self.check(order, "all inputs", math.inf, 0.0, note, inconclusive=True)
                     return
 
     def _at_a_second_point(self, order: int) -> Iterator[Check]:
@@ -150,11 +151,9 @@ class Differences(Identities):
                 v = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
                 part = along(phi, g, x, v, self._noise(phi, x, v, scale))
                 wrong = part.ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
-                note = (
-                    "it is wrong there, and right at the first point: is something kept from an earlier call?" * wrong
-                )
                 label, error = f"{self._label(k)}, at a second point", part.ratio if wrong else min(part.ratio, 1.0)
-                yield self.check("differences", order, label, error, 1.0, note)
+                problem = "it is wrong there, and right at the first point: is something kept from an earlier call?"
+                yield self.check(order, label, error, 1.0, problem)
 
     def _there(self, order: int) -> "Differences | None":
         """Return the checks at a second point; None if there is none where derivatives up to an order are finite."""
@@ -196,7 +195,7 @@ class Differences(Identities):
             phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number", least
         )
         label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
-        return self.check("elements", order, label, ratio, 1.0, note, unsure)
+        return self.check(order, label, ratio, 1.0, kind="elements", note=note, inconclusive=unsure)
 
 
 def _steep(verdict: Verdict) -> bool:

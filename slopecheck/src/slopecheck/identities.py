@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,8 @@ def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.n
 
 class Identities:
     """The function of a problem up to an order of derivatives, as a sum, and the identities of its derivatives."""
+
+    kind = ""  # of the checks that are made now
 
     def __init__(self, problem: Problem, name: str, order: int, accuracy: float = 0.0) -> None:
         self.p, self.name, self.orders, self.accuracy = problem, name, range(1, order + 1), accuracy
@@ -85,21 +88,11 @@ class Identities:
         """Return random cotangents, so that all elements of the outputs count alike."""
         return [w / size for w, size in zip(self.p.weights(self.y), self.sizes, strict=True)]
 
-    def check(
-        self,
-        kind: str,
-        order: int | str,
-        field: str,
-        error: float,
-        allowed: float,
-        note: str = "",
-        unsure: bool = False,
-    ) -> Check:
-        """Return a check of the function; `unsure`: it is inconclusive."""
-        framework = self.p.framework.name
-        return Check(
-            self.name, framework, "float64", kind, str(order), field, error, allowed, note=note, inconclusive=unsure
-        )
+    def check(self, case: int | str, field: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
+        """Return a check of the function, of an order or all, with the problem as its note if it fails."""
+        fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
+        row: dict[str, Any] = {"case": str(case), "field": field, "error": error, "tolerance": allowed}
+        return Check(self.name, self.p.framework.name, "float64", **row, **fields)
 
     def _label(self, k: int) -> str:
         return self.p.floating[k]
@@ -112,12 +105,11 @@ class Identities:
         """Return outputs and derivatives as far as they are checked, from an order on."""
         return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
-    def _bits(self, kind: str, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
+    def _bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
         """Check that calls have given equal bits."""
         for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
             worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
-            note = f"results differ {what}" if worst else ""
-            yield self.check(kind, order, PARTS[order], float(worst), 0.0, note)
+            yield self.check(order, PARTS[order], float(worst), 0.0, f"results differ {what}")
 
     def _argument(self, number: int) -> str:
         """Name the argument that a result of second or third derivatives is a derivative in."""
@@ -194,7 +186,7 @@ class Identities:
                 left = dot([w for w in other if w.size], p.second(x, w, u)[1])
                 return left, dot(u, p.gradients(x, other))
 
-            yield self._identity("adjoint", 2, "all inputs", sides, [self.w, self.u, other], dot(other, self.y)[1])
+            yield self._identity(2, "all inputs", sides, [self.w, self.u, other], dot(other, self.y)[1])
             return
         z = [p.direction(x) for x in p.x]
 
@@ -214,7 +206,7 @@ class Identities:
 
         last = self._below([self.w, self.h, other], [self.u, self.v, z])
         for field, three in {"cotangents": in_cotangents, "directions": in_directions, "inputs": in_inputs}.items():
-            yield self._identity("adjoint", 3, field, three, [*self.rest, other, z], last)
+            yield self._identity(3, field, three, [*self.rest, other, z], last)
 
     def symmetry(self, order: int) -> Iterator[Check]:
         """Check that a derivative along as many directions as its order is the same for each order of them."""
@@ -227,7 +219,7 @@ class Identities:
             )
 
         below = self._below([self.w], directions, order)
-        yield self._identity("symmetry", order, "all inputs", sides, [self.w, *directions], below)
+        yield self._identity(order, "all inputs", sides, [self.w, *directions], below)
 
     def _below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
         """Return the sums of |terms| of all derivatives below an order, for weights of outputs and along directions."""
@@ -241,7 +233,7 @@ class Identities:
         return total
 
     def _identity(
-        self, kind: str, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
+        self, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
     ) -> Check:
         """Compare sums that are equal; an error below the last bit of `last`, from which they derive, is none.
 
@@ -261,12 +253,10 @@ class Identities:
         allowed = MARGIN * (ROUNDING + min(rounding, max(UNSURE, self.accuracy)) + EPSILON * last / scale)
         if order == 3:  # `last` lacks what cancels within a second derivative, and with it the last bits of that
             rounding += MARGIN * EPSILON * last / scale
-        note, unsure = "", False
-        if not error <= allowed:
-            note = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"
-            unsure = error <= MARGIN * (ROUNDING + rounding)
-            note += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
-        return self.check(kind, order, field, error, allowed, note, unsure)
+        unsure = allowed < error <= MARGIN * (ROUNDING + rounding)
+        problem = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"
+        problem += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
+        return self.check(order, field, error, allowed, problem, inconclusive=unsure)
 
 
 def size_of(array: np.ndarray) -> float:

@@ -40,15 +40,16 @@ class Numbers(Identities):
                     spread = [] if abs(p.gradients(p.x, w)[k].flat[flat]) > 0 else spread
                 unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
             except Exception as error:  # a function may refuse NaN and distant points
-                yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
+                yield self.check("nan", self._label(k), 1.0, 0.0, message_of(error), kind="not offered")
                 continue
-            number, note = sum(int(np.count_nonzero(mask)) for mask in spread), ""
-            if number:
-                note = f"{number} elements of outputs became NaN but do not depend on the element"
+            number = sum(int(np.count_nonzero(mask)) for mask in spread)
+            problem = f"{number} elements of outputs became NaN but do not depend on the element"
             if unsure:
-                note += ": 0 * NaN where a factor that the function computes is zero, as behind a mask of attention; "
-                note += "whether the input may hold NaN there decides"
-            yield self.check("nan", 0, self._label(k), float(number), 0.0, note, unsure)
+                problem += (
+                    ": 0 * NaN where a factor that the function computes is zero, as behind a mask of attention; "
+                )
+                problem += "whether the input may hold NaN there decides"
+            yield self.check(0, self._label(k), float(number), 0.0, problem, inconclusive=unsure)
 
     def _separate(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
         """Return whether the chosen outputs are sums of functions of one element of the inputs each.
@@ -116,7 +117,7 @@ class Numbers(Identities):
             sizes = abs(x[x != 0])
             if sizes.size and not (sizes.max() <= LARGEST and sizes.min() >= SMALLEST):
                 note = f"numbers from {sizes.min():.0e} to {sizes.max():.0e} are beyond float32; {SCALED}"
-                yield self.check("not offered", "float32", self._label(k), 1.0, 0.0, note)
+                yield self.check("float32", self._label(k), 1.0, 0.0, note, kind="not offered")
                 return
         small = [x.astype(np.float32) for x in p.x]
         exact = [x.astype(np.float64) for x in small]
@@ -134,7 +135,7 @@ class Numbers(Identities):
         try:
             results = right(small, *rest)
         except Exception as error:  # a function with float64 parameters may refuse float32
-            yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
+            yield self.check("float32", "all inputs", 1.0, 0.0, message_of(error), kind="not offered")
             return
         moved = [right(*(p.perturb(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
         last = self._last_bits(exact_results, exact, *same)
@@ -148,21 +149,18 @@ class Numbers(Identities):
                 response += self.accuracy * scale
                 gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
                 allowed, note, unsure = RESPONSE * (response + last[order][i]), "", False
+                label = f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
                 if not gap <= allowed:
                     noise = noise or self._noise_in_float32(rest)
                     beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
                     note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
                     if beyond:
                         note = f"numbers up to {scale:.1e} are beyond float32, or its inputs leave the domain; {SCALED}"
-                        yield self.check("not offered", "float32", self._result_label(order, i), 1.0, 0.0, note)
+                        yield self.check("float32", label, 1.0, 0.0, note, kind="not offered")
                         continue
                     if gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
                         note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
-                yield self.check("float32", order, self._result_label(order, i), gap, allowed, note, unsure)
-
-    def _result_label(self, order: int, i: int) -> str:
-        """Name a result of an order."""
-        return f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
+                yield self.check(order, label, gap, allowed, note, inconclusive=unsure)
 
     def _last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
