@@ -15,7 +15,7 @@ from cubes import X, cube, failed, gradient, one_wrong_element, second, third
 from rich.console import Console
 
 from slopecheck import check_derivatives, running
-from slopecheck.curves import Rounded, examine
+from slopecheck.curves import Claim, Rounded
 from slopecheck.kinds import FUNCTION_CHECKS
 from slopecheck.report import checks_of, read
 
@@ -218,7 +218,7 @@ def test_no_third_derivative(factor, power):
     at, v = np.array([0.0, 1.0]), np.array([1.0, 0.7])
     for wrong in (0.0, -3e-7, 3e-7, 1e-5):
         gradient = np.array([0.0, 2 * (1 + wrong)])
-        verdict = examine(function, Rounded(gradient, 2.0**-52 * gradient), at, v, 1.0, 2.0**-54)
+        verdict = Claim(function, Rounded(gradient, 2.0**-52 * gradient), at, 2.0**-54).examine(v, 1.0)
         assert (verdict.problem == "") == (not wrong), verdict
         assert not verdict.inconclusive
 

@@ -20,26 +20,24 @@ from slopecheck.units import count_checks
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 
 
+CHECK = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.0, 8.0)
+
+
 def made_up_checks():
     """Return a small run in which everything passes."""
     rng = np.random.default_rng(0)
     checks = []
-    derivatives = {"gno_kernel_fwd": ["kernel"], "gno_kernel_bwd": ["coords", "params"]}
-    for order, (name, results) in enumerate(derivatives.items()):
-        for field in results:
-            for backend in ("fortran", "pyref"):
-                for dtype in ("float32", "float64"):
-                    made = Check(
-                        name, backend, dtype, "accuracy", "regular", field, 8 * rng.random(), 8.0, seconds=0.001
-                    )
-                    bits = f"{rng.integers(2**62):016x}"
-                    checks += [replace(made, digest=bits), replace(made, kind="repeat", error=0.0, tolerance=0.0)]
-                curve = tuple((h, 2e-16 * (0.1 + rng.random()) / h) for h in STEPS)
-                differences = Check(name, backend, "float64", "differences", "regular", field, 1e-14, 1e-7, curve=curve)
-                checks += [differences] * order
-            curve = tuple((h, h**2 + 1e-31 / h) for h in STEPS)
-            judge = Check(name, "judge", "real128", "differences", "regular", field, 1e-21, 5e-20, 2.01, curve=curve)
-            checks += [judge] * order
+    for name, field, order in (("gno_kernel_fwd", "kernel", 0), ("gno_kernel_bwd", "coords", 1)):
+        for backend in ("fortran", "pyref"):
+            for dtype in ("float32", "float64"):
+                error, bits = 8 * rng.random(), f"{rng.integers(2**62):016x}"
+                made = Check(name, backend, dtype, "accuracy", "regular", field, error, 8.0, seconds=0.001, digest=bits)
+                checks += [made, replace(made, kind="repeat", error=0.0, tolerance=0.0)]
+            curve = tuple((h, 2e-16 * (0.1 + rng.random()) / h) for h in STEPS)
+            checks += [replace(made, kind="differences", error=1e-14, tolerance=1e-7, curve=curve)] * order
+        curve = tuple((h, h**2 + 1e-31 / h) for h in STEPS)
+        judge = Check(name, "judge", "real128", "differences", "regular", field, 1e-21, 5e-20, 2.01, curve=curve)
+        checks += [judge] * order
     return checks
 
 
@@ -66,15 +64,7 @@ def test_report_comes_back(tmp_path, environment):
     assert set(again["counts"]) | {"what", "reason"} == set(re.findall("`([a-z_]+)`", KEYS["counts"] + KEYS["skips"]))
     assert KEYS["schema_version"].startswith(f"{again['schema_version']}: ")
     assert report["verdict"] == "passed"
-    counts = {
-        "planned": len(checks),
-        "passed": len(checks),
-        "failed": 0,
-        "inconclusive": 0,
-        "not_offered": 0,
-        "skipped": 1,
-    }
-    assert report["counts"] == counts
+    assert tuple(report["counts"].values()) == (len(checks), len(checks), 0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("error", [math.nan, math.inf])
@@ -143,7 +133,6 @@ def test_what_is_missing_or_not_offered_is_no_success(environment):
     ("text", "says"),
     [
         ("", "Expecting value"),
-        ('{"schema_version": 2}', "is no report of checks with schema_version 3"),
         ('{"schema_version": 3}', "'command'"),
         ("[" * 200_000, "while decoding a JSON array"),
         ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
@@ -160,62 +149,50 @@ def test_other_files_are_refused_in_a_sentence(tmp_path, text, says):
 
 
 def test_pictures_of_odd_values():
-    check = Check("gno_kernel_bwd", "my:function", "float64", "differences", "c", "coords", math.inf, 1e-7)
+    check = replace(CHECK, kind="differences", error=math.inf)
     curves = [((0.5, 0.0), (0.25, math.nan)), ((0.5, 0.0),), ((0.5, 1e-3), (0.25, math.inf))]
     assert plots.png(plots.differences([replace(check, curve=c) for c in curves], Terms())).startswith(b"\x89PNG")
-    wrong = [
-        replace(check, kind="accuracy", backend=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]
-    ]
+    wrong = [replace(CHECK, backend=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]]
     assert plots.svg(plots.agreement(wrong, Terms())).count("NaN") == 1
 
 
 def test_summary_shows_the_worst():
-    check = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "c", "coords", 1.0, 8.0)
     checks = [
-        check,
-        replace(check, error=10.0, tolerance=100.0),
-        replace(check, kind="differences", error=1e-9, tolerance=1e-7, order=1.97),
-        replace(check, kind="differences", error=1e-9, tolerance=1e-7, order=2.01),
-        replace(check, kind="golden"),
-        replace(check, kind="repeat", error=1.0, tolerance=0.0),
+        CHECK,
+        replace(CHECK, error=10.0, tolerance=100.0),
+        *(replace(CHECK, kind="differences", error=1e-9, tolerance=1e-7, order=order) for order in (1.97, 2.01)),
+        replace(CHECK, kind="golden"),
+        replace(CHECK, kind="repeat", error=1.0, tolerance=0.0),
     ]
     (row,) = summarise(checks, Terms())
     assert (row.error, row.tolerance, row.order, row.other_kinds, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
-    nan = replace(check, error=math.nan)
-    assert worst([check, nan]) is nan
-    assert ratio(replace(check, error=0.0, tolerance=0.0)) == 0.0
+    nan = replace(CHECK, error=math.nan)
+    assert worst([CHECK, nan]) is nan
+    assert ratio(replace(CHECK, error=0.0, tolerance=0.0)) == 0.0
     assert ratio(checks[-1]) == math.inf
 
 
 def test_comparison(environment):
-    before = [c for c in made_up_checks() if c.kind == "accuracy"]
-    digests = [i for i, c in enumerate(before) if c.digest]
-    after = list(before)
-    after[digests[0]] = replace(before[digests[0]], digest="0" * 16)
-    after[1] = replace(before[1], error=before[1].error * 2.1)
-    after[2] = replace(before[2], error=before[2].error * 1.9)
-    after[3] = replace(before[3], error=math.nan)
-    before[4] = replace(before[4], error=math.inf)
-    before[5], after[5] = (replace(before[5], error=error, tolerance=1e-10) for error in (3.8e-17, 1.7e-17))
-    gone = after.pop()
-    after.append(replace(gone, operator="gno_message_fwd"))
+    before = [replace(CHECK, case=str(n), digest=str(n)) for n in range(8)]
+    errors = {1: (1.0, 2.1), 2: (1.0, 1.9), 3: (1.0, math.nan), 4: (math.inf, 1.0), 5: (3.8e-17, 1.7e-17)}
+    before, after = ([replace(c, error=errors.get(n, (1.0, 1.0))[k]) for n, c in enumerate(before)] for k in (0, 1))
+    after[0] = replace(before[0], digest="0" * 16)
+    after[7] = replace(before[7], operator="gno_message_fwd")
     comparison = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after, Terms())
     assert comparison.influences == [("seed", "0", "1")]
     assert comparison.changed_bits == [(before[0], after[0])]
     assert comparison.same_bits == len(before) - 2
     assert comparison.changed_accuracy == [(before[i], after[i]) for i in (1, 3, 4)]
     assert (comparison.repaired, comparison.broken) == (1, 1)
-    assert list(comparison.gone) == [(gone.operator, gone.backend, gone.dtype)]
-    assert list(comparison.new) == [("gno_message_fwd", gone.backend, gone.dtype)]
+    assert comparison.gone == {("gno_kernel_bwd", "pyref", "float64"): 1}
+    assert comparison.new == {("gno_message_fwd", "pyref", "float64"): 1}
 
 
 def test_comparison_keeps_checks_of_the_same_name_apart(environment):
-    check = made_up_checks()[0]
-    before, after = [check, check], [check, replace(check, digest="0" * 16)]
+    before, after = [replace(CHECK, digest="1")] * 2, [replace(CHECK, digest=bits) for bits in "12"]
     comparison = compare(assembled(before, environment), before, assembled(after, environment), after, Terms())
     assert (comparison.same_bits, len(comparison.changed_bits)) == (1, 1)
-    assert not comparison.new
-    assert not comparison.gone
+    assert (comparison.new, comparison.gone) == ({}, {})
 
 
 def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
@@ -227,5 +204,4 @@ def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
     assert sum(compare(earlier, checks, report, now, Terms()).gone.values()) == len(checks) - len(now)
     asked = ({"gno_kernel_bwd"}, {"pyref"}, {"float64"})
     comparison = compare(earlier, checks, report, now, Terms(), asked)
-    assert comparison.gone == {(lost.operator, lost.backend, lost.dtype): 1}
-    assert comparison.new == {}
+    assert (comparison.gone, comparison.new) == ({(lost.operator, lost.backend, lost.dtype): 1}, {})

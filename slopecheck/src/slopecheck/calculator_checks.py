@@ -21,7 +21,7 @@ from slopecheck.calculator_results import (
     move_atoms,
 )
 from slopecheck.causes import Compared, guess_cause_in_forces, guess_cause_in_stress
-from slopecheck.curves import Rounded, along, examine, slope_of, worst_part
+from slopecheck.curves import Claim, Rounded
 from slopecheck.outcome import NotOffered
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS
@@ -131,64 +131,57 @@ class Checks:
 
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
+    def claim(self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray) -> Claim:
+        """Return the claim that a function of the energy has a gradient, to be compared with differences."""
+        noise = self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
+        return Claim(phi, Rounded(gradient, np.full(x.shape, rounding)), x, noise)
+
     def compare_with_differences(
-        self,
-        labels: Sequence[str],
-        phi: Callable[[np.ndarray], float],
-        g: Rounded,
-        x: np.ndarray,
-        directions: Sequence[np.ndarray],
-        unit: float,
-        named: Callable[[tuple[int, ...]], str],
+        self, claim: Claim, directions: dict[str, np.ndarray], unit: float, named: Callable[[tuple[int, ...]], str]
     ) -> Iterator[Check]:
         """Check a gradient along directions, over a range of steps; then its elements, and report the worst.
 
         Some elements are compared alone, and the others as a group.
         """
-        for label, v in zip(labels, directions, strict=True):
-            verdict = examine(phi, g, x, v, abs(phi(x)), self.noise)
+        for label, v in directions.items():
+            verdict = claim.examine(v, abs(claim.phi(claim.x)))
             more: dict[str, Any] = {
                 "order": verdict.order,
                 "curve": verdict.curve,
                 "inconclusive": verdict.inconclusive,
             }
             yield self.check(label, verdict.best, verdict.tolerance, note=verdict.note, **more)
-        chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
+        number, sizes = claim.x.size, np.full_like(claim.x, unit)
+        chosen = self.rng.permutation(number)
         alone, rest = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
-        ratio, note, unsure = worst_part(phi, g, x, sizes, self.noise, [*alone, *[rest] * bool(rest.size)], named)
-        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(rest.size)
+        ratio, note, unsure = claim.compare_parts(sizes, [*alone, *[rest] * bool(rest.size)], named)
+        label = f"{len(alone)} of {number} components" + ", others as one" * bool(rest.size)
         yield self.check(label, ratio, 1.0, note=note, inconclusive=unsure)
 
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the energy due to rounding, including that of computed positions."""
-        return self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
-
-    def compare_with_slopes(
-        self, what: str, given: np.ndarray, phi: Callable[[np.ndarray], float], x: np.ndarray, unit: float, scale: float
-    ) -> Compared:
-        """Compare the first components of a quantity with derivatives of `phi` in the first elements of `x`."""
-        slopes = [slope_of(phi, x, unit * np.eye(1, x.size, k).reshape(x.shape), self.noise) for k in range(given.size)]
+    def compare_with_slopes(self, what: str, given: np.ndarray, claim: Claim, unit: float, scale: float) -> Compared:
+        """Compare the first components of a quantity with derivatives in the first elements of a claim's point."""
+        x = claim.x
+        slopes = [claim.compute_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
         values, allowed = np.array(slopes).T / unit * [[scale], [abs(scale)]]
         return Compared(given.ravel(), values, MARGIN * self.rounding.noise[what], allowed)
 
     def forces(self) -> Iterator[Check]:
         """Compare forces with differences of the energy."""
         x, forces = self.atoms.positions.copy(), self.require("forces", self.atoms)
-        gradient = Rounded(-forces, np.full(x.shape, self.rounding.noise["forces"]))
 
         def energy(positions: np.ndarray) -> float:
             return self.energy(move_atoms(self.atoms, positions))
 
+        claim = self.claim(energy, -forces, self.rounding.noise["forces"], x)
         sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
-        directions = np.copysign(sizes, forces), sizes * self.rng.choice([-1.0, 1.0], x.shape)
-        labels = "along the forces", "random direction"
+        directions = {"along the forces": np.copysign(sizes, forces)}
+        directions["random direction"] = sizes * self.rng.choice([-1.0, 1.0], x.shape)
         *rows, last = self.compare_with_differences(
-            labels, energy, gradient, x, directions, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]"
+            claim, directions, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]"
         )
         yield from rows
         if last.failed:
-            compared = self.compare_with_slopes("forces", forces[: ELEMENTS // 3], energy, x, self.size, -1.0)
+            compared = self.compare_with_slopes("forces", forces[: ELEMENTS // 3], claim, self.size, -1.0)
             last = add_guess(last, guess_cause_in_forces(compared, forces))
         yield last
 
@@ -196,26 +189,26 @@ class Checks:
         """Compare the stress with the derivative of the energy with respect to strain, divided by the volume."""
         if self.atoms.cell.rank < 3:
             return
-        stress, volume, zero = self.require("stress", self.atoms), self.atoms.cell.volume, np.zeros(6)
-        gradient = Rounded(volume * stress, np.full(6, volume * self.rounding.noise["stress"]))
+        stress, volume = self.require("stress", self.atoms), self.atoms.cell.volume
 
         def energy(strain: np.ndarray) -> float:
             return self.energy(apply_strain(self.atoms, strain))
 
-        v = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
+        claim = self.claim(energy, volume * stress, volume * self.rounding.noise["stress"], np.zeros(6))
+        direction = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
         *rows, last = self.compare_with_differences(
-            ["along the stress"], energy, gradient, zero, [v], DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}"
+            claim, {"along the stress": direction}, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}"
         )
         yield from rows
         if last.failed:
-            compared = self.compare_with_slopes("stress", stress, energy, zero, DISPLACED, 1 / volume)
+            compared = self.compare_with_slopes("stress", stress, claim, DISPLACED, 1 / volume)
             last = add_guess(last, guess_cause_in_stress(compared, len(self.atoms), volume))
         yield last
 
     def symmetry(self) -> Iterator[Check]:
         """Check that <u, J v> = <v, J u>, because the Jacobian J of forces is a negative Hessian."""
         noise = self.size * self.rounding.noise["forces"] * math.sqrt(self.require("forces", self.atoms).size)
-        x, start, one = self.atoms.positions, np.zeros(1), np.ones(1)
+        x = self.atoms.positions
 
         def project(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
             return lambda t: float((on * self.subject.ask("forces", move_atoms(self.atoms, x + t[0] * along))).sum())
@@ -223,8 +216,8 @@ class Checks:
         rows = []
         for _ in range(PAIRS):
             u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
-            left = along(project(u, v), _number(0.0), start, one, noise)
-            right = along(project(v, u), _number(left.difference), start, one, noise)
+            left = claim_number(project(u, v), 0.0, 0.0, noise).along(np.ones(1))
+            right = claim_number(project(v, u), left.difference, 0.0, noise).along(np.ones(1))
             problem = f"u J v is {left.difference:.8g}, v J u {right.difference:.8g}: the forces have no energy"
             rows.append(self.check(f"{PAIRS} pairs of directions", right.error, left.allowed + right.allowed, problem))
         yield max(rows, key=ratio)
@@ -367,7 +360,7 @@ class Checks:
             yield from self.compare({"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             unit = np.full(1, self.nearest / 2)
-            part = along(energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), unit, noise)
+            part = claim_number(energy, -pulled, rounding.noise["forces"], noise).along(unit)
             problem = f"the force is {pulled:.8g}; differences of the energy give {-part.difference / unit[0]:.8g}"
             yield self.check(f"slope, {label}", part.error / unit[0], part.allowed / unit[0], problem)
 
@@ -499,9 +492,9 @@ def add_guess(check: Check, guess: str) -> Check:
     return replace(check, note=f"{check.note}; {guess}") if guess else check
 
 
-def _number(value: float, rounding: float = 0.0) -> Rounded:
-    """Return a derivative in one variable."""
-    return Rounded(np.array([value]), np.array([rounding]))
+def claim_number(phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float) -> Claim:
+    """Return the claim that a function of one number has a derivative at 0."""
+    return Claim(phi, Rounded(np.array([value]), np.array([rounding])), np.zeros(1), noise)
 
 
 def oblique(length: float) -> np.ndarray:

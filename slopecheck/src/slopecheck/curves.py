@@ -18,6 +18,8 @@ FEWEST = 6  # steps that must remain when the largest ones are discarded
 # nothing at a point of symmetry.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
 EPSILON = EPS["float64"]
+WIDER = (2.0**-4, 2.0**-6)
+NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24, 2.0**-32, 2.0**-40, 2.0**-46)
 BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22, 2.0**-30)
 LAST_BITS = 2.0**-40  # a smaller relative change of a value is no jump
 SHORT = 0.25  # a step by which a derivative turns by less shows it
@@ -89,42 +91,209 @@ class Verdict:
         return self.problem or self.remark
 
 
-def examine(
-    phi: Scalar,
-    gradient: Rounded,
-    x: np.ndarray,
-    v: np.ndarray,
-    scale: float,
-    noise: float,
-    sensitive: float = SENSITIVE,
-) -> Verdict:
-    """Compare the derivative of `phi` at `x` along `v` with central differences over a range of steps.
+@dataclass(frozen=True)
+class Part:
+    """Comparison of a derivative along some elements with differences: error, tolerance, and the difference."""
 
-    `scale` is the sum of |terms| of the value at `x`, `noise` the result of `noise_of`. The curve is judged
-    by `slope.assess`, with the estimated rounding. If the whole curve fails, the
-    largest steps are discarded one by one: a correct derivative then passes from some step on, and the remark says that
-    larger steps cross a kink. Where the function has no third derivative, the error falls with a lower power of the
-    step, and its limit (`_limits`) must be as small. If none passes, the verdict is inconclusive where rounding, or the
-    curvature that the gradient shows, explains the error at the step that shows most. On a kink nothing passes.
+    elements: np.ndarray  # flat indices
+    error: float
+    allowed: float
+    difference: float
+    decided: bool = True  # whether an error above the tolerance is one of the derivative
+    hidden: bool = False  # whether a wrong element could be within the tolerance
+    bent: bool = False  # whether values show a kink
+
+    @property
+    def ratio(self) -> float:
+        """Error over tolerance; infinity if either is NaN."""
+        quotient = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
+        return quotient if math.isfinite(quotient) else math.inf
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """What is worst is largest: an error of the derivative, then what cannot be decided, then the ratio."""
+        return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A gradient that is claimed for a function `phi` at a point `x`, to be compared with differences.
+
+    `noise` is the rounding error of the function (`noise_of`). A derivative along a direction below `least` does not
+    matter.
     """
-    if not np.isfinite(gradient.values).all():
-        bad = gradient.values[~np.isfinite(gradient.values)][0]
-        return Verdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
-    # The inputs were changed by random signs; along one direction the changes may add up.
-    turning = gradient.turning(abs(v)) * math.sqrt(x.size)
-    errors, floors, doubts = [], [], []
-    for h in STEPS:
-        gap = difference(x + h * v, x - h * v)
-        change = phi(x + h * v) - phi(x - h * v)
-        product, size = dot([gradient.values, gradient.values], gap)
-        if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
-            size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
-        rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
-        errors.append((change - product) / size)
-        floors.append(MARGIN * (rounding / size + 2.0**-50))
-        truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
-        doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
-    return _assess_errors(errors, floors, doubts, describe_one_sided(phi, x, v, noise), sensitive)
+
+    phi: Scalar
+    gradient: Rounded
+    x: np.ndarray
+    noise: float
+    least: float = 0.0
+
+    def examine(self, v: np.ndarray, scale: float, sensitive: float = SENSITIVE) -> Verdict:
+        """Compare the derivative along `v` with central differences over a range of steps.
+
+        `scale` is the sum of |terms| of the value at the point. The curve is judged by `slope.assess`, with the
+        estimated rounding. If the whole curve fails, the largest steps are discarded one by one: a correct derivative
+        then passes from some step on, and the remark says that larger steps cross a kink. Where the function has no
+        third derivative, the error falls with a lower power of the step, and its limit (`_limits`) must be as small. If
+        none passes, the verdict is inconclusive where rounding, or the curvature that the gradient shows, explains the
+        error at the step that shows most. On a kink nothing passes.
+        """
+        phi, gradient, x, noise = self.phi, self.gradient, self.x, self.noise
+        if not np.isfinite(gradient.values).all():
+            bad = gradient.values[~np.isfinite(gradient.values)][0]
+            return Verdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
+        # The inputs were changed by random signs; along one direction the changes may add up.
+        turning = gradient.turning(abs(v)) * math.sqrt(x.size)
+        errors, floors, doubts = [], [], []
+        for h in STEPS:
+            gap = difference(x + h * v, x - h * v)
+            change = phi(x + h * v) - phi(x - h * v)
+            product, size = dot([gradient.values, gradient.values], gap)
+            if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
+                size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
+            rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
+            errors.append((change - product) / size)
+            floors.append(MARGIN * (rounding / size + 2.0**-50))
+            truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
+            doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
+        return _assess_errors(errors, floors, doubts, self.describe_one_sided(v), sensitive)
+
+    def describe_one_sided(self, v: np.ndarray) -> str:
+        """Return a message with the values on both sides of a jump, or the slopes on both sides of a kink, else ""."""
+        phi, x, noise = self.phi, self.x, self.noise
+        high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
+        middle = phi(x)
+        if not np.isfinite([*high, *low, middle]).all():  # the point lies beside the end of the domain
+            return ""
+        gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
+        # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
+        if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
+            return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
+        seen = [
+            ((middle - low[k]) / BESIDE[k], (high[k] - middle) / BESIDE[k], MARGIN * 4 * noise / BESIDE[k])
+            for k in (0, 2, -1)
+        ]
+        (far_before, far_after, _), (before, after, rounding), (close_before, close_after, close_rounding) = seen
+        jump = abs(after - before)
+        # As the step falls, the slopes on both sides stay apart at a kink and converge otherwise, also nearby.
+        stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
+        stay &= abs(close_after - close_before) >= 0.75 * jump or not close_rounding <= 0.25 * jump
+        if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
+            return f"the point lies on a kink: slopes are {before:.6g} before it and {after:.6g} after it"
+        return ""
+
+    def along(self, v: np.ndarray) -> Part:
+        """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
+
+        The result is for the step with the smallest tolerance. If that fails, smaller steps are tried, because a kink
+        may be between the points. These decide only if they would show the error.
+        """
+        elements = np.flatnonzero(v)
+        if not np.isfinite(self.gradient.values.flat[elements]).all():
+            return Part(elements, math.inf, 0.0, math.nan)
+        part = self._along(v, NEAR)
+        if part.hidden:  # by rounding, which larger steps diminish
+            part = min(part, self._along(v, WIDER), key=lambda p: p.allowed)
+        if part.error <= part.allowed < math.inf:  # central differences do not see a kink at the point
+            return replace(part, error=math.inf) if part.bent and self.describe_one_sided(v) else part
+        nearer = self._along(v, NEARER)
+        blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
+        return replace(part, decided=False) if blind else nearer
+
+    def _along(self, v: np.ndarray, steps: tuple[float, ...]) -> Part:
+        phi, gradient, x, noise = self.phi, self.gradient, self.x, self.noise
+        elements = np.flatnonzero(v)
+        best, sure = Part(elements, math.inf, math.inf, math.nan, False), (math.inf, math.inf)
+        middle, bends = phi(x), []
+        unit = v.flat[elements]
+        size = abs(unit)
+        claim = float(gradient.values.flat[elements] @ unit)
+        doubt = Rounded(gradient.values.flat[elements], gradient.doubt.flat[elements])
+        for h in steps:
+            slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
+            for step in (h, h / 2):
+                plus, minus = x + step * v, x - step * v
+                gap = (plus - minus).flat[elements] / step  # twice the unit, rounded
+                largest = float(size.max())
+                per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
+                right, left = phi(plus), phi(minus)
+                slopes.append((right - left) / step * per_step)
+                residuals.append(slopes[-1] - float(gradient.values.flat[elements] @ gap) * per_step)
+            bends.append(abs(right + left - 2 * middle))
+            difference = (4 * slopes[1] - slopes[0]) / 3
+            error = abs(4 * residuals[1] - residuals[0]) / 3
+            if not math.isfinite(error):  # a step leaves the domain
+                continue
+            spread = 8 * noise / h
+            allowed = MARGIN * (spread + rounding)
+            allowed += abs(slopes[1] - slopes[0]) + 2.0**-40 * abs(difference)
+            if allowed < best.allowed:
+                known = max(abs(claim), abs(difference))
+                matters = abs(claim) > max(self.least, MARGIN * (MARGIN * noise + float(doubt.rounding @ size)))
+                hidden = matters and allowed > HIDDEN * known
+                best = Part(elements, error, allowed, difference, hidden=hidden)
+            turned = h * doubt.turning(size)
+            curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
+            sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
+        # With the step, the bend falls by a factor of its square for a smooth function, and of the step at a kink.
+        bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
+        return replace(best, decided=sure[1] > sure[0], bent=bent)
+
+    def compute_slope(self, v: np.ndarray) -> tuple[float, float]:
+        """Return the derivative along `v` from differences, and its tolerance."""
+        nothing = Rounded(np.zeros_like(self.x), np.zeros_like(self.x))
+        part = replace(self, gradient=nothing, least=0.0)._along(v, NEAR)
+        return part.difference, part.allowed
+
+    def compare_parts(
+        self, sizes: np.ndarray, groups: Iterable[np.ndarray], named: Callable[[tuple[int, ...]], str]
+    ) -> tuple[float, str, bool]:
+        """Compare groups of elements (flat indices) of the gradient with differences, in steps of `sizes`.
+
+        The result is the error over the tolerance of the worst group; if it fails, of its failing elements, found by
+        bisection, with a description of their error, and whether it is inconclusive.
+        """
+        signed = np.where(np.signbit(self.gradient.values), -sizes, sizes)  # so that terms do not cancel
+
+        def judged(group: np.ndarray) -> Part:
+            v = np.zeros_like(self.x)
+            v.flat[group] = signed.flat[group]
+            return self.along(v)
+
+        def worst(groups: Iterable[np.ndarray]) -> Part:
+            return max(map(judged, groups), key=lambda part: part.rank)
+
+        largest = worst(groups)
+        while largest.ratio > 1 and largest.elements.size > 1:
+            half = worst(np.array_split(largest.elements, 2))
+            if not half.ratio > 1 or half.decided < largest.decided:
+                break
+            largest = half
+        if largest.ratio <= 1:
+            note = self._describe_part(largest, sizes, named) + f": others hide it; {BETTER}" if largest.hidden else ""
+            return largest.ratio, note, largest.hidden
+        v = np.zeros_like(self.x)
+        v.flat[largest.elements] = sizes.flat[largest.elements]
+        sides = self.describe_one_sided(v)
+        inconclusive = not (largest.decided or sides)
+        hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
+        texts = self._describe_part(largest, sizes, named), hidden
+        return largest.ratio, "; ".join(filter(None, texts)), inconclusive
+
+    def _describe_part(self, part: Part, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
+        """Describe the error of a part; for a single element, the derivative is not scaled."""
+        gradient = self.gradient
+        index = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
+        if part.elements.size == 1:
+            unit = -float(sizes[index]) if np.signbit(gradient.values[index]) else float(sizes[index])
+            what, value = named(index), float(gradient.values[index])
+            difference, allowed = part.difference / unit, part.allowed / abs(unit)
+        else:
+            what = f"the sum of |gradient| times size over {part.elements.size} elements, {named(index)} first,"
+            value = float(abs(gradient.values.flat[part.elements]) @ sizes.flat[part.elements])
+            difference, allowed = part.difference, part.allowed
+        return f"{what} is {value:.8g}; differences give {difference:.8g} +- {allowed:.1g}"
 
 
 def _assess_errors(
@@ -180,186 +349,3 @@ def _limits(signed: list[float], floors: list[float]) -> list[tuple[float, float
             bound = q * (q + 1) / (q - 1) ** 2 * max(floors[k : k + 3])
             limits.append((abs(signed[k + 2] - second / (q - 1)), bound))
     return limits
-
-
-def describe_one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
-    """Return a message with the values on both sides if the function jumps there, or the slopes at a kink, else ""."""
-    high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
-    middle = phi(x)
-    if not np.isfinite([*high, *low, middle]).all():  # the point lies beside the end of the domain
-        return ""
-    gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
-    # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
-    if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
-        return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
-    seen = [
-        ((middle - low[k]) / BESIDE[k], (high[k] - middle) / BESIDE[k], MARGIN * 4 * noise / BESIDE[k])
-        for k in (0, 2, -1)
-    ]
-    (far_before, far_after, _), (before, after, rounding), (close_before, close_after, close_rounding) = seen
-    jump = abs(after - before)
-    # As the step falls, the slopes on both sides stay apart at a kink and converge otherwise, also nearby.
-    stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
-    stay &= abs(close_after - close_before) >= 0.75 * jump or not close_rounding <= 0.25 * jump
-    if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
-        return f"the point lies on a kink: slopes are {before:.6g} before it and {after:.6g} after it"
-    return ""
-
-
-WIDER = (2.0**-4, 2.0**-6)
-NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24, 2.0**-32, 2.0**-40, 2.0**-46)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Comparison of a derivative along some elements with differences: error, tolerance, and the difference."""
-
-    elements: np.ndarray  # flat indices
-    error: float
-    allowed: float
-    difference: float
-    decided: bool = True  # whether an error above the tolerance is one of the derivative
-    hidden: bool = False  # whether a wrong element could be within the tolerance
-    bent: bool = False  # whether values show a kink
-
-    @property
-    def ratio(self) -> float:
-        """Error over tolerance; infinity if either is NaN."""
-        quotient = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
-        return quotient if math.isfinite(quotient) else math.inf
-
-    @property
-    def rank(self) -> tuple[bool, bool, float]:
-        """What is worst is largest: an error of the derivative, then what cannot be decided, then the ratio."""
-        return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
-
-
-def along(phi: Scalar, gradient: Rounded, x: np.ndarray, v: np.ndarray, noise: float, least: float = 0.0) -> Part:
-    """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
-
-    The result is for the step with the smallest tolerance. If that fails, smaller steps are tried, because a kink may
-    be between the points. These decide only if they would show the error. A derivative along `v` below `least` does not
-    matter. Other arguments are those of `examine`.
-    """
-    elements = np.flatnonzero(v)
-    if not np.isfinite(gradient.values.flat[elements]).all():
-        return Part(elements, math.inf, 0.0, math.nan)
-    part = _along(phi, gradient, x, v, noise, NEAR, least)
-    if part.hidden:  # by rounding, which larger steps diminish
-        part = min(part, _along(phi, gradient, x, v, noise, WIDER, least), key=lambda p: p.allowed)
-    if part.error <= part.allowed < math.inf:  # central differences do not see a kink at the point
-        return replace(part, error=math.inf) if part.bent and describe_one_sided(phi, x, v, noise) else part
-    nearer = _along(phi, gradient, x, v, noise, NEARER, least)
-    blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
-    return replace(part, decided=False) if blind else nearer
-
-
-def _along(
-    phi: Scalar,
-    gradient: Rounded,
-    x: np.ndarray,
-    v: np.ndarray,
-    noise: float,
-    steps: tuple[float, ...],
-    least: float = 0.0,
-) -> Part:
-    elements = np.flatnonzero(v)
-    best, sure = Part(elements, math.inf, math.inf, math.nan, False), (math.inf, math.inf)
-    middle, bends = phi(x), []
-    unit = v.flat[elements]
-    size = abs(unit)
-    claim = float(gradient.values.flat[elements] @ unit)
-    doubt = Rounded(gradient.values.flat[elements], gradient.doubt.flat[elements])
-    for h in steps:
-        slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
-        for step in (h, h / 2):
-            plus, minus = x + step * v, x - step * v
-            gap = (plus - minus).flat[elements] / step  # twice the unit, rounded
-            largest = float(size.max())
-            per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
-            right, left = phi(plus), phi(minus)
-            slopes.append((right - left) / step * per_step)
-            residuals.append(slopes[-1] - float(gradient.values.flat[elements] @ gap) * per_step)
-        bends.append(abs(right + left - 2 * middle))
-        difference = (4 * slopes[1] - slopes[0]) / 3
-        error = abs(4 * residuals[1] - residuals[0]) / 3
-        if not math.isfinite(error):  # a step leaves the domain
-            continue
-        spread = 8 * noise / h
-        allowed = MARGIN * (spread + rounding)
-        allowed += abs(slopes[1] - slopes[0]) + 2.0**-40 * abs(difference)
-        if allowed < best.allowed:
-            known = max(abs(claim), abs(difference))
-            matters = abs(claim) > max(least, MARGIN * (MARGIN * noise + float(doubt.rounding @ size)))
-            hidden = matters and allowed > HIDDEN * known
-            best = Part(elements, error, allowed, difference, hidden=hidden)
-        turned = h * doubt.turning(size)
-        curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
-        sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
-    # With the step, the bend falls by a factor of its square for a smooth function, and of the step at a kink.
-    bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
-    return replace(best, decided=sure[1] > sure[0], bent=bent)
-
-
-def slope_of(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> tuple[float, float]:
-    """Return the derivative along `v` from differences, and its tolerance."""
-    nothing = Rounded(np.zeros_like(x), np.zeros_like(x))
-    part = _along(phi, nothing, x, v, noise, NEAR)
-    return part.difference, part.allowed
-
-
-def worst_part(
-    phi: Scalar,
-    gradient: Rounded,
-    x: np.ndarray,
-    sizes: np.ndarray,
-    noise: float,
-    groups: Iterable[np.ndarray],
-    named: Callable[[tuple[int, ...]], str],
-    least: float = 0.0,
-) -> tuple[float, str, bool]:
-    """Compare groups of elements (flat indices) of a gradient with differences, in steps of `sizes`.
-
-    The result is the error over the tolerance of the worst group; if it fails, of its failing elements, found by
-    bisection, with a description of their error, and whether it is inconclusive.
-    """
-    signed = np.where(np.signbit(gradient.values), -sizes, sizes)  # so that terms do not cancel
-
-    def judged(group: np.ndarray) -> Part:
-        v = np.zeros_like(x)
-        v.flat[group] = signed.flat[group]
-        return along(phi, gradient, x, v, noise, least)
-
-    def worst(groups: Iterable[np.ndarray]) -> Part:
-        return max(map(judged, groups), key=lambda part: part.rank)
-
-    largest = worst(groups)
-    while largest.ratio > 1 and largest.elements.size > 1:
-        half = worst(np.array_split(largest.elements, 2))
-        if not half.ratio > 1 or half.decided < largest.decided:
-            break
-        largest = half
-    if largest.ratio <= 1:
-        note = _describe_part(largest, gradient, sizes, named) + f": others hide it; {BETTER}" if largest.hidden else ""
-        return largest.ratio, note, largest.hidden
-    v = np.zeros_like(x)
-    v.flat[largest.elements] = sizes.flat[largest.elements]
-    sides = describe_one_sided(phi, x, v, noise)
-    inconclusive = not (largest.decided or sides)
-    hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
-    texts = _describe_part(largest, gradient, sizes, named), hidden
-    return largest.ratio, "; ".join(filter(None, texts)), inconclusive
-
-
-def _describe_part(part: Part, gradient: Rounded, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
-    """Describe the error of a part; for a single element, the derivative is not scaled."""
-    place = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
-    if part.elements.size == 1:
-        unit = -float(sizes[place]) if np.signbit(gradient.values[place]) else float(sizes[place])
-        what, value = named(place), float(gradient.values[place])
-        difference, allowed = part.difference / unit, part.allowed / abs(unit)
-    else:
-        what = f"the sum of |gradient| times size over {part.elements.size} elements, {named(place)} first,"
-        value = float(abs(gradient.values.flat[part.elements]) @ sizes.flat[part.elements])
-        difference, allowed = part.difference, part.allowed
-    return f"{what} is {value:.8g}; differences give {difference:.8g} +- {allowed:.1g}"

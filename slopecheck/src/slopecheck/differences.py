@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.causes import Compared, guess_cause_in_gradient
-from slopecheck.curves import BETTER, Rounded, Verdict, along, examine, noise_of, slope_of, worst_part
+from slopecheck.curves import BETTER, Claim, Verdict, noise_of
 from slopecheck.identities import EPSILON, PARTS, Identities, in_float32
 from slopecheck.problem import Arrays, magnitude
 from slopecheck.record import Check
@@ -54,30 +54,32 @@ class Differences(Identities):
             start, phi = time.perf_counter(), self._along(order, k)
             v, sizes = p.direction(x, g.values), np.maximum(abs(x), max(magnitude(x), 1e-3 * float(abs(x).max())))
             noise = self._noise(phi, x, v, scale)
-            verdict = examine(phi, g, x, v, scale, noise, self.sensitive)
-            elements = self._elements(order, k, phi, g, sizes, noise, LEAST * scale)
+            claim = Claim(phi, g, x, noise, LEAST * scale)
+            verdict = claim.examine(v, scale, self.sensitive)
+            elements = self._elements(order, k, claim, sizes)
             # Steps of the size of large elements may take small ones out of the domain, or across a pole.
             narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
             for zoom in ZOOMS if verdict.problem else ():
-                own = examine(
-                    phi, g, x, zoom * narrow, scale, self._noise(phi, x, zoom * narrow, scale), self.sensitive
-                )
+                near = replace(claim, noise=self._noise(phi, x, zoom * narrow, scale))
+                own = near.examine(zoom * narrow, scale, self.sensitive)
                 verdict = min(verdict, own, key=lambda f: (bool(f.problem), f.inconclusive))
                 if not verdict.problem or not (zoom < 1 or _steep(verdict)):
                     break
             if not elements.passed:
-                noise = self._noise(phi, x, narrow, scale)
-                by_value = self._elements(order, k, phi, g, np.where(x == 0, sizes, abs(x)), noise, LEAST * scale)
+                claim = replace(claim, noise=self._noise(phi, x, narrow, scale))
+                by_value = self._elements(order, k, claim, np.where(x == 0, sizes, abs(x)))
                 # Of the two, the one that comes first among passed, hidden by rounding, failed, undecided.
                 elements = min(
                     elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
                 )
             if elements.failed:
-                guess = self._guess(phi, g, x, np.where(x == 0, sizes, abs(x)), noise)
+                guess = _guess_cause(claim, np.where(x == 0, sizes, abs(x)))
                 elements = replace(elements, note="; ".join(filter(None, [elements.note, guess])))
             note = f"{elements.note}; {verdict.note}" if elements.failed and verdict.problem else verdict.note
-            if noise > COARSE_VALUES * scale > 0 and not (verdict.problem or self.accuracy) and _coarse(phi, x, narrow):
-                note = f"values are rounded to {noise / scale:.0e} of their size, as by float32; float64 would decide"
+            coarse = claim.noise > COARSE_VALUES * scale > 0
+            if coarse and not (verdict.problem or self.accuracy) and _coarse(phi, x, narrow):
+                size = claim.noise / scale
+                note = f"values are rounded to {size:.0e} of their size, as by float32; float64 would decide"
                 verdict = replace(verdict, inconclusive=True)
             more: dict[str, Any] = {"note": note, "inconclusive": verdict.inconclusive and not elements.failed}
             more |= {"order": verdict.order, "seconds": time.perf_counter() - start, "curve": verdict.curve}
@@ -92,22 +94,6 @@ class Differences(Identities):
     def scale(self, order: int) -> float:
         """Return the sum of |terms| of the scalar function of an order, and of those that it derives from."""
         return sum(self.phi(lower, self.p.x)[1] for lower in range(1, order + 1))
-
-    def _guess(
-        self, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, sizes: np.ndarray, noise: float
-    ) -> str:
-        """Guess at the cause of a wrong gradient from its first elements."""
-        units = [np.eye(1, x.size, n).reshape(x.shape) * sizes for n in range(min(x.size, GUESSED))]
-        slopes = np.array([slope_of(phi, x, unit, noise) for unit in units]).T / sizes.flat[: len(units)]
-        given = g.values.flat[: len(units)]
-        square = x.ndim == 2 and x.shape[0] == x.shape[1] > 1
-        transposed = g.values.T.flat[: len(units)] if square else None
-        compared = Compared(given, slopes[0], MARGIN * float(g.rounding.max()), slopes[1])
-        return (
-            guess_cause_in_gradient(compared, transposed)
-            if np.isfinite(slopes).all() and np.isfinite(given).all()
-            else ""
-        )
 
     @property
     def sensitive(self) -> float:
@@ -149,7 +135,7 @@ class Differences(Identities):
             if x.size:
                 phi, v = there._along(order, k), there.p.direction(x, g.values)
                 v = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
-                part = along(phi, g, x, v, self._noise(phi, x, v, scale))
+                part = Claim(phi, g, x, self._noise(phi, x, v, scale)).along(v)
                 wrong = part.ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
                 label, error = f"{self._label(k)}, at a second point", part.ratio if wrong else min(part.ratio, 1.0)
                 problem = "it is wrong there, and right at the first point: is something kept from an earlier call?"
@@ -175,27 +161,32 @@ class Differences(Identities):
             rows = Identities.adjoint(there, order)
             yield from (replace(row, field=f"{row.field}, at a second point") for row in rows)
 
-    def _elements(
-        self,
-        order: int,
-        k: int,
-        phi: Callable[[np.ndarray], float],
-        g: Rounded,
-        sizes: np.ndarray,
-        noise: float,
-        least: float,
-    ) -> Check:
+    def _elements(self, order: int, k: int, claim: Claim, sizes: np.ndarray) -> Check:
         """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
-        x = self.p.x[k]
-        chosen = self.p.rng.permutation(x.size)
-        single = self.single(x.size)
+        number = claim.x.size
+        chosen, single = self.p.rng.permutation(number), self.single(number)
         alone, halves = chosen[:single, None], np.array_split(chosen[single:], self.groups_of_each)
-        groups = [*alone, *(group for group in halves if group.size)]
-        ratio, note, unsure = worst_part(
-            phi, g, x, sizes, noise, groups, lambda index: f"element {list(index)}" if index else "the number", least
+        ratio, note, unsure = claim.compare_parts(
+            sizes,
+            [*alone, *(group for group in halves if group.size)],
+            lambda index: f"element {list(index)}" if index else "the number",
         )
-        label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
+        label = f"{self._label(k)}, {len(alone)} of {number} elements" + ", others in groups" * (number > len(alone))
         return self.check(order, label, ratio, 1.0, kind="elements", note=note, inconclusive=unsure)
+
+
+def _guess_cause(claim: Claim, sizes: np.ndarray) -> str:
+    """Guess at the cause of a wrong gradient from its first elements."""
+    x, g = claim.x, claim.gradient
+    number = min(x.size, GUESSED)
+    units = [np.eye(1, x.size, n).reshape(x.shape) * sizes for n in range(number)]
+    slopes, allowed = np.array([claim.compute_slope(unit) for unit in units]).T / sizes.flat[:number]
+    given = g.values.flat[:number]
+    square = x.ndim == 2 and x.shape[0] == x.shape[1] > 1
+    transposed = g.values.T.flat[:number] if square else None
+    if not all(np.isfinite(a).all() for a in (slopes, allowed, given)):
+        return ""
+    return guess_cause_in_gradient(Compared(given, slopes, MARGIN * float(g.rounding.max()), allowed), transposed)
 
 
 def _steep(verdict: Verdict) -> bool:

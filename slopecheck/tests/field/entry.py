@@ -27,21 +27,25 @@ class Mistake(NamedTuple):
         return check_derivatives(function, self.inputs, order=max(2, self.order), framework="torch", raises=False)
 
 
-def own(function: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., Any]:
+def own(
+    function: Callable[..., Any], gradient: Callable[..., Any], zeros: bool = True, context: bool = False
+) -> Callable[..., Any]:
     """Return a function of tensors with a gradient of its own.
 
-    `gradient` takes the cotangents and the inputs; it returns the gradients in these, None for integers.
+    `gradient` takes the cotangents and the inputs, and before them autograd's `context` if that is asked for; it
+    returns the gradients in these, None for integers. Cotangents that are absent are `zeros`, or else None.
     """
 
     class Own(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
+            ctx.set_materialize_grads(zeros)
             ctx.save_for_backward(*inputs)
             return function(*inputs)
 
         @staticmethod
         def backward(ctx: Any, *g: torch.Tensor) -> Any:
-            return gradient(*g, *ctx.saved_tensors)
+            return gradient(*[ctx] * context, *g, *ctx.saved_tensors)
 
     @functools.wraps(function)
     def apply(*inputs: torch.Tensor) -> Any:
