@@ -186,13 +186,11 @@ class Calls(Identities):
         least = max(ROUNDING, MARGIN * self.accuracy)
         if error <= least:
             return least, False
-        here = [a for part in self._results(self._arguments(), lowest) for a in part]
+        here = self._list_results(self._arguments(), lowest)
         rounding = 0.0
         for _ in range(3):
-            near = self._results(
-                self.p.arguments(*(self.p.perturb(a, EPSILON) for a in (self.p.x, *self.rest))), lowest
-            )
-            nearby = [a for part in near for a in part]
+            near = self.p.arguments(*(self.p.perturb(a, EPSILON) for a in (self.p.x, *self.rest)))
+            nearby = self._list_results(near, lowest)
             rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding

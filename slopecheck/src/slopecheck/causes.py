@@ -4,7 +4,7 @@ A guess is made only where one simple mistake turns what differences of the ener
 in all components that were compared. Without one, the text says what factor they have in common, or nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -55,64 +55,50 @@ def _units(length: int) -> dict[str, float]:
     """Return factors of units that may be mistaken for an energy in eV over a length in Å to this power."""
     from ase import units
 
-    energies = {"Hartree": units.Hartree, "Rydberg": units.Rydberg}
-    molar = {"kcal/mol for eV": units.kcal / units.mol, "kJ/mol for eV": units.kJ / units.mol}
     power = f"^{length}" * (length > 1)
-    named = {f"{name} for eV": value for name, value in energies.items()} | molar
+    named = {"kcal/mol for eV": units.kcal / units.mol, "kJ/mol for eV": units.kJ / units.mol}
     named[f"1/Bohr{power} for 1/Å{power}"] = units.Bohr**-length
-    for name, value in energies.items():
-        named[f"{name}/Bohr{power} for eV/Å{power}"] = value / units.Bohr**length
+    for name, value in {"Hartree": units.Hartree, "Rydberg": units.Rydberg}.items():
+        named |= {f"{name} for eV": value, f"{name}/Bohr{power} for eV/Å{power}": value / units.Bohr**length}
     if length == 3:
         named |= {"GPa for eV/Å^3": units.GPa, "kbar for eV/Å^3": units.GPa / 10, "bar for eV/Å^3": units.bar}
     return {f"units: {text}?": value for text, value in named.items()}
 
 
-def _explain(factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float]) -> list[str]:
-    """Return the explanations of a factor without its sign; units count in both directions."""
-    size = abs(factor)
-    found = [text for text, value in exact.items() if abs(size - value) <= unsure]
-    found += [
-        text
-        for text, value in units.items()
-        if any(abs(size - f) <= unsure + CONSTANTS * f for f in (value, 1 / value))
-    ]
-    return found
-
-
-def _describe_factor(factor: float, unsure: float, found: Sequence[str]) -> str:
-    """Return the text of a common factor, with its explanation if there is exactly one."""
+def _describe_factor(
+    factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float], *found: str
+) -> str:
+    """Return the text of a common factor, with its explanation if there is exactly one; units count both ways."""
     if abs(factor - 1) <= unsure:
         return ""
-    text = f"every component is {factor:.6g} times what differences give"
+    size = abs(factor)
+    causes = [*found, *(text for text, value in exact.items() if abs(size - value) <= unsure)]
+    for text, value in units.items():
+        causes += [text] * any(abs(size - f) <= unsure + CONSTANTS * f for f in (value, 1 / value))
     if abs(factor + 1) <= unsure:
-        found = [*found, "the sign?"]
+        causes.append("the sign?")
     elif factor < 0:
-        found = [f"the sign, and {f}" for f in found]
-    return f"{text}: {found[0]}" if len(found) == 1 else text
+        causes = [f"the sign, and {cause}" for cause in causes]
+    text = f"every component is {factor:.6g} times what differences give"
+    return f"{text}: {causes[0]}" if len(causes) == 1 else text
 
 
 def _exact(number: int) -> dict[str, float]:
     counts = {"each pair of atoms counted twice?": 2.0, "of the two atoms of each pair only one counted?": 0.5}
-    if number > 1:
-        counts |= {
-            "the number of atoms: an energy per atom?": float(number),
-            "divided by the number of atoms?": 1 / number,
-        }
-    return counts
+    per_atom = {"the number of atoms: an energy per atom?": number, "divided by the number of atoms?": 1 / number}
+    return counts | (per_atom if number > 1 else {})
 
 
 def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
     """Return a guess, "" if there is none, from the forces on the first atoms, and those of the calculator on all."""
     rows = compared.differences.reshape(-1, 3)
     bounds = compared.rounding + compared.allowed.reshape(-1, 3)
-    places = [np.flatnonzero((abs(forces - row) <= bound).all(axis=1)) for row, bound in zip(rows, bounds, strict=True)]
-    moved = [(a, int(p[0])) for a, p in enumerate(places) if len(p) == 1 and p[0] != a]
-    order = len(moved) > 1 and all(len(p) == 1 for p in places)
+    found = [np.flatnonzero((abs(forces - row) <= bound).all(axis=1)) for row, bound in zip(rows, bounds, strict=True)]
+    moved = [(a, int(p[0])) for a, p in enumerate(found) if len(p) == 1 and p[0] != a]
+    order = len(moved) > 1 and all(len(p) == 1 for p in found)
     known = compared.factor(min(3, compared.given.size))
     if known is not None:
-        return _describe_factor(
-            *known, ["another order of atoms?"] * order + _explain(*known, _exact(len(forces)), _units(1))
-        )
+        return _describe_factor(*known, _exact(len(forces)), _units(1), *["another order of atoms?"] * order)
     if order:
         return f"the force on atom {moved[0][0]} stands in the row of atom {moved[0][1]}: another order of atoms?"
     return ""
@@ -125,7 +111,7 @@ def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -
         return "all of it is zero: detached, or computed without a record?"
     known = compared.factor(min(2, compared.given.size))
     if known is not None:
-        return _describe_factor(*known, _explain(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {}))
+        return _describe_factor(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {})
     if transposed is not None and compared.fits(transposed, compared.differences):
         return "it is that of the transposed matrix: transposed?"
     return ""
@@ -136,7 +122,7 @@ def guess_cause_in_stress(compared: Compared, number: int, volume: float) -> str
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
     known = compared.factor(3)
     if known is not None:
-        return _describe_factor(*known, _explain(*known, exact | _exact(number), _units(3)))
+        return _describe_factor(*known, exact | _exact(number), _units(3))
     normal, shear = compared.select(slice(3)), compared.select(slice(3, 6))
     wrong = np.flatnonzero(~(abs(compared.given - compared.differences) <= compared.rounding + compared.allowed))
     found, alone = [], compared.select(wrong).factor(1) if len(wrong) == 1 else None

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.checks import Checks
+from slopecheck.calls import REPEATS, Calls
+from slopecheck.differences import ELEMENTS, GROUPS, Differences
 from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
 from slopecheck.kinds import CHECK_KINDS, FUNCTION_CHECKS
+from slopecheck.numbers import Numbers
 from slopecheck.problem import Miscounted, Problem
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
@@ -163,6 +165,27 @@ def check_derivatives(
     if raises and not result.passed:
         raise DerivativeError(result)
     return result
+
+
+class Checks(Differences, Calls, Numbers):
+    """The checks of one function up to an order of derivatives, with a method for each kind."""
+
+    def thin(self, share: float) -> None:
+        """Compare fewer elements and repeat fewer calls, so that about this share of all calls is made."""
+        if share < 1:
+            self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
+            self.repeats = max(3, int(share * REPEATS))
+
+    def estimate_calls(self, kinds: Sequence[str]) -> int:
+        """Return about how many calls checks of these kinds make."""
+        orders, total = len(self.orders), 0
+        for x in (x for x in self.p.x if x.size):
+            elements = self.single(x.size)
+            elements += min(x.size - elements, self.groups_of_each)
+            layouts = len(self._layouts(x, self.p.inputs[self.p.wanted[0]])) * (1 + orders) * 2
+            total += kinds.count("differences") * (150 + 13 * elements) + layouts * orders * ("layout" in kinds)
+            total += 90 * ("nan" in kinds)
+        return total + (1 + orders) * (self.repeats + 40) * ("repeat" in kinds)
 
 
 class _Plan(Plan):

@@ -3,11 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slopecheck.record import Check
-from slopecheck.summary import number, worst
+from slopecheck.summary import group_by, number, worst
 from slopecheck.terms import Terms
 
 SHOWN = 8  # most cases listed
@@ -20,16 +20,6 @@ def _list(names: Iterable[str]) -> str:
     names = list(dict.fromkeys(filter(None, names)))
     more = len(names) - SHOWN
     return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _group_by(
-    checks: Iterable[Check], key: Callable[[Check], tuple[str, str, str]]
-) -> dict[tuple[str, str, str], list[Check]]:
-    """Group checks by a key, in the order in which they first appear."""
-    groups: dict[tuple[str, str, str], list[Check]] = {}
-    for check in checks:
-        groups.setdefault(key(check), []).append(check)
-    return groups
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ def failures(checks: Sequence[Check], terms: Terms) -> list[Failure]:
         reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check, terms))
         return check.operator, check.backend, reason or check.kind
 
-    return [_failure(group, checks, terms) for group in _group_by((c for c in checks if c.failed), key).values()]
+    return [_failure(group, checks, terms) for group in group_by((c for c in checks if c.failed), key).values()]
 
 
 def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> Failure:
@@ -104,7 +94,7 @@ def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
     def key(check: Check) -> tuple[str, str, str]:
         return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note
 
-    groups = _group_by((c for c in checks if not c.offered), key)
+    groups = group_by((c for c in checks if not c.offered), key)
     return [
         Failure(operator, backend, reason, sum(int(c.error) for c in group), _list(_case(c, terms) for c in group))
         for (operator, backend, reason), group in groups.items()

@@ -105,6 +105,10 @@ class Identities:
         """Return outputs and derivatives as far as they are checked, from an order on."""
         return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
+    def _list_results(self, a: Arguments, lowest: int = 0) -> Arrays:
+        """Return the same in one list."""
+        return list(itertools.chain(*self._results(a, lowest)))
+
     def _bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
         """Check that calls have given equal bits."""
         for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):

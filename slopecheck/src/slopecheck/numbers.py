@@ -128,49 +128,49 @@ class Numbers(Identities):
         rest = [[a.astype(np.float32) for a in arrays] for arrays in (bounded(self.w), self.u, self.v, bounded(self.h))]
         same = [[a.astype(np.float64) for a in arrays] for arrays in rest]
 
-        def right(x: Arrays, *rest: Arrays) -> list[Arrays]:
-            return self._results(p.arguments(x, *rest))
+        def compute(x: Arrays, *rest: Arrays) -> Arrays:
+            return self._list_results(p.arguments(x, *rest))
 
-        exact_results = right(exact, *same)
+        parts = self._results(p.arguments(exact, *same))
+        cases = [(order, i) for order, part in enumerate(parts) for i in range(len(part))]
         try:
-            results = right(small, *rest)
+            results = compute(small, *rest)
         except Exception as error:  # a function with float64 parameters may refuse float32
             yield self.check("float32", "all inputs", 1.0, 0.0, message_of(error), kind="not offered")
             return
-        moved = [right(*(p.perturb(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
-        last = self._last_bits(exact_results, exact, *same)
-        noise: list[list[float]] | None = None
-        for order, parts in enumerate(zip(results, exact_results, strict=True)):
-            for i, (got, expected) in enumerate(zip(*parts, strict=True)):
-                if not expected.size:
+        moved = [compute(*(p.perturb(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
+        last = self._last_bits(parts, exact, *same)
+        noise: list[float] = []
+        for n, ((order, i), got) in enumerate(zip(cases, results, strict=True)):
+            expected = parts[order][i]
+            if not expected.size:
+                continue
+            scale = float(abs(expected).max())
+            label = f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
+            response = float(np.max([abs(m[n] - expected) for m in moved])) + FLOAT32 * scale + self.accuracy * scale
+            gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
+            allowed, problem, unsure = RESPONSE * (response + last[n]), "", False
+            if not gap <= allowed:
+                noise = noise or self._noise_in_float32(rest)
+                if not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0)):
+                    note = f"numbers up to {scale:.1e} are beyond float32, or its inputs leave the domain; {SCALED}"
+                    yield self.check("float32", label, 1.0, 0.0, note, kind="not offered")
                     continue
-                scale = float(abs(expected).max())
-                response = float(np.max([abs(m[order][i] - expected) for m in moved])) + FLOAT32 * scale
-                response += self.accuracy * scale
-                gap = float(abs(got.astype(np.float64) - expected).max()) if got.shape == expected.shape else math.inf
-                allowed, note, unsure = RESPONSE * (response + last[order][i]), "", False
-                label = f"{DERIVATIVES[order]} in {self._argument(i)}" if order else f"output {i}"
-                if not gap <= allowed:
-                    noise = noise or self._noise_in_float32(rest)
-                    beyond = not (math.isfinite(response) and scale <= LARGEST and (scale >= SMALLEST or scale == 0))
-                    note = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
-                    if beyond:
-                        note = f"numbers up to {scale:.1e} are beyond float32, or its inputs leave the domain; {SCALED}"
-                        yield self.check("float32", label, 1.0, 0.0, note, kind="not offered")
-                        continue
-                    if gap <= MARGIN * noise[order][i] or RESPONSE * response >= scale:
-                        note, unsure = f"{note}, all of which is rounding of the function in float32; {BETTER}", True
-                yield self.check(order, label, gap, allowed, note, inconclusive=unsure)
+                unsure = gap <= MARGIN * noise[n] or RESPONSE * response >= scale
+                problem = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
+                problem += f", all of which is rounding of the function in float32; {BETTER}" * unsure
+            yield self.check(order, label, gap, allowed, problem, inconclusive=unsure)
 
     def _last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
-    ) -> list[list[float]]:
+    ) -> list[float]:
         """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""
         outputs = [a for a in results[0] if a.size]
         sums = dot([a for a in w if a.size], outputs)[1]
-        bits = [[0.0] * len(results[0]), [FLOAT32 * sums / magnitude(a) for a in x]]
-        sums += dot(u, results[1])[1]
-        bits.append([FLOAT32 * sums / magnitude(a) for a in x] + [FLOAT32 * size_of(y) for y in outputs])
+        bits = [0.0] * len(results[0]) + [FLOAT32 * sums / magnitude(a) for a in x]
+        if len(self.orders) >= 2:
+            sums += dot(u, results[1])[1]
+            bits += [FLOAT32 * sums / magnitude(a) for a in x] + [FLOAT32 * size_of(y) for y in outputs]
         if len(self.orders) == 3:
             of_cotangents = results[2][len(x) :]
             others = [a for a in h if a.size]
@@ -178,32 +178,24 @@ class Numbers(Identities):
             sums += dot(v, results[2][: len(x)])[1] + dot(others, of_cotangents)[1]
             of_inputs = [FLOAT32 * sums / magnitude(a) for a in x]
             of_outputs = [FLOAT32 * (size_of(y) + size_of(s)) for y, s in zip(outputs, of_cotangents, strict=True)]
-            bits.append(of_inputs + of_outputs + of_inputs)  # directions have the size of the inputs
+            bits += of_inputs + of_outputs + of_inputs  # directions have the size of the inputs
         return bits
 
-    def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[list[float]]:
+    def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[float]:
         """Return the standard deviation of the rounding in float32 of each result.
 
         It is estimated from fourth differences, along a direction, of the errors of float32: what is wrong with the
         function itself changes smoothly.
         """
         p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in rest]
-        tables = []
+        deviations = []
         for step in COARSE:
-            rows = []
+            errors = []
             for number in range(9):
                 small = [(x + number * step * v).astype(np.float32) for x, v in zip(p.x, self.u, strict=True)]
-                right = self._results(p.arguments([x.astype(np.float64) for x in small], *same))
-                rows.append(
-                    [
-                        [a - b for a, b in zip(*parts, strict=True)]
-                        for parts in zip(self._results(p.arguments(small, *rest)), right, strict=True)
-                    ]
-                )
-            tables.append(rows)
-
-        def deviation(order: int, i: int) -> float:
-            fourths = [np.diff([row[order][i] for row in rows], 4, axis=0) for rows in tables]
-            return max(float(np.sqrt(np.mean(np.square(fourth), axis=0) / 70).max(initial=0.0)) for fourth in fourths)
-
-        return [[deviation(order, i) for i in range(len(part))] for order, part in enumerate(tables[0][0])]
+                right = self._list_results(p.arguments([x.astype(np.float64) for x in small], *same))
+                found = self._list_results(p.arguments(small, *rest))
+                errors.append([a - b for a, b in zip(found, right, strict=True)])
+            fourths = [np.diff(values, 4, axis=0) for values in zip(*errors, strict=True)]
+            deviations.append([np.sqrt(np.mean(np.square(f), axis=0) / 70).max(initial=0.0) for f in fourths])
+        return [float(max(pair)) for pair in zip(*deviations, strict=True)]

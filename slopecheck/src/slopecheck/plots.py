@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from slopecheck.record import Check
-from slopecheck.summary import ratio, worst
+from slopecheck.summary import group_by, ratio, worst
 from slopecheck.terms import Terms
 from slopecheck.tolerances import EPS
 
@@ -65,10 +65,8 @@ def agreement(checks: Sequence[Check], terms: Terms) -> Figure | None:
 
     None if nothing was checked. The figure fits the width of a phone's screen.
     """
-    groups: dict[tuple[str, str], list[Check]] = {}
-    for check in checks:
-        if check.offered and check.backend and check.operator:
-            groups.setdefault((check.operator, check.backend), []).append(check)
+    made = (c for c in checks if c.offered and c.backend and c.operator)
+    groups = group_by(made, lambda c: (c.operator, c.backend))
     if not groups:
         return None
     operators, backends = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
@@ -98,10 +96,9 @@ def _line(check: Check) -> np.ndarray:
 
 def _curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: Terms) -> None:
     """Draw one line for each curve, all of a backend and dtype at once."""
-    for backend, dtype in dict.fromkeys((c.backend, c.dtype) for c in checks):
-        lines = [_line(c) for c in checks if (c.backend, c.dtype) == (backend, dtype)]
+    for (backend, dtype), group in group_by(checks, lambda c: (c.backend, c.dtype)).items():
         style = {"colors": terms.colours.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
-        axes.add_collection(LineCollection(lines, **style, linewidths=0.9, alpha=0.75))
+        axes.add_collection(LineCollection([_line(c) for c in group], **style, linewidths=0.9, alpha=0.75))
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
@@ -116,7 +113,7 @@ def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
     curves = [c for c in checks if c.curve and c.kind in terms.curves]
     if not curves:
         return None
-    operators = list(dict.fromkeys(c.operator for c in curves))
+    operators = group_by(curves, lambda c: c.operator)
     points = np.array([p for c in curves for p in c.curve], float)
     shown = points[:, 1][np.isfinite(points[:, 1]) & (points[:, 1] > 0)]
     width = min(len(operators), 3)
@@ -125,8 +122,7 @@ def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
         figure = Figure(figsize=(1.0 + 2.9 * width, 0.9 + 2.2 * height), layout="constrained")
         grid = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
         steps = np.array(_range(points[:, 0]))
-        for axes, operator in zip(grid.flat, operators, strict=False):
-            own = [c for c in curves if c.operator == operator]
+        for axes, (operator, own) in zip(grid.flat, operators.items(), strict=False):
             for dtype in dict.fromkeys(c.dtype for c in own):
                 axes.plot(steps, EPS[dtype] / steps, **DOTTED)
             if any(c.order is not None for c in own):

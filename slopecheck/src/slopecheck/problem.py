@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -47,28 +47,19 @@ class Arguments:
     cotangent_directions: list[Any]
 
 
-@dataclass
 class Problem:
     """A function at a point, with its floating inputs as NumPy arrays of float64."""
 
-    framework: Framework
-    inputs: Sequence[Any]
-    rng: np.random.Generator
-    wanted: list[int] = field(default_factory=list)
-    x: Arrays = field(default_factory=list)
-    originals: dict[int, np.ndarray] = field(default_factory=dict)  # all array inputs in their original dtype
-    names: list[str] = field(default_factory=list)  # of all inputs
-    patience: float = math.inf  # seconds that a call of the function may take
-    calls: int = 0  # of the function and its derivatives so far
+    patience = math.inf  # seconds that a call of the function may take
+    calls = 0  # of the function and its derivatives so far
 
-    def __post_init__(self) -> None:
-        self.names = _names(self.framework.function, len(self.inputs))
-        for i, value in enumerate(self.inputs):
-            if self.framework.takes(value):
-                array = self.originals[i] = self.framework.to_host(value)
-                if array.dtype.kind == "f":
-                    self.wanted.append(i)
-                    self.x.append(array.astype(np.float64))
+    def __init__(self, framework: Framework, inputs: Sequence[Any], rng: np.random.Generator) -> None:
+        self.framework, self.inputs, self.rng = framework, inputs, rng
+        self.names = _names(framework.function, len(inputs))  # of all inputs
+        # All array inputs in their original dtype, the places of the floating ones, and these in float64.
+        self.originals = {i: framework.to_host(value) for i, value in enumerate(inputs) if framework.takes(value)}
+        self.wanted = [i for i, array in self.originals.items() if array.dtype.kind == "f"]
+        self.x: Arrays = [self.originals[i].astype(np.float64) for i in self.wanted]
 
     def as_given(self) -> list[Any]:
         """Return the original inputs, with copies of arrays, because a call may modify them."""

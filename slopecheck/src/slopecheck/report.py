@@ -103,9 +103,8 @@ def read(path: Path) -> dict[str, Any]:
     if version != SCHEMA_VERSION:
         raise ReportError(f"{path} is no report of checks with schema_version {SCHEMA_VERSION}")
     try:
-        for name in ("command", "seconds"):
-            _check(name, report[name], (str,) if name == "command" else (int, float, type(None)))
-        if not math.isfinite(report["seconds"] or 0):
+        _check("command", report["command"], (str,))
+        if not math.isfinite(_check("seconds", report["seconds"], NUMBER) or 0):
             raise ValueError(f"its seconds: {report['seconds']}; expected a finite number")
         checks_of(report)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -115,10 +114,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
     """Return a value of a report; TypeError, which names it, if it has none of the types."""
-    if not isinstance(value, types) or isinstance(value, bool):
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         expected = " or ".join("null" if t is type(None) else t.__name__ for t in types)
         raise TypeError(f"its {name}: {json.dumps(value)[:100]}; expected {expected}")
     return value
+
+
+NUMBER = (int, float, type(None))
+TYPES: dict[str, tuple[type, ...]] = dict.fromkeys(COLUMNS, (str,))
+TYPES |= dict.fromkeys((*NUMBERS, "order"), NUMBER) | {"digest": (str, type(None)), "inconclusive": (bool,)}
 
 
 def checks_of(report: Mapping[str, Any]) -> list[Check]:
@@ -127,28 +131,19 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     TypeError, ValueError, LookupError or OverflowError if it has other columns, or one a value of another type.
     """
 
-    def restored(name: str, value: float | None) -> float:
-        value = _check(name, value, (int, float, type(None)))
+    def restore(name: str, value: Any) -> Any:
+        if name == "curve":
+            return tuple((restore_number(name, step), restore_number(name, error)) for step, error in value)
+        return restore_number(name, value) if name in NUMBERS else _check(name, value, TYPES[name])
+
+    def restore_number(name: str, value: Any) -> float:
+        value = _check(name, value, NUMBER)
         return math.nan if value is None else float(value)
 
-    columns, checks = _check("checks", report["checks"], (dict,)), []
+    columns = _check("checks", report["checks"], (dict,))
     columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports have no such column
-    for row in zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True):
-        values = dict(zip(COLUMNS, row, strict=True))
-        for name, value in values.items():
-            if name in NUMBERS:
-                values[name] = restored(name, value)
-            elif name == "inconclusive":
-                if not isinstance(value, bool):
-                    raise TypeError(f"its inconclusive: {json.dumps(value)[:100]}; expected bool")
-            elif name == "order":
-                values[name] = _check(name, value, (int, float, type(None)))
-            elif name == "curve":
-                values[name] = tuple((restored(name, step), restored(name, error)) for step, error in value)
-            else:
-                _check(name, value, (str, type(None)) if name == "digest" else (str,))
-        checks.append(Check(**values))
-    return checks
+    rows = zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True)
+    return [Check(**{name: restore(name, value) for name, value in zip(COLUMNS, row, strict=True)}) for row in rows]
 
 
 def page(package: str, template: str, **values: Any) -> str:

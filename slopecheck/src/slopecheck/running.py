@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -111,18 +111,11 @@ def _check_from(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
     while number < len(plan.steps):
         yield number, plan.calls
-        rows: Iterator[Check] | None = None
+        rows = chain.from_iterable(map(plan.make, [number]))  # made at the first row: what that raises is observed
         problem = ""
         while not problem:
-            checks: list[Check] = []
-
-            def collect(checks: list[Check] = checks, number: int = number) -> Mapping[str, Any]:
-                nonlocal rows
-                rows = rows or iter(plan.make(number))
-                checks.extend(islice(rows, 1))
-                return {}
-
-            problem = observe(collect).problem
+            outcome = observe(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
+            problem, checks = outcome.problem, outcome.fields.get("checks", [])
             if not checks:
                 break
             yield checks

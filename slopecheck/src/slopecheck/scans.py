@@ -55,9 +55,8 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     for _ in range(LEVELS):
         points = low + (high - low) * np.arange(SPAN + 1) / SPAN
         values = np.array([f(float(t)) for t in points])
-        wrong = ~np.isfinite(values).all(axis=1)
-        if wrong.any():
-            return Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))
+        if jump := _find_not_finite(points, values):
+            return jump
         fourth = (abs(np.diff(values, ORDER, axis=0)) / bound_rounding(points, values, noise)).max(axis=1)
         start = int(np.argmax(fourth)) if centre is None else (SPAN - ORDER) // 2
         largest.append(float(fourth[max(0, start - 1) : start + 2].max()))
@@ -79,13 +78,19 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     return Jump(float((low + high) / 2), change, jumps)
 
 
+def _find_not_finite(points: np.ndarray, values: np.ndarray) -> Jump | None:
+    wrong = ~np.isfinite(values).all(axis=1)
+    number = values.shape[1]
+    return Jump(float(points[wrong][0]), np.full(number, np.nan), np.ones(number, bool)) if wrong.any() else None
+
+
 def _beside(f: Function, at: float, spacing: float) -> np.ndarray:
     """Return the largest fourth differences of values on both sides of a place."""
     sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
     return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
 
 
-def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
+def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
     """Return the first points of outlying stencils of fourth differences, the largest outlier first.
 
     If the last values are all equal, as beyond a cutoff, the start of this range is always included.
@@ -115,11 +120,10 @@ def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[in
 def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
     """Return the jumps of a function in a scan of equally spaced points, refining at most `most` places."""
     values = np.array([f(float(t)) for t in points])
-    wrong = ~np.isfinite(values).all(axis=1)
-    if wrong.any():
-        return [Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))]
+    if jump := _find_not_finite(points, values):
+        return [jump]
     jumps = []
-    for i in places(points, values, noise)[:most]:
+    for i in find_outliers(points, values, noise)[:most]:
         low, high = points[max(0, i - 1)], points[min(len(points) - 1, i + ORDER + 1)]
         if jump := refine(f, float(low), float(high), noise):
             jumps.append(jump)

@@ -1,12 +1,15 @@
 """Summary of checks: a row for each operator, backend and dtype."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from slopecheck.record import Check
 from slopecheck.terms import Terms
 from slopecheck.units import count_checks
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,14 @@ class Row:
     other_kinds: str  # checks of other kinds as passed/all, or a dash, and how many were not offered
     seconds: float
     passed: bool | None  # whether no check failed; None if none was made
+
+
+def group_by(checks: Iterable[Check], key: Callable[[Check], K]) -> dict[K, list[Check]]:
+    """Group checks by a key, in the order in which they first appear."""
+    groups: dict[K, list[Check]] = {}
+    for check in checks:
+        groups.setdefault(key(check), []).append(check)
+    return groups
 
 
 def ratio(check: Check) -> float:
@@ -48,9 +59,7 @@ def _order(checks: Sequence[Check]) -> str:
 
 def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
     """Rows in the order in which operators, backends and dtypes first appear."""
-    groups: dict[tuple[str, str, str], list[Check]] = {}
-    for check in checks:
-        groups.setdefault((check.operator, check.backend, check.dtype), []).append(check)
+    groups = group_by(checks, lambda c: (c.operator, c.backend, c.dtype))
     appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []
     for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from slopecheck.outcome import LEFT_OUT, NotOffered, message_of, trace_of
 from slopecheck.record import Check
@@ -50,29 +49,18 @@ def missing(operator: str, backend: str, dtype: str, case: str, number: float, n
 
 def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
     """Return the check that stands for `number` checks that a user's function does not offer."""
-    return Check(
-        task.operator,
-        task.backend,
-        task.dtype,
-        "not offered",
-        label,
-        ", ".join(fields),
-        number,
-        tolerance=0.0,
-        note=note,
-    )
+    absent = missing(task.operator, task.backend, task.dtype, label, number, note)
+    return replace(absent, kind="not offered", field=", ".join(fields))
 
 
 def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
     """Replace the checks of auxiliary outputs that the function did not return by one with their number."""
-    offered = [c for c in checks if c.field not in absent]
     fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
-    note = "auxiliary outputs that the function leaves out"
-    return (
-        [*offered, _not_offered(label, task, count_checks(checks) - count_checks(offered), fields, note)]
-        if fields
-        else checks
-    )
+    if not fields:
+        return checks
+    offered = [c for c in checks if c.field not in absent]
+    number = count_checks(checks) - count_checks(offered)
+    return [*offered, _not_offered(label, task, number, fields, "auxiliary outputs that the function leaves out")]
 
 
 def _check_task(label: str, task: Task) -> list[Check]:
@@ -96,14 +84,13 @@ def _check_task(label: str, task: Task) -> list[Check]:
 def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
     """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
 
+    def count() -> int:
+        return sum(task.count for task in tasks())
+
     def execute() -> list[Check]:
         return [check for task in tasks() for check in _check_task(label, task)]
 
-    return Unit(label, weight, partial(_count_planned, tasks), execute, label.partition(":")[0])
-
-
-def _count_planned(tasks: Callable[[], Sequence[Task]]) -> int:
-    return sum(task.count for task in tasks())
+    return Unit(label, weight, count, execute, label.partition(":")[0])
 
 
 def spoil_new_memory() -> None:
