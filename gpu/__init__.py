@@ -10,7 +10,7 @@ from typing import Any
 from trigraph.checks import skip_checks
 from trigraph.gpu.cache import compile as compile
 from trigraph.gpu.call import Call
-from trigraph.table import OPERATORS, Operator
+from trigraph.table import NAMED, Operator
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
@@ -21,6 +21,9 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any
     return call.fields.result()
 
 
-_FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in OPERATORS.values()}
+_FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in NAMED.values()}
 
-globals().update({op.name: skip_checks(op, execute) for op in OPERATORS.values()})
+# Not all families have third derivatives of their own.
+globals().update(
+    {op.name: skip_checks(op, execute) for op in NAMED.values() if hasattr(_FAMILIES[op.family], op.name)}
+)

@@ -13,8 +13,8 @@ from trigraph.table import Operator, result_type
 class Call:
     """A call that has passed the checks; a cotangent of None is zero.
 
-    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below the second order).
-    `grad` is the gradient of a scalar with respect to the first output, None in the forward operator. `second` is
+    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below the second order), and
+    `along` the cotangents ggg_ of inputs and gradients (None below the third). `grad` is the gradient of a scalar with respect to the first output, None in the forward operator. `second` is
     whether the operator has second order. `output` is the array for the first output or its derivative, if requested.
     """
 
@@ -25,6 +25,8 @@ class Call:
         self.values, self.sizes, self.second = values, sizes, op.order == 2
         self.inputs = SimpleNamespace(**{a.name: values[a.name] for a in spec.inputs})
         self.dots = SimpleNamespace(**{a.name: values.get(f"gg_{a.name}") for a in spec.inputs})
+        fields = [a.name for a in spec.inputs] + [f"grad_{a.name}" for a in spec.outputs]
+        self.along = SimpleNamespace(**{name: values.get(f"ggg_{name}") for name in fields})
         gradient = f"grad_{spec.outputs[0].name}"
         self.grad: Any = values.get(gradient)
         self.graph: Any = values.get("graph")

@@ -22,6 +22,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
+from trigraph.gpu.dimenet_third import agg_edge_to_edge_bwd3 as agg_edge_to_edge_bwd3
 from trigraph.gpu.sums import ROWS, cover, sum_rows
 from trigraph.table.constants import DEGREES, PAD, PROJECTED, THREADS
 
@@ -88,6 +89,44 @@ def radial_basis_bwd(call: Call) -> None:
 
 
 radial_basis_bwd2 = radial_basis_bwd
+
+
+def radial_basis_bwd3(call: Call) -> None:
+    """Gradients of bwd2's fields along the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
+    kernels, fields, inputs, dots, along = call.kernels, call.fields, call.inputs, call.dots, call.along
+    edges, radial, spherical, exponent = _radial_sizes(call)
+    fields.clear("gg_freq", "freq")  # sums of parts are added to them
+    blocks = cover(edges, THREADS // radial)
+    parts = {n: kernels.empty(blocks, radial) if n in fields else None for n in ("gg_freq", "freq")}
+    kernels.launch(
+        "dimenet_radial_third",
+        (kernels.dtype,),
+        (blocks,),
+        (THREADS,),
+        dist=inputs.dist,
+        gg_dist=dots.dist,
+        ggg_dist=along.dist,
+        freq=inputs.freq,
+        gg_freq=dots.freq,
+        ggg_freq=along.freq,
+        grad_rbf=call.grad,
+        ggg_grad_rbf=along.grad_rbf,
+        grad_sbf_rad=call.values["grad_sbf_rad"],
+        ggg_grad_sbf_rad=along.grad_sbf_rad,
+        out_gg_dist=fields["gg_dist"],
+        out_dist=fields["dist"],
+        out_grad_rbf=fields["grad_rbf"],
+        out_grad_sbf_rad=fields["grad_sbf_rad"],
+        gg_freq_parts=parts["gg_freq"],
+        freq_parts=parts["freq"],
+        num_edges=edges,
+        num_radial=radial,
+        num_spherical=spherical,
+        envelope_exponent=exponent,
+    )
+    for name, part in parts.items():
+        if part is not None and edges:
+            sum_rows(kernels, part, fields[name])
 
 
 def _radial_sizes(call: Call) -> tuple[int, ...]:

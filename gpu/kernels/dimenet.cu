@@ -3,8 +3,8 @@
 #include "dimenet_bessel.cuh"
 #include "dimenet_in_edges.cuh"
 #include "dimenet_out_edges.cuh"
-#include "sums.cuh"
-#include "dimenet_triplets.cuh"
+#include "dimenet_radial_third.cuh"
+#include "dimenet_third.cuh"
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------
 
@@ -115,16 +115,6 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
 
 // ---- before and after the triplets ----------------------------------------------------------------------------------
 
-// A power of two, 1 / 2^n with 2^n about the largest component of v, so that squares of scaled components neither overflow nor
-// vanish. Subnormal numbers are treated as the smallest normal one, whose inverse is finite.
-template <class T> __device__ T factor_of(const Vec<T>& v) {
-    int n;
-    frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);
-    return ldexp(T(1), -max(n, sizeof(T) == 4 ? -125 : -1021));
-}
-
-template <class T> __device__ Vec<T> times(T factor, const Vec<T>& v) { return {factor * v.x, factor * v.y, factor * v.z}; }
-
 // unit = vec / |vec| and, if vec_dot is given, unit_dot, the derivative of unit along it.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -147,26 +137,6 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
         }
     }
 }
-
-// Norms of Y_l: sqrt((2l+1) / 4pi), by Newton's method.
-template <class T> struct AngularNorms {
-    T degree[DEGREES];
-
-    __device__ constexpr AngularNorms() : degree() {
-        for (int l = 0; l < DEGREES; l++) {
-            const double square = (2 * l + 1) * 0.079577471545947667884;
-            double root = 1;
-            for (int i = 0; i < 8; i++) {
-                root = (root + square / root) / 2;
-            }
-            degree[l] = T(root);
-        }
-    }
-};
-__constant__ AngularNorms<float> angular_norms_float;
-__constant__ AngularNorms<double> angular_norms_double;
-__device__ __forceinline__ float angular_norm(float, int l) { return angular_norms_float.degree[l]; }
-__device__ __forceinline__ double angular_norm(double, int l) { return angular_norms_double.degree[l]; }
 
 // Sum of `terms` products of numbers that are PAD apart with numbers that are `stride` apart.
 template <class T>

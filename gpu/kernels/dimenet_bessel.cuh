@@ -1,4 +1,4 @@
-// The radial functions of DimeNet++ and their first two derivatives in x = distance / cutoff.
+// The radial functions of DimeNet++ and their first two derivatives in x = distance / cutoff, and the third for `third`.
 #pragma once
 #include "bessel_zeros.cuh"
 
@@ -54,12 +54,17 @@ template <class T> __device__ void spherical_bessel(int l, T y, T inverse, T& he
     }
 }
 
-// N_lk j_l(z_lk x); the second derivative is the Bessel equation's.
-template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x) {
+// N_lk j_l(z_lk x); the second derivative is the Bessel equation's, and the third that of the equation.
+template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x, T* third = nullptr) {
     const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x, inverse = T(1) / y;
     T here, above;
     spherical_bessel(l, y, inverse, here, above);
     const T ratio = here * inverse;
+    if (third != nullptr) {
+        const T square = inverse * inverse;
+        *third = norm * zero * zero * zero *
+                 (T(l - 2) * ratio * (T(l * l - l) * square - T(1)) + above * (T(1) - T(l * l + l + 6) * square));
+    }
     return {norm * here, norm * zero * (T(l) * ratio - above),
             norm * zero * zero * (T(l * l - l) * ratio * inverse - here + T(2) * above * inverse)};
 }
@@ -71,7 +76,10 @@ template <class T> __device__ Jet<T> sine_basis(T freq, T x) {
 
 // 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; NaN for x <= 0. q = envelope_exponent +
 // 1 >= 3.
-template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent) {
+template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent, T* third = nullptr) {
+    if (third != nullptr) {
+        *third = T(0);
+    }
     if (x >= T(1)) {
         return {T(0), T(0), T(0)};
     }
@@ -87,6 +95,11 @@ template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent) {
     }
     const T inverse = T(1) / x, a = T((q + 1) * (q + 2) / 2), b = T(q * (q + 2)), c = T(q * (q + 1) / 2);
     const T p1 = power * x, p2 = p1 * x, p3 = p2 * x, p4 = p3 * x;
+    if (third != nullptr) {
+        const T square = inverse * inverse;
+        *third = T(-6) * square * square - a * T((q - 1) * (q - 2)) * T(q - 3) * (power * inverse) +
+                 b * T(q * (q - 1)) * T(q - 2) * power - c * T(q * (q + 1)) * T(q - 1) * p1;
+    }
     return {inverse - a * p2 + b * p3 - c * p4,
             -inverse * inverse - a * T(q - 1) * p1 + b * T(q) * p2 - c * T(q + 1) * p3,
             T(2) * inverse * inverse * inverse - a * T((q - 1) * (q - 2)) * power + b * T(q * (q - 1)) * p1 -

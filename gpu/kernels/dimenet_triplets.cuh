@@ -538,3 +538,33 @@ template <class T, bool second> struct Pull {
         }
     }
 };
+
+// A power of two, 1 / 2^n with 2^n about the largest component of v, so that squares of scaled components neither overflow nor
+// vanish. Subnormal numbers are treated as the smallest normal one, whose inverse is finite.
+template <class T> __device__ T factor_of(const Vec<T>& v) {
+    int n;
+    frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);
+    return ldexp(T(1), -max(n, sizeof(T) == 4 ? -125 : -1021));
+}
+
+template <class T> __device__ Vec<T> times(T factor, const Vec<T>& v) { return {factor * v.x, factor * v.y, factor * v.z}; }
+
+// Norms of Y_l: sqrt((2l+1) / 4pi), by Newton's method.
+template <class T> struct AngularNorms {
+    T degree[DEGREES];
+
+    __device__ constexpr AngularNorms() : degree() {
+        for (int l = 0; l < DEGREES; l++) {
+            const double square = (2 * l + 1) * 0.079577471545947667884;
+            double root = 1;
+            for (int i = 0; i < 8; i++) {
+                root = (root + square / root) / 2;
+            }
+            degree[l] = T(root);
+        }
+    }
+};
+__constant__ AngularNorms<float> angular_norms_float;
+__constant__ AngularNorms<double> angular_norms_double;
+__device__ __forceinline__ float angular_norm(float, int l) { return angular_norms_float.degree[l]; }
+__device__ __forceinline__ double angular_norm(double, int l) { return angular_norms_double.degree[l]; }

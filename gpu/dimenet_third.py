@@ -1,0 +1,156 @@
+"""Third derivatives of DimeNet++'s sum over triplets: see kernels/dimenet_third.cuh.
+
+The sum is taken pair by pair. The form that is linear in edges (`trigraph.gpu.dimenet`) would save work at nodes with some
+dozens of edges, but its state has four parts here, which do not fit into a block's memory.
+"""
+
+from typing import Any, NamedTuple
+
+from trigraph.gpu.call import Call
+from trigraph.gpu.sums import ROWS, Total, cover
+from trigraph.table.constants import THREADS
+
+LANES = 32
+WARPS = THREADS // LANES
+PARTS = 4  # of a hyper-dual number (kernels/hyper_dual.cuh)
+
+
+class Weights(NamedTuple):
+    """The struct of the same name in kernels/dimenet_third.cuh."""
+
+    value: Any
+    along_a: Any
+    along_c: Any
+    n_emb: int
+    n_mid: int
+    num_radial: int
+    num_spherical: int
+
+
+class RadialPart(NamedTuple):
+    """The struct of the same name in kernels/dimenet_third.cuh."""
+
+    value: Any
+    along_a: Any
+    along_c: Any
+
+
+def agg_edge_to_edge_bwd3(call: Call) -> None:
+    """Gradients of bwd2's fields along the cotangents ggg_; see `trigraph.agg_edge_to_edge_bwd3`."""
+    fields = call.fields
+    if not call.sizes["num_edges"]:
+        fields.clear()
+        return
+    third = _Third(call)
+    third.to_out_edges()
+    third.to_in_edges()
+    if third.grad_unit is not None:
+        third.vec_gradient()
+
+
+class _Third:
+    """Shared data of the kernels of a call: arguments, sizes, and what is computed once per edge."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.kernels, self.fields, self.graph = call, call.kernels, call.fields, call.graph
+        names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
+        self.edges, self.channels, mid, self.spherical, self.radial = (call.sizes[name] for name in names)
+        self.rows, self.tiles = self.spherical * self.radial, cover(self.channels, LANES)
+        self.widths = {"n_emb": self.channels, "num_spherical": self.spherical, "num_radial": self.radial}
+        self.weights = Weights(*self.input("weights").values(), self.channels, mid, self.radial, self.spherical)
+        self.sbf_rad = RadialPart(*self.input("sbf_rad").values())
+        self.products = self.kernels.empty(self.rows, PARTS, self.channels)
+        self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
+        self.unit = self.kernels.empty(self.edges, 3, PARTS)
+        self.each("directions", self.edges, **self.input("vec"), unit=self.unit, num_edges=self.edges)
+        #: Features, then the gradients of q.
+        self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
+        #: Gradients of directions, with parts for tiles of channels: first those of out-edges, then of in-edges.
+        shape = (2 * self.tiles, self.edges, 3, PARTS)
+        self.grad_unit = self.kernels.empty(*shape) if self.fields.any_of("gg_vec", "vec") else None
+
+    def input(self, name: str) -> dict[str, Any]:
+        """Return an input with its directions, by the names of kernel arguments."""
+        dots, along = self.call.dots, self.call.along
+        return {
+            name: getattr(self.call.inputs, name),
+            f"gg_{name}": getattr(dots, name),
+            f"ggg_{name}": getattr(along, name),
+        }
+
+    def each(self, kernel: str, count: int, /, **arguments: Any) -> None:
+        """Launch a kernel with `count` threads."""
+        grid, types = (cover(count, THREADS),), (self.kernels.dtype,)
+        self.kernels.launch(f"dimenet_third_{kernel}", types, grid, (THREADS,), **arguments)
+
+    def outputs(self, name: str) -> dict[str, Any]:
+        """Return the fields of an input, by the names of kernel arguments."""
+        return {f"out_gg_{name}": self.fields[f"gg_{name}"], f"out_{name}": self.fields[name]}
+
+    def sum(self, to_in: bool, **arguments: Any) -> None:
+        """Sum over the edges on the other side of each edge's node."""
+        graph, call = self.graph, self.call
+        left = graph.left_out(call.values["exclude"])
+        self.kernels.launch(
+            "dimenet_third_sums",
+            (self.kernels.dtype, graph.src.dtype, to_in),
+            (cover(self.edges, WARPS), self.tiles),
+            (THREADS,),
+            src_offsets=graph.src_offsets,
+            dst_offsets=graph.dst_offsets,
+            ends=graph.dst if to_in else graph.src,
+            dst_edge_index=graph.dst_edge_index,
+            left_start=left.start,
+            left_stop=left.stop,
+            unit=self.unit,
+            grad_out=call.grad,
+            ggg_grad_out=call.along.grad_out,
+            products=self.products,
+            sbf_rad=self.sbf_rad,
+            grad_unit=None if self.grad_unit is None else self.grad_unit[self.tiles if to_in else 0 :],
+            num_edges=self.edges,
+            **self.input("embedding"),
+            **self.widths,
+            **arguments,
+        )
+
+    def to_out_edges(self) -> None:
+        """Sum from in-edges to out-edges, if their fields are requested."""
+        if not self.fields.any_of("grad_out", "gg_vec", "vec"):
+            return
+        count = self.edges * self.spherical * self.channels
+        more = {**self.input("embedding"), **self.widths, "num_edges": self.edges, "features": self.features}
+        self.each("features", count, products=self.products, sbf_rad=self.sbf_rad, **more)
+        none = dict.fromkeys(("grad_q", "out_gg_embedding", "out_embedding", "edge_alone"))
+        self.sum(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
+
+    def to_in_edges(self) -> None:
+        """Sum from out-edges to in-edges, for all other fields."""
+        radial, weights = (self.fields.any_of(f"gg_{name}", name) for name in ("sbf_rad", "weights"))
+        if not (radial or weights or self.fields.any_of("gg_vec", "vec", "gg_embedding", "embedding")):
+            return
+        alone = self.kernels.xp.empty(self.edges, "int32") if radial or weights else None
+        grad_q = None if alone is None else self.features
+        more = {"grad_q": grad_q, "edge_alone": alone, "features": None, "out_grad_out": None}
+        self.sum(True, **self.outputs("embedding"), **more)
+        arguments = {"grad_q": grad_q, "alone": alone, "num_edges": self.edges, **self.widths}
+        if radial:
+            count = self.edges * self.spherical * LANES
+            self.each("sbf_rad_gradient", count, products=self.products, **self.outputs("sbf_rad"), **arguments)
+        if weights:
+            parts = self.kernels.empty(cover(self.edges, ROWS), self.products.size + 1)
+            grid, types = (len(parts), cover(self.products.size // PARTS + 1, THREADS)), (self.kernels.dtype,)
+            kernel = "dimenet_third_products_gradient"
+            self.kernels.launch(kernel, types, grid, (THREADS,), parts=parts, sbf_rad=self.sbf_rad, **arguments)
+            total = self.kernels.empty(parts.shape[1])
+            with Total(self.kernels, total, fresh=True) as sums:
+                sums.add(parts)
+            count = (self.rows + self.channels) * self.weights.n_mid
+            more = {"weights": self.weights, "grad_products": total}
+            self.each("weights_gradient", count, **more, **self.outputs("weights"))
+
+    def vec_gradient(self) -> None:
+        """Compute the gradients of vectors from those of directions."""
+        sizes = {"num_edges": self.edges, "parts": 2 * self.tiles}
+        arguments = {**self.input("vec"), **self.outputs("vec"), **sizes}
+        self.each("vec_gradient", self.edges, grad_unit=self.grad_unit, **arguments)

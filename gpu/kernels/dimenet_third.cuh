@@ -1,0 +1,440 @@
+// Third derivatives of the sum over triplets: the sum and its first derivatives, of hyper-dual numbers, pair by pair.
+//
+// With K_ln,c = norm of Y_l * sum_m W1[l,n,m] W2[c,m], an in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc = x_c q_lc,
+// and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Numbers are in arrays with their four parts: of a unit vector
+// (edge, xyz, part), of K (l, n, part, c), of features (edge, l, part, c).
+#pragma once
+#include "dimenet_triplets.cuh"
+#include "hyper_dual.cuh"
+
+constexpr int PARTS = 4;  // of a hyper-dual number
+// Numbers of a pair in shared memory: P_l and P_l' times the other edge's direction, padded against bank conflicts.
+constexpr int PAIR = 4 * PARTS, PAIR_STRIDE = PAIR + 4;
+
+template <class T> __device__ __forceinline__ HyperDual<T> load_parts(const T* from) {
+    T parts[PARTS];
+    load<PARTS>(from, parts);
+    return {parts[0], parts[1], parts[2], parts[3]};
+}
+
+// Parts that are `stride` apart.
+template <class T> __device__ __forceinline__ HyperDual<T> gather_parts(const T* from, long long stride) {
+    return {from[0], from[stride], from[2 * stride], from[3 * stride]};
+}
+
+template <class T> __device__ __forceinline__ void store_parts(T* to, long long stride, const HyperDual<T>& x) {
+    to[0] = x.value;
+    to[stride] = x.along_a;
+    to[2 * stride] = x.along_c;
+    to[3 * stride] = x.both;
+}
+
+template <class T> struct Weights {
+    const T* value;
+    const T* along_a;
+    const T* along_c;
+    int n_emb;
+    int n_mid;
+    int num_radial;
+    int num_spherical;
+
+    // W1 of a row l R + n, with the norm of Y_l, and W2 of a channel.
+    __device__ HyperDual<T> first(int row, int m) const {
+        return angular_norm(T(0), row / num_radial) * load_input(value, along_a, along_c, (long long)(row) * n_mid + m);
+    }
+    __device__ HyperDual<T> second(int c, int m) const {
+        return load_input(value, along_a, along_c, (long long)(num_spherical * num_radial + c) * n_mid + m);
+    }
+};
+
+template <class T> struct RadialPart {
+    const T* value;
+    const T* along_a;
+    const T* along_c;
+
+    __device__ HyperDual<T> at(long long i) const { return load_input(value, along_a, along_c, i); }
+};
+
+// q_lc of an edge.
+template <class T>
+__device__ HyperDual<T> project_third(const T* products, const RadialPart<T>& sbf_rad, long long e, int l, int c, int n_emb,
+                                      int num_spherical, int num_radial) {
+    HyperDual<T> q;
+#pragma unroll 1
+    for (int n = 0; n < num_radial; n++) {
+        const int row = l * num_radial + n;
+        const HyperDual<T> factor = gather_parts(products + (long long)(row) * PARTS * n_emb + c, n_emb);
+        q = q + factor * sbf_rad.at(e * num_spherical * num_radial + row);
+    }
+    return q;
+}
+
+// A vector divided by the power of two that `scale` multiplies with, its length's inverse, and its direction.
+template <class T> struct UnitVector {
+    HyperDual<T> unit[3], inverse;
+    T scale;
+
+    __device__ UnitVector(const T* vec, const T* gg_vec, const T* ggg_vec, long long e) : scale(factor_of(load_vec(vec, e))) {
+        HyperDual<T> v[3], square;
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            v[i] = scale * load_input(vec, gg_vec, ggg_vec, 3 * e + i);
+            square = square + v[i] * v[i];
+        }
+        const T one = T(1) / sqrt(square.value), third = one / square.value;
+        inverse = function_of(square, one, T(-0.5) * third, T(0.75) * third / square.value);
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            unit[i] = inverse * v[i];
+        }
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_directions(const T* __restrict__ vec, const T* __restrict__ gg_vec, const T* __restrict__ ggg_vec,
+                         T* __restrict__ unit, long long num_edges) {
+    const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (e < num_edges) {
+        const UnitVector<T> direction(vec, gg_vec, ggg_vec, e);
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            store_parts(unit + (3 * e + i) * PARTS, 1, direction.unit[i]);
+        }
+    }
+}
+
+// The gradients of vectors from those of directions, summed over `parts` in order.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ vec, const T* __restrict__ gg_vec,
+                           const T* __restrict__ ggg_vec, T* __restrict__ out_gg_vec, T* __restrict__ out_vec,
+                           long long num_edges, int parts) {
+    const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (e < num_edges) {
+        const UnitVector<T> direction(vec, gg_vec, ggg_vec, e);
+        HyperDual<T> grad[3], along;
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            for (int part = 0; part < parts; part++) {
+                grad[i] = grad[i] + load_parts(grad_unit + ((part * num_edges + e) * 3 + i) * PARTS);
+            }
+            along = along + direction.unit[i] * grad[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            const HyperDual<T> of_vec = direction.inverse * (grad[i] - along * direction.unit[i]);
+            if (out_gg_vec != nullptr) {
+                out_gg_vec[3 * e + i] = direction.scale * of_vec.along_c;
+            }
+            if (out_vec != nullptr) {
+                out_vec[3 * e + i] = direction.scale * of_vec.both;
+            }
+        }
+    }
+}
+
+// K, one thread for each (l, n, c).
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_products(const Weights<T> weights, T* __restrict__ products) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x), n_emb = weights.n_emb, row = i / n_emb, c = i - row * n_emb;
+    if (row < weights.num_spherical * weights.num_radial) {
+        HyperDual<T> total;
+        for (int begin = 0; begin < weights.n_mid; begin += RUN) {
+            HyperDual<T> sum;
+            for (int m = begin; m < min(begin + RUN, weights.n_mid); m++) {
+                sum = sum + weights.first(row, m) * weights.second(c, m);
+            }
+            total = total + sum;
+        }
+        store_parts(products + (long long)(row) * PARTS * n_emb + c, n_emb, total);
+    }
+}
+
+// Features, one thread for each (edge, l, c).
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_features(const T* __restrict__ products, const RadialPart<T> sbf_rad, const T* __restrict__ embedding,
+                       const T* __restrict__ gg_embedding, const T* __restrict__ ggg_embedding, T* __restrict__ features,
+                       long long num_edges, int n_emb, int num_spherical, int num_radial) {
+    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x, pair = i / n_emb, e = pair / num_spherical;
+    const int c = int(i - pair * n_emb), l = int(pair - e * num_spherical);
+    if (e < num_edges) {
+        const HyperDual<T> q = project_third(products, sbf_rad, e, l, c, n_emb, num_spherical, num_radial);
+        const HyperDual<T> x = load_input(embedding, gg_embedding, ggg_embedding, e * n_emb + c);
+        store_parts(features + pair * PARTS * n_emb + c, n_emb, x * q);
+    }
+}
+
+// P_l of a pair's cosine, and P_l' times the direction of the other edge.
+template <class T> __device__ void store_pair(const HyperDual<T> (&own)[3], const T* other, int l, T* to) {
+    HyperDual<T> direction[3], cosine, p = {T(1)}, d, below, d_below;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        direction[k] = load_parts(other + k * PARTS);
+        cosine = cosine + own[k] * direction[k];
+    }
+#pragma unroll 1
+    for (int n = 0; n < l; n++) {
+        const HyperDual<T> next = (T(1) / T(n + 1)) * (T(2 * n + 1) * (cosine * p) - T(n) * below);
+        const HyperDual<T> d_next = d_below + T(2 * n + 1) * p;
+        below = p;
+        d_below = d;
+        p = next;
+        d = d_next;
+    }
+    store_parts(to, 1, p);
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        store_parts(to + (k + 1) * PARTS, 1, d * direction[k]);
+    }
+}
+
+// Sum of a lane's products of numbers of pairs with a row of the other edge: compensated, as add_run.
+template <class T> struct ThirdSums {
+    T run[PAIR] = {}, total[PAIR] = {};
+
+    // Of the first number alone, unless `all`.
+    __device__ __forceinline__ void add(const T* pair, const HyperDual<T>& row, bool all) {
+#pragma unroll
+        for (int i = 0; i < PAIR; i += PARTS) {
+            if (i == 0 || all) {
+                const HyperDual<T> term = load_parts(pair + i) * row;
+                run[i] += term.value;
+                run[i + 1] += term.along_a;
+                run[i + 2] += term.along_c;
+                run[i + 3] += term.both;
+            }
+        }
+    }
+    __device__ __forceinline__ void flush() {
+#pragma unroll
+        for (int i = 0; i < PAIR; i++) {
+            add_run(run[i], total[i], false);
+            run[i] = finite(total[i]) ? run[i] : T(0);
+        }
+    }
+    __device__ __forceinline__ HyperDual<T> number(int i) const {
+        return {total[PARTS * i], total[PARTS * i + 1], total[PARTS * i + 2], total[PARTS * i + 3]};
+    }
+};
+
+// A warp's own edge, and the edges on the other side of their node: in-edges by position in dst_edge_index.
+template <class I, bool to_in> struct Sides {
+    I own, begin, end, position;
+
+    __device__ Sides(const I* src_offsets, const I* dst_offsets, const I* ends, const I* dst_edge_index, long long i)
+        : own(to_in ? dst_edge_index[i] : I(i)), position(I(i)) {
+        const I node = ends[own];
+        const I* const offsets = to_in ? src_offsets : dst_offsets;
+        begin = offsets[node];
+        end = offsets[node + 1];
+    }
+    __device__ I edge(const I* dst_edge_index, I other) const { return to_in ? other : dst_edge_index[other]; }
+    // Whether a pair is a triplet.
+    __device__ bool admits(const I* left_start, const I* left_stop, I other) const {
+        const I e = to_in ? other : own, f = to_in ? position : other;
+        return f < left_start[e] || f >= left_stop[e];
+    }
+};
+
+// One warp for each edge and tile of 32 channels, which sums over the edges on the other side of its node. `ends` are the nodes
+// of edges on this side. Out-edges (not `to_in`): out_grad_out = the sum. In-edges: with the gradients h of features,
+// out_gg_embedding and out_embedding = sum_l q h, grad_q = x h, in place of the features, and edge_alone = whether the edge is in
+// no triplet. Both: grad_unit (tiles, edge, xyz, part) = the gradients of directions.
+template <class T, class I, bool to_in>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ ends,
+                   const I* __restrict__ dst_edge_index, const I* __restrict__ left_start, const I* __restrict__ left_stop,
+                   const T* __restrict__ unit, const T* __restrict__ grad_out, const T* __restrict__ ggg_grad_out,
+                   const T* __restrict__ products, const RadialPart<T> sbf_rad, const T* __restrict__ embedding,
+                   const T* __restrict__ gg_embedding, const T* __restrict__ ggg_embedding, const T* features, T* grad_q,
+                   T* __restrict__ out_grad_out, T* __restrict__ out_gg_embedding, T* __restrict__ out_embedding,
+                   T* __restrict__ grad_unit, int* __restrict__ edge_alone, long long num_edges, int n_emb,
+                   int num_spherical, int num_radial) {
+    __shared__ __align__(16) T pairs[WARPS * LANES * PAIR_STRIDE];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, c = blockIdx.y * LANES + lane;
+    const long long i = (long long)(blockIdx.x) * WARPS + warp;
+    if (i >= num_edges) {
+        return;
+    }
+    const Sides<I, to_in> sides(src_offsets, dst_offsets, ends, dst_edge_index, i);
+    const long long own = sides.own;
+    T* const rows = pairs + warp * LANES * PAIR_STRIDE;
+    const bool inside = c < n_emb, pulled = grad_unit != nullptr;
+    HyperDual<T> own_unit[3], pull[3], grad_x;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        own_unit[k] = load_parts(unit + (3 * own + k) * PARTS);
+    }
+    unsigned any = 0;
+    ThirdSums<T> sums;
+#pragma unroll 1
+    for (int l = 0; l < num_spherical; l++) {
+#pragma unroll 1
+        for (I first = sides.begin; first < sides.end; first += LANES) {
+            // Each lane computes the numbers of a pair.
+            const I other = first + lane;
+            const bool admitted = other < sides.end && sides.admits(left_start, left_stop, other);
+            if (admitted) {
+                store_pair(own_unit, unit + 3LL * PARTS * sides.edge(dst_edge_index, other), l, rows + lane * PAIR_STRIDE);
+            }
+            const unsigned triplets = __ballot_sync(FULL, admitted);
+            any |= triplets;
+            __syncwarp();
+#pragma unroll 1
+            for (int begin = 0; begin < LANES && inside; begin += RUN) {
+#pragma unroll 1
+                for (int k = begin; k < begin + RUN; k++) {
+                    if (triplets >> k & 1) {
+                        const long long e = sides.edge(dst_edge_index, first + k);
+                        const HyperDual<T> row =
+                            to_in ? load_gradient(grad_out, ggg_grad_out, e * n_emb + c)
+                                  : gather_parts(features + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
+                        sums.add(rows + k * PAIR_STRIDE, row, pulled);
+                    }
+                }
+                sums.flush();
+            }
+            __syncwarp();
+        }
+        if (to_in && inside && any != 0) {
+            const HyperDual<T> q = project_third(products, sbf_rad, own, l, c, n_emb, num_spherical, num_radial);
+            const HyperDual<T> x = load_input(embedding, gg_embedding, ggg_embedding, own * n_emb + c);
+            const HyperDual<T> feature = x * q;
+            grad_x = grad_x + q * sums.number(0);
+#pragma unroll
+            for (int k = 0; k < 3; k++) {
+                pull[k] = pull[k] + feature * sums.number(k + 1);
+            }
+            if (grad_q != nullptr) {
+                store_parts(grad_q + (own * num_spherical + l) * PARTS * n_emb + c, n_emb, x * sums.number(0));
+            }
+            sums = ThirdSums<T>();
+        }
+    }
+    if (!to_in && inside && any != 0) {
+        const HyperDual<T> g = load_gradient(grad_out, ggg_grad_out, own * n_emb + c);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            pull[k] = g * sums.number(k + 1);
+        }
+    }
+    if (pulled) {
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            const HyperDual<T> total = {warp_sum(pull[k].value), warp_sum(pull[k].along_a), warp_sum(pull[k].along_c),
+                                        warp_sum(pull[k].both)};
+            if (lane == 0) {
+                store_parts(grad_unit + ((blockIdx.y * num_edges + own) * 3 + k) * PARTS, 1, total);
+            }
+        }
+    }
+    if (!to_in && inside && out_grad_out != nullptr) {
+        out_grad_out[own * n_emb + c] = sums.number(0).both;
+    }
+    if (to_in && inside && out_gg_embedding != nullptr) {
+        out_gg_embedding[own * n_emb + c] = grad_x.along_c;
+    }
+    if (to_in && inside && out_embedding != nullptr) {
+        out_embedding[own * n_emb + c] = grad_x.both;
+    }
+    if (to_in && edge_alone != nullptr && blockIdx.y == 0 && lane == 0) {
+        edge_alone[own] = any == 0;
+    }
+}
+
+// Gradients of sbf_rad, one warp for each (edge, l).
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restrict__ grad_q, const int* __restrict__ alone,
+                               T* __restrict__ out_gg_sbf_rad, T* __restrict__ out_sbf_rad, long long num_edges, int n_emb,
+                               int num_spherical, int num_radial) {
+    const int lane = threadIdx.x % LANES;
+    const long long i = (long long)(blockIdx.x) * WARPS + threadIdx.x / LANES, e = i / num_spherical;
+    if (e >= num_edges) {
+        return;
+    }
+    const int l = int(i - e * num_spherical), end = alone[e] ? 0 : n_emb;
+#pragma unroll 1
+    for (int n = 0; n < num_radial; n++) {
+        const T* const factors = products + (long long)(l * num_radial + n) * PARTS * n_emb;
+        HyperDual<T> sum;
+        for (int c = lane; c < end; c += LANES) {
+            sum = sum + gather_parts(factors + c, n_emb) * gather_parts(grad_q + i * PARTS * n_emb + c, n_emb);
+        }
+        const T along_c = warp_sum(sum.along_c), both = warp_sum(sum.both);
+        if (lane == 0 && out_gg_sbf_rad != nullptr) {
+            out_gg_sbf_rad[i * num_radial + n] = along_c;
+        }
+        if (lane == 0 && out_sbf_rad != nullptr) {
+            out_sbf_rad[i * num_radial + n] = both;
+        }
+    }
+}
+
+// The gradient of K, summed over the 256 edges of a chunk: parts (chunk, K), and the number of edges in triplets in a last column.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict__ grad_q, const int* __restrict__ alone,
+                                T* __restrict__ parts, long long num_edges, int n_emb, int num_spherical, int num_radial) {
+    const int i = int(blockIdx.y * blockDim.x + threadIdx.x), rows = num_spherical * num_radial;
+    const int row = i / n_emb, c = i - row * n_emb, l = row / num_radial;
+    const long long begin = (long long)(blockIdx.x) * CHUNK;
+    T* const to = parts + blockIdx.x * ((long long)(rows) * PARTS * n_emb + 1);
+    if (row > rows || (row == rows && c > 0)) {
+        return;
+    }
+    TreeSum<T, 4, 2> sums[PARTS];
+    int count = 0;
+    for (int k = 0; k < int(min((long long)(CHUNK), num_edges - begin)); k++) {
+        const long long e = begin + k;
+        if (alone[e]) {
+            continue;
+        }
+        if (row < rows) {
+            const HyperDual<T> grad = gather_parts(grad_q + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
+            const HyperDual<T> term = sbf_rad.at(e * rows + row) * grad;
+            sums[0].add(term.value, count);
+            sums[1].add(term.along_a, count);
+            sums[2].add(term.along_c, count);
+            sums[3].add(term.both, count);
+        }
+        count++;
+    }
+    if (row == rows) {
+        to[(long long)(rows) * PARTS * n_emb] = T(count);
+    } else {
+        const HyperDual<T> total = {sums[0].value(), sums[1].value(), sums[2].value(), sums[3].value()};
+        store_parts(to + (long long)(row) * PARTS * n_emb + c, n_emb, total);
+    }
+}
+
+// Gradients of W1 and W2 from that of K, zero if there is no triplet; one thread for each element.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_third_weights_gradient(const Weights<T> weights, const T* __restrict__ grad_products, T* __restrict__ out_gg_weights,
+                               T* __restrict__ out_weights) {
+    const int rows = weights.num_spherical * weights.num_radial, n_emb = weights.n_emb;
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x), row = i / weights.n_mid, m = i - row * weights.n_mid;
+    if (row >= rows + n_emb) {
+        return;
+    }
+    const bool first = row < rows, some = grad_products[(long long)(rows) * PARTS * n_emb] > T(0);
+    LongSum<T> along_c, both;
+    for (int k = 0; k < (first ? n_emb : rows) && some; k++) {
+        const int at = first ? row : k, c = first ? k : row - rows;
+        const HyperDual<T> grad = gather_parts(grad_products + (long long)(at) * PARTS * n_emb + c, n_emb);
+        const HyperDual<T> term = (first ? weights.second(c, m) : weights.first(at, m)) * grad;
+        along_c.add(term.along_c, k);
+        both.add(term.both, k);
+    }
+    const T norm = first ? angular_norm(T(0), row / weights.num_radial) : T(1);
+    if (out_gg_weights != nullptr) {
+        out_gg_weights[i] = norm * along_c.value();
+    }
+    if (out_weights != nullptr) {
+        out_weights[i] = norm * both.value();
+    }
+}
