@@ -88,6 +88,8 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_sbf_rad_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),
+        *expand("silu_bwd2", FLOATS),
+        *expand("silu_bwd3", FLOATS),
         *expand("dimenet_third_directions", FLOATS),
         *expand("dimenet_third_products", FLOATS),
         *expand("dimenet_third_features", FLOATS),

@@ -35,7 +35,7 @@ SPILLS = {
 MOST_SPILLED = 150  # bytes that one of them may store and load
 
 # Kernels that have a stack: sine and cosine reduce large angles by an array in local memory.
-STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq")
+STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
 
 
 class Usage(NamedTuple):

@@ -7,7 +7,7 @@
 // One thread for each (edge, k), THREADS / num_radial edges in a block. Sums over a block's edges go to gg_freq_parts and
 // freq_parts (blocks, num_radial).
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
 dimenet_radial_third(const T* __restrict__ dist, const T* __restrict__ gg_dist, const T* __restrict__ ggg_dist,
                      const T* __restrict__ freq, const T* __restrict__ gg_freq, const T* __restrict__ ggg_freq,
                      const T* __restrict__ grad_rbf, const T* __restrict__ ggg_grad_rbf, const T* __restrict__ grad_sbf_rad,

@@ -8,6 +8,8 @@
 #include "hyper_dual.cuh"
 
 constexpr int PARTS = 4;  // of a hyper-dual number
+// Minimum number of resident blocks per multiprocessor, which limits the registers of a thread.
+template <class T> constexpr int THIRD_BLOCKS = sizeof(T) == 4 ? 4 : 2;
 // Numbers of a pair in shared memory: P_l and P_l' times the other edge's direction, padded against bank conflicts.
 constexpr int PAIR = 4 * PARTS, PAIR_STRIDE = PAIR + 4;
 
@@ -244,7 +246,7 @@ template <class I, bool to_in> struct Sides {
 // out_gg_embedding and out_embedding = sum_l q h, grad_q = x h, in place of the features, and edge_alone = whether the edge is in
 // no triplet. Both: grad_unit (tiles, edge, xyz, part) = the gradients of directions.
 template <class T, class I, bool to_in>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, THIRD_BLOCKS<T>)
 dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ ends,
                    const I* __restrict__ dst_edge_index, const I* __restrict__ left_start, const I* __restrict__ left_stop,
                    const T* __restrict__ unit, const T* __restrict__ grad_out, const T* __restrict__ ggg_grad_out,
@@ -376,7 +378,7 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
 
 // The gradient of K, summed over the 256 edges of a chunk: parts (chunk, K), and the number of edges in triplets in a last column.
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
 dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict__ grad_q, const int* __restrict__ alone,
                                 T* __restrict__ parts, long long num_edges, int n_emb, int num_spherical, int num_radial) {
     const int i = int(blockIdx.y * blockDim.x + threadIdx.x), rows = num_spherical * num_radial;

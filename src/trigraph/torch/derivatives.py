@@ -137,7 +137,7 @@ class Derivative:
                 [*map(values.get, self.op.array_names), *cotangents.values()]
             )
             if further or not supports_third(backend, bwd3.op, keywords):
-                return partial(self.gradients, self.curvature(values, keywords, cotangents, {}))
+                return partial(self.gradients, self.curvature(values, keywords, cotangents, {}), alone=not further)
             along = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
             return lambda wanted: self.call(bwd3, along, keywords, [n for n in wanted if n in bwd3.fields])
         names = [n for n in self.inputs if values[n] is not None]
@@ -249,10 +249,20 @@ class Derivative:
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
         return curvature(self.spec, values, keywords, *more)
 
-    def gradients(self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return gradients of what `curvature` returned in those of its arrays that are wanted."""
+    def gradients(
+        self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str], alone: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """Return gradients of what `curvature` returned in those of its arrays that are wanted.
+
+        If nothing else is recorded or has a tangent (`alone`), tensors need no wrappers of torch.func, which cost much.
+        """
         arrays, function = curvature
         some = [n for n in wanted if n in arrays]
+        if alone:
+            leaves = {n: arrays[n].detach().requires_grad_() for n in some}
+            with torch.enable_grad():
+                number = function(leaves)
+            return dict(zip(some, torch.autograd.grad(number, [*leaves.values()], materialize_grads=True), strict=True))
         of_some = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
         number, pull = of_some[:2]
         return dict(zip(some, pull(torch.ones_like(number)), strict=True))

@@ -1,6 +1,8 @@
 """Activations by name, and a SiLU whose derivatives need few passes over memory."""
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.arrays import show_value
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.torch.arrays import has_storage, view_array
+from trigraph.torch.arrays import view_array, has_storage, on_device
 from trigraph.torch.library import has_tangents
 from trigraph.torch.signatures import Elementwise, nested, without_defaults
 
@@ -128,24 +130,49 @@ def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Whether the fast path takes these: tensors in the processor's memory, of one shape and precision."""
+    """Whether the fast path takes these: tensors of one processor or CUDA device, of one shape and precision."""
     x = tensors[-1]
-    return x.dtype in (torch.float32, torch.float64) and all(
-        type(t) is Tensor and t.dtype is x.dtype and t.shape == x.shape and t.is_cpu and has_storage(t) for t in tensors
+    alike = (x.dtype, x.shape, x.device)
+    return (
+        x.dtype in (torch.float32, torch.float64)
+        and (x.is_cpu or x.is_cuda)
+        and all(type(t) is Tensor and (t.dtype, t.shape, t.device) == alike and has_storage(t) for t in tensors)
     )
 
 
 def _in_one_pass(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
-    fill_silu_derivatives(order, *(view_array(t.view(-1)) for t in (*given, *results)))
+    with on_device(given[-1]):
+        arrays = [view_array(t.view(-1)) for t in (*given, *results)]
+        if given[-1].is_cuda:
+            from trigraph.gpu.silu import fill_silu_derivatives as fill_on_device
+
+            fill_on_device(order, *arrays)
+        else:
+            fill_silu_derivatives(order, *arrays)
     return tuple(results)
+
+
+_here = threading.local()  # `once`: whether derivatives of this thread's results are not differentiated
+
+
+@contextlib.contextmanager
+def differentiated_once() -> Iterator[None]:
+    """Use torch's own SiLU, whose first derivative takes less time on the host, and others more; bits are the same."""
+    before, _here.once = getattr(_here, "once", False), True
+    try:
+        yield
+    finally:
+        _here.once = before
 
 
 def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable any number of times."""
     # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
+        return torch.nn.functional.silu(x)
+    if getattr(_here, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):
         return torch.nn.functional.silu(x)
     return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 

@@ -1,5 +1,6 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from torch.nn import Module
 
 from trigraph.arrays import count, real_number
 from trigraph.torch.graphs import uncompiled
+from trigraph.torch.layers.activations import differentiated_once
 from trigraph.torch.layers.arguments import refuse_script
 from trigraph.torch.potentials.structures import (
     EnergyForcesStress,
@@ -466,7 +468,8 @@ def derivatives(
 ) -> EnergyForcesStress:
     """Return the energies of a function of atoms and vectors, and their derivatives; `pos` must require a gradient."""
     vec = neighbors.vectors(pos, cells)
-    of_atoms = atoms_of_vectors(z, vec, neighbors)
+    with contextlib.nullcontext() if create_graph else differentiated_once():
+        of_atoms = atoms_of_vectors(z, vec, neighbors)
     energy = neighbors.into_structures(of_atoms)[:, 0]
     total = energy.sum()
     by_vec = None
