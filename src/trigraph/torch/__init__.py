@@ -23,6 +23,7 @@ _register(_LIBRARY)
 _register_derivatives()
 globals().update(FUNCTIONS)
 __all__ = [
+    "Capacity",
     "GraphTensors",
     "basis_embedding",
     "compile_potential",
@@ -34,6 +35,7 @@ __all__ = [
 
 
 _MODULES = {
+    "Capacity": "potentials.padding",
     "convert": "conversion",
     "compile_potential": "potentials.compiled",
     "export_potential": "potentials.export",

@@ -19,8 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.arrays import find_device, name_library, show_value
-from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, coarsen_number
+from trigraph.arrays import name_library, find_device, show_value
+from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, LongRows, ReverseCSC, coarsen_number
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
@@ -199,6 +199,22 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
     if kind == "torch":
         built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
     graph._assign(kind=kind, device=find_device(arrays[0]), _built=built)
+    return graph
+
+
+def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long: Any = None) -> Any:
+    """Build a graph whose arrays are the memory of these tensors, reverse ones included, without checks.
+
+    The tensors may be written to, but not the numbers. `long` has the `LongRows` of offsets by name; other offsets must
+    never have long rows, so that no call looks for them.
+    """
+    with on_device(tensors_of_graph[0]):
+        graph = assemble(type_name, tuple(map(array_of, tensors_of_graph)), counts)
+        long = {n: LongRows(*map(array_of, tensors_of_rows)) for n, tensors_of_rows in (long or {}).items()}
+    count = len(GRAPH_PARTS[type_name].arrays)
+    graph._built.update(tensors=tensors_of_graph[:count], reverse_tensors=tensors_of_graph[count:])
+    graph._built.update({f"long rows of {name}": long.get(name) for name in ("offsets", "src_offsets", "row_offsets")})
+    tensors_of_graph[0].trigraph = _Owner(weakref.ref(graph))
     return graph
 
 

@@ -90,6 +90,8 @@ class Neighbors(NamedTuple):
         From the edges to the atoms that they enter.
     members : CSC
         From the atoms to their structures.
+    sources : CSC or None
+        From the atoms to the edges that leave them; None if `of_sources` makes it in each call.
 
     See Also
     --------
@@ -111,6 +113,7 @@ class Neighbors(NamedTuple):
     ends: CSC
     into: CSC
     members: CSC
+    sources: CSC | None = None
 
     @property
     def num_structures(self) -> int:
@@ -146,6 +149,8 @@ class Neighbors(NamedTuple):
 
         Its derivatives are sums over the edges of each atom in a fixed order, on devices too.
         """
+        if self.sources is not None:
+            return _sum_rows("of_sources", values, self.sources, "num_atoms")
         src, src_offsets = self.src, tensors(self.graph, False)[SRC_OFFSETS]
         offsets = torch.arange(src.shape[0] + 1, dtype=src.dtype, device=src.device)
         each = offsets[:-1]

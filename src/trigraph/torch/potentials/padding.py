@@ -1,0 +1,321 @@
+"""Structures padded with ghosts to a capacity, so that all calls have tensors of the same sizes in the same memory.
+
+One ghost structure holds all padding. Its atoms lie in pairs, further apart than the cutoff, and up to `MOST` ghost
+edges lead from each atom of a pair to the other. A model's terms of these edges are zero, and so are their derivatives.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trigraph.arrays import count
+from trigraph.graphs import coarsened
+from trigraph.graphs.base import ALWAYS
+from trigraph.table import GRAPH_PARTS
+from trigraph.table.constants import PART_SIZE
+from trigraph.torch.graphs import assemble_in_place, tensors
+from trigraph.torch.potentials.structures import Neighbors
+
+MOST = PART_SIZE  # ghost edges into an atom, and out of it: a device sums so many without cutting the row
+ROWS = 64  # numbers of atoms and edges are multiples: torch's products on a CPU give the last few rows other bits
+GROWTH = 1.25
+APART = 2.0  # distance of the atoms of a pair, in cutoffs
+
+_EDGES, _CSC = GRAPH_PARTS["EdgeGraph"], GRAPH_PARTS["CSC"]
+
+
+class Capacity(NamedTuple):
+    """Numbers of atoms, edges and structures for which there is room beside the ghosts.
+
+    Parameters
+    ----------
+    atoms, edges, structures : int
+    degree : int, optional
+        Most edges into an atom, and out of it.
+
+    Examples
+    --------
+    >>> from trigraph.torch import Capacity
+    >>> Capacity(atoms=100, edges=5000).holds(Capacity(96, 4800))
+    True
+    """
+
+    atoms: int
+    edges: int
+    structures: int = 1
+    degree: int = MOST
+
+    @classmethod
+    def of(cls, neighbors: Neighbors) -> "Capacity":
+        """Return what neighbours need."""
+        graph = neighbors.graph
+        degree = coarsened("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
+        return cls(graph.num_nodes, graph.num_edges, neighbors.num_structures, degree)
+
+    def holds(self, needed: "Capacity") -> bool:
+        """Return whether there is room for what is needed."""
+        return all(own >= other for own, other in zip(self, needed, strict=True))
+
+    def grown(self) -> "Capacity":
+        """Return a quarter more, in whole blocks of rows."""
+        atoms, edges, structures = (int(GROWTH * n) + 1 for n in self[:3])
+        return Capacity(_up(atoms), _up(edges), structures if self.structures > 1 else 1, self.degree)
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Numbers of atoms, edges and structures with ghosts, of which at least one atom has no edge."""
+        edges = _up(self.edges)
+        return _up(self.atoms + 2 * -(-edges // (2 * MOST)) + 1), edges, self.structures + 2
+
+
+def _up(number: int) -> int:
+    return -(-number // ROWS) * ROWS
+
+
+def checked(owner: str, given: Any) -> list[Capacity]:
+    """Return one or several given capacities; raise TypeError or ValueError for anything else."""
+    if given is None:
+        return []
+    several = [given] if isinstance(given, Capacity) else list(given) if isinstance(given, (list, tuple)) else [given]
+    for one in several:
+        if not isinstance(one, Capacity):
+            raise TypeError(f"{owner}: capacity is a {type(one).__name__}; expected Capacity, or a list of them")
+        for name, number in one._asdict().items():
+            count(owner, f"capacity.{name}", number, 1)
+    return [Capacity(a, e, s, coarsened("max_in_degree", d)) for a, e, s, d in several]
+
+
+def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]) -> Capacity:
+    """Return the smallest of the capacities that hold what is needed, else a new one.
+
+    Those that were made, unlike those that were given, are left if less than half of their edges or atoms would be
+    used.
+    """
+    new = needed.grown()
+    holding = [one for one in given if one.holds(needed)]
+    for one in made:
+        too_large = 2 * needed.edges < one.edges > new.edges or 2 * needed.atoms < one.atoms > new.atoms
+        if one.holds(needed) and not too_large:
+            holding.append(one)
+    return min(holding, key=lambda one: (one.edges, one.atoms, one.structures), default=new)
+
+
+class Padding:
+    """Tensors of fixed size and memory for structures of a capacity, and the graphs of their neighbours.
+
+    Attributes
+    ----------
+    z, pos, cells : Tensor
+        As for `Potential.forward`; `cells` is None without cells.
+    neighbors : Neighbors
+    real_atoms, real_structures : Tensor
+        1 for what is no ghost, 0 for ghosts.
+    """
+
+    def __init__(self, capacity: Capacity, pos: Tensor, periodic: bool, index_dtype: torch.dtype) -> None:
+        self.capacity = capacity
+        atoms, edges, structures = self.rows = capacity.rows
+        self._index: dict[str, Any] = {"dtype": index_dtype, "device": pos.device}
+        self.pos, self.z = pos.new_zeros(atoms, 3), torch.zeros(atoms, dtype=torch.int64, device=pos.device)
+        # A ghost has a cell with a volume, for a finite stress.
+        identity = pos.new_zeros(3, 3).fill_diagonal_(1.0)
+        self.cells = identity.repeat(structures, 1, 1) if periodic else None
+        self.real_atoms, self.real_structures = pos.new_zeros(atoms), pos.new_zeros(structures)
+        self._batch, self._shifts = torch.zeros_like(self.z), pos.new_zeros(edges, 3) if periodic else None
+        self._long: list[_LongRows] = []
+        self.neighbors = self._assemble()
+        # The graphs are those of these neighbours, which cannot change, and the places of ghosts those of this cutoff.
+        self._of: tuple[Neighbors | None, float] = None, 0.0
+
+    def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:
+        """Copy structures, at least one atom, into the tensors; the host waits for nothing."""
+        atoms, structures = len(z), neighbors.num_structures
+        with torch.no_grad():
+            self.z[:atoms].copy_(z)
+            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model has
+            self.pos[:atoms].copy_(pos)
+            if self.cells is not None and cells is not None:
+                self.cells[:structures].copy_(cells)
+            if self._of[0] is not neighbors or self._of[1] != cutoff:
+                self._of = None, 0.0
+                self._fill_constants(atoms, structures, cutoff)
+                self._fill_edges(neighbors)
+                self._fill_structures(neighbors)
+                for long in self._long:
+                    long.fill()
+                self._of = neighbors, cutoff
+
+    def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
+        """Return a tensor for values like these of all atoms, or of all structures."""
+        return values.new_zeros(self.rows[0 if of_atoms else 2], *values.shape[1:])
+
+    def fill_labels(self, targets: Mapping[str, Tensor], labels: Mapping[str, tuple[Tensor, bool]]) -> None:
+        """Copy labels into the tensors that `new_label` returned, zeros for ghosts."""
+        for name, (values, _) in labels.items():
+            targets[name][: len(values)].copy_(values)
+            targets[name][len(values) :].zero_()
+
+    def _assemble(self) -> Neighbors:
+        """Return graphs of new tensors; those that `_fill_edges` and `_fill_structures` do not write are constant."""
+        atoms, edges, structures = self.rows
+        degree, largest = self.capacity.degree, coarsened("max_in_degree", atoms)
+
+        def empty(size: int) -> Tensor:
+            return torch.zeros(size, **self._index)
+
+        def count_to(size: int) -> Tensor:
+            return torch.arange(size, **self._index)
+
+        def csc(arrays: tuple[Tensor, ...], numbers: tuple[int, ...], name: str = "", longest: int = 0) -> Any:
+            long = {}
+            if longest > MOST:
+                offsets = arrays[(*_CSC.arrays, *_CSC.reverse).index(name)]
+                self._long.append(_LongRows(offsets, numbers[1]))
+                long[name] = self._long[-1].rows, self._long[-1].parts
+            return assemble_in_place("CSC", arrays, numbers, long)
+
+        self._edges = {name: empty(atoms + 1 if "offsets" in name else edges) for name in _EDGES.arrays}
+        src_offsets, dst_offsets, by_dst, src = (self._edges[name] for name in _EDGES.arrays[:4])
+        self._ends = [empty(2 * edges), empty(2 * atoms + 1), empty(2 * edges)]  # indices, src_offsets, src_positions
+        self._into = [empty(edges), empty(edges)]  # destinations, src_positions
+        sizes = (structures + 1, *5 * [atoms])
+        self._members = [empty(size) for size in sizes]  # offsets, indices, edge_ids, destinations, src_, row_positions
+        each, both = count_to(edges + 1), count_to(2 * edges + 1)
+        rows, halves, atom_offsets = each[:-1], both[:-1], count_to(atoms + 1)
+        ends = (2 * each, self._ends[0], halves, halves // 2, *self._ends[1:], both, halves)
+        into = (dst_offsets, by_dst, rows, self._into[0], each, self._into[1], each, rows)
+        members = (*self._members[:4], atom_offsets, self._members[4], atom_offsets, self._members[5])
+        return Neighbors(
+            assemble_in_place("EdgeGraph", tuple(self._edges.values()), (degree, degree, ALWAYS["max_parallel_edges"])),
+            self._shifts,
+            self._batch,
+            csc(ends, (2 * atoms, 2 * edges, MOST, 1), "src_offsets", degree),
+            csc(into, (edges, edges, degree, 1), "offsets", degree),
+            csc(members, (atoms, atoms, largest, ALWAYS["edges_in_order"]), "offsets", largest),
+            csc(
+                (each.clone(), src, rows, rows, src_offsets, rows, each, rows),
+                (atoms, edges, MOST, 1),
+                "src_offsets",
+                degree,
+            ),
+        )
+
+    def _fill_constants(self, atoms: int, structures: int, cutoff: float) -> None:
+        self.pos[atoms:].zero_()
+        self.pos[atoms + 1 :: 2, 0] = APART * cutoff
+        self.real_atoms[:atoms] = 1.0
+        self.real_atoms[atoms:] = 0.0
+        self.real_structures[:structures] = 1.0
+        self.real_structures[structures:] = 0.0
+        if self.cells is not None:
+            self.cells[structures:].copy_(self.pos.new_zeros(3, 3).fill_diagonal_(1.0))
+
+    def _fill_edges(self, neighbors: Neighbors) -> None:
+        """Write the edges: first those of the atoms, whose numbers are the smaller ones, then those of the ghosts."""
+        (atoms, edges, _), graph = self.rows, neighbors.graph
+        if graph.reverse_edge is None:
+            raise ValueError("Neighbors: the graph has no reverse_edge; expected neighbours of Potential.neighbors")
+        ghosts = _ghost_edges(atoms - graph.num_nodes, edges - graph.num_edges, self._index)
+        first = {"src": graph.num_nodes, "dst": graph.num_nodes}
+        for name, own in zip(_EDGES.arrays, tensors(graph, False), strict=True):
+            target, ghost = self._edges[name], ghosts[name] + first.get(name, graph.num_edges)
+            if name == "reverse_edge":
+                ghost = torch.where(ghosts[name] < 0, -1, ghost)
+            target[: len(own)].copy_(own)
+            target[len(own) :].copy_(ghost[len(ghost) - len(target) + len(own) :])
+        src_offsets, dst_offsets, by_dst, src, dst = (self._edges[name] for name in _EDGES.arrays[:5])
+        number = torch.arange(edges, **self._index)
+        indices, offsets, positions = self._ends
+        torch.stack([src, atoms + dst], dim=1, out=indices.view(edges, 2))
+        torch.cat([src_offsets[:-1], edges + dst_offsets], out=offsets)
+        torch.cat([2 * number, 2 * by_dst + 1], out=positions)
+        torch.index_select(dst, 0, by_dst, out=self._into[0])
+        self._into[1].index_copy_(0, by_dst.long(), number)
+        if self._shifts is not None:
+            self._shifts.zero_()
+            if neighbors.shifts is not None:
+                self._shifts[: graph.num_edges].copy_(neighbors.shifts)
+
+    def _fill_structures(self, neighbors: Neighbors) -> None:
+        """Write the structure of each atom; all ghosts are in the last but one, and none is in the last."""
+        (atoms, _, structures), own = self.rows, neighbors.graph.num_nodes
+        offsets, *others = tensors(neighbors.members, True)
+        indices, edge_ids, destinations, _, src_positions, _, row_positions = others
+        self._members[0][: len(offsets)].copy_(offsets)
+        self._members[0][len(offsets) : structures - 1] = own
+        self._members[0][structures - 1 :] = atoms
+        ghosts = torch.arange(own, atoms, **self._index)
+        for target, values in zip(
+            self._members[1:], (indices, edge_ids, destinations, src_positions, row_positions), strict=True
+        ):
+            target[:own].copy_(values)
+            target[own:].copy_(ghosts)
+        self._members[3][own:] = structures - 2
+        self._batch[:own] = 0
+        if neighbors.batch is not None:
+            self._batch[:own].copy_(neighbors.batch)
+        self._batch[own:] = structures - 2
+
+
+class _LongRows:
+    """The `LongRows` of offsets that change, for any number of them; absent ones are empty parts of the last row.
+
+    That row never has positions.
+    """
+
+    def __init__(self, offsets: Tensor, positions: int) -> None:
+        self.offsets, most = offsets, positions // (MOST + 1)
+        self.rows, self.parts = offsets.new_zeros(3, most), offsets.new_zeros(2, positions // MOST + most)
+
+    def fill(self) -> None:
+        """Find the long rows without a wait of the host."""
+        offsets, spare = self.offsets, len(self.offsets) - 2
+        sizes = offsets.diff()
+        number = torch.where(sizes > MOST, (sizes + MOST - 1) // MOST, 0)
+        ends, longs = number.cumsum(0), (sizes > MOST).cumsum(0)
+        part, nth = (torch.arange(t.shape[1], device=offsets.device) for t in (self.parts, self.rows))
+        of = torch.searchsorted(ends, part, right=True).clamp(max=spare)
+        begin = offsets[of] + (part - (ends - number)[of]) * MOST
+        self.parts[0].copy_(torch.where(part < ends[-1], of, spare))
+        self.parts[1].copy_(torch.where(part < ends[-1], begin, offsets[spare]))
+        row = torch.searchsorted(longs, nth, right=True).clamp(max=spare)
+        for target, values in zip(self.rows, (row, (ends - number)[row], ends[row]), strict=True):
+            target.copy_(torch.where(nth < longs[-1], values, 0))
+        self.rows[0].copy_(torch.where(nth < longs[-1], row, spare))
+
+
+def _ghost_edges(atoms: int, edges: int, like: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the arrays of an `EdgeGraph` of ghosts.
+
+    Edges of pair k are numbers 2 * MOST * k and the following, the first half from atom 2 * k to the other. The last
+    pair may have fewer, of odd number if that of all edges is: one edge then has no reverse.
+    """
+    number, atom = torch.arange(edges, **like), torch.arange(atoms + 1, **like)
+
+    def halves(pair: Tensor) -> tuple[Tensor, Tensor]:
+        size = (edges - 2 * MOST * pair).clamp(0, 2 * MOST)
+        return (size + 1) // 2, size // 2
+
+    pair = number // (2 * MOST)
+    begin, (there, back) = 2 * MOST * pair, halves(pair)
+    returns = (number - begin >= there).to(number)  # whether an edge leads to the first atom of its pair
+    place = number - begin - returns * there  # among those of its direction
+    has_reverse = (place < torch.where(returns > 0, there, back)).to(number)
+    # Sorted by destination, those that lead to the first atom of a pair come first.
+    start = begin + returns * back
+    position = number - begin
+    offsets, (outward, inward) = 2 * MOST * (atom // 2), halves(atom // 2)
+    return {
+        "src_offsets": (offsets + atom % 2 * outward).clamp(max=edges),
+        "dst_offsets": (offsets + atom % 2 * inward).clamp(max=edges),
+        "dst_edge_index": begin + torch.where(position < back, there + position, position - back),
+        "src": 2 * pair + returns,
+        "dst": 2 * pair + 1 - returns,
+        "reverse_start": start,
+        "reverse_stop": start + torch.where(returns > 0, there, back),
+        "reverse_edge": torch.where(has_reverse > 0, begin + (1 - returns) * there + place, -1),
+        "_edge_start": start + has_reverse * place,
+        "_edge_stop": start + has_reverse * (place + 1),
+    }
