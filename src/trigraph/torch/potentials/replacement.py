@@ -1,0 +1,116 @@
+"""What replaces a potential: its interface, for another way to compute the derivatives."""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from trigraph.torch.potentials.potential import Potential
+from trigraph.torch.potentials.program_key import ProgramKey
+from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
+
+
+def surroundings(device: torch.device) -> tuple[Any, ...]:
+    """Return the settings of torch that change what a model computes, or how it is compiled."""
+    return (
+        torch.is_autocast_enabled(device.type),
+        torch.get_autocast_dtype(device.type),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_num_threads(),
+    )
+
+
+def copy_model(model: Potential, key: ProgramKey) -> Potential:
+    """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
+
+    Neither changes the model then, which other threads may use meanwhile.
+    """
+    memo = {id(key.state[name]): key.state[name] for name in key.parameters}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise RuntimeError(
+            f"compile_potential: {type(model).__name__} cannot be copied; expected a model that copy.deepcopy takes: "
+            f"{error}"
+        ) from error
+
+
+class Replacement(Module):
+    """Base of modules that replace a potential, with its arguments, results and errors.
+
+    A derived class defines `differentiated` and `differentiated_along`.
+
+    Attributes
+    ----------
+    model : Potential
+        The original potential, with the same parameters.
+    """
+
+    def __init__(self, model: Potential) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def cutoff(self) -> float:
+        """Distance up to which atoms are neighbours."""
+        return self.model.cutoff
+
+    @property
+    def max_num_neighbors(self) -> int | None:
+        """How many edges into each atom are kept, None for all."""
+        return self.model.max_num_neighbors
+
+    @property
+    def out_channels(self) -> int:
+        """Number of outputs of each atom."""
+        return self.model.out_channels
+
+    def neighbors(self, *args: Any, **kwargs: Any) -> Neighbors:
+        """Return the neighbours of atoms; see :meth:`Potential.neighbors`."""
+        return self.model.neighbors(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Call the potential itself, for which torch.compile suffices."""
+        return self.model(*args, **kwargs)
+
+    # Of this `prepare`, this `differentiated`, this `differentiated_along` and this `rows_of_hessian`.
+    energy_forces_stress: Any = Potential.energy_forces_stress
+    hessian_vector_product: Any = Potential.hessian_vector_product
+    hessian: Any = Potential.hessian
+
+    def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
+        """Check the arguments of a call; see :meth:`Potential.prepare`."""
+        return self.model.prepare(*args, **kwargs)
+
+    def differentiated(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
+    ) -> EnergyForcesStress:
+        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        raise NotImplementedError
+
+    def differentiated_along(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
+    ) -> Tensor:
+        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        raise NotImplementedError
+
+    def rows_of_hessian(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the function of `Potential.rows_of_hessian`: products of a copy of the structures for each row."""
+        copies = functools.cache(neighbors.copies)  # depends on the number of copies alone, its argument
+
+        def rows(directions: Tensor) -> Tensor:
+            k = len(directions)
+            stacked = z.repeat(k), pos.repeat(k, 1), None if cells is None else cells.repeat(k, 1, 1), copies(k)
+            return self.differentiated_along(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
+
+        return rows

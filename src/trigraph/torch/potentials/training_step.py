@@ -1,0 +1,204 @@
+"""A training step of padded structures: a loss, its gradients and an optimizer's step, one CUDA graph on a device."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trigraph.torch.potentials.captured import OWNER, CapturedPotential, Given
+from trigraph.torch.potentials.padding import Padding
+from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms
+from trigraph.torch.potentials.replay import is_captured
+from trigraph.torch.potentials.structures import EnergyForcesStress
+
+
+class PaddedStructures:
+    """The structures of a training step, with ghosts: what a loss gets, and computes with.
+
+    Attributes
+    ----------
+    z : Tensor, shape (num_atoms,)
+    real_atoms : Tensor, shape (num_atoms,)
+        1 for atoms, 0 for ghosts.
+    real_structures : Tensor, shape (num_structures,)
+        1 for structures, 0 for others.
+    """
+
+    def __init__(self, model: Potential, given: Any, real_atoms: Tensor, real_structures: Tensor) -> None:
+        self.z, self.neighbors = given.z, given.neighbors
+        self.real_atoms, self.real_structures = real_atoms, real_structures
+        self._model, self._cells, self._pos = model, given.cells, given.pos.detach().requires_grad_()
+        self._found: EnergyForcesStress | None = None  # of this object's own tensors alone
+
+    def energy_forces_stress(self) -> EnergyForcesStress:
+        """Return the results of `Potential.energy_forces_stress`, which are differentiable in the parameters."""
+        if self._found is None:
+            of_atoms = partial(outputs_of_atoms, self._model)
+            self._found = derivatives(of_atoms, self.z, self._pos, self._cells, self.neighbors, create_graph=True)
+        return self._found
+
+    def hessian_vector_product(self, vector: Tensor) -> Tensor:
+        """Return the result of `Potential.hessian_vector_product`, which is differentiable in the parameters."""
+        (product,) = torch.autograd.grad(self.energy_forces_stress().forces, self._pos, -vector, create_graph=True)
+        return product
+
+
+class TrainingStep:
+    """A loss, its gradients in the parameters, and an optimizer's step, made by `CapturedPotential.training_step`."""
+
+    def __init__(self, potential: CapturedPotential, loss: Any, optimizer: Any, max_norm: float | None) -> None:
+        if not callable(loss):
+            raise TypeError(f"{OWNER}: loss is a {type(loss).__name__}; expected a function of structures and labels")
+        if optimizer is not None:
+            check_optimizer(optimizer, is_captured(next(potential.parameters()).device))
+        self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
+        # Beside what `CapturedPotential.replay` says, a replay depends on numbers and tensors of the optimizer, and on
+        # the memory of gradients: after a change of these, replays by the old name are dropped.
+        self._settings_of: Any = None
+        self._name: Any = None
+        self._gradients: dict[Tensor, Tensor] = {}
+
+    def __call__(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Any = None,
+        *,
+        of_atoms: Mapping[str, Tensor] | None = None,
+        of_structures: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Take a step; return the loss before it.
+
+        Parameters
+        ----------
+        z, pos, batch, cell, pbc, neighbors
+            As for `Potential.forward`.
+        of_atoms, of_structures : dict of Tensor, optional
+            Labels by name, with a row for each atom or each structure. The loss gets both as one dict, with zeros for
+            ghosts.
+
+        Returns
+        -------
+        Tensor, shape ()
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `Potential.energy_forces_stress`, or if labels have another number of rows.
+        RuntimeError
+            If ghosts change the loss or its gradients, under autocast in float16, or if something cannot be captured.
+        """
+        potential = self.potential
+        with torch.inference_mode(False), torch.enable_grad():
+            neighbors, cells = potential.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
+            labels = dict(_labels(given, of_atoms or {}, of_structures or {}))
+            device = pos.device.type
+            if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16:
+                raise RuntimeError(
+                    f"{OWNER}: a training step under autocast in float16 needs a GradScaler, whose scale the host "
+                    "reads; expected bfloat16"
+                )
+            if not len(z):
+                raise ValueError(f"{OWNER}: there are no atoms; expected at least one in a training step")
+            return potential.hold(lambda: self._step(given, labels))
+
+    def _step(self, given: Given, labels: Mapping[str, tuple[Tensor, bool]]) -> Tensor:
+        parameters = [p for p in self.potential.parameters() if p.requires_grad]
+        if set(self._gradients) != set(parameters) or any(
+            g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
+        ):
+            self._gradients, self._settings_of = {p: torch.zeros_like(p) for p in parameters}, None
+        for p, gradient in self._gradients.items():  # `zero_grad` may have taken it away
+            p.grad = gradient
+        settings = self._settings()
+        if settings != self._settings_of:
+            self.potential.drop(self._name)
+            self._settings_of, self._name = settings, object()
+        compute, finish = partial(self._compute, parameters), partial(self._finish, parameters)
+        replay = self.potential.replay(self._name, compute, given, labels, finish)
+        (loss,) = replay()
+        if replay.graph is None:
+            self._settings_of = self._settings()  # the first step makes the optimizer's state
+        return loss.clone()  # type: ignore[union-attr]
+
+    def _compute(
+        self, parameters: Sequence[Tensor], model: Potential, inputs: Any, labels: Any
+    ) -> tuple[Tensor | None, ...]:
+        """Return the loss and its gradients."""
+        if isinstance(inputs, Padding):
+            real_atoms, real_structures = inputs.real_atoms, inputs.real_structures
+        else:
+            real_atoms = inputs.pos.new_ones(len(inputs.z))
+            real_structures = inputs.pos.new_ones(inputs.neighbors.num_structures)
+        loss = self.loss(PaddedStructures(model, inputs, real_atoms, real_structures), labels)
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            raise TypeError(
+                f"{OWNER}: the loss is {loss!r:.80}; expected a tensor of shape () that depends on parameters"
+            )
+        with torch.autocast(inputs.pos.device.type, enabled=False):
+            return loss, *torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    def _finish(self, parameters: Sequence[Tensor], loss: Tensor, *gradients: Tensor | None) -> tuple[Tensor]:
+        """Write the gradients to their memory, and take the optimizer's step."""
+        with torch.no_grad():
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.grad.zero_() if gradient is None else p.grad.copy_(gradient)  # type: ignore[union-attr]
+            if self.max_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, self.max_norm)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return (loss,)
+
+    def _settings(self) -> list[Any]:
+        """Return numbers of the optimizer, and the addresses of its tensors."""
+        if self.optimizer is None:
+            return [self.max_norm]
+        groups = [value for group in self.optimizer.param_groups for name, value in group.items() if name != "params"]
+        held = itertools.chain(groups, *(state.values() for state in self.optimizer.state.values()))
+        return [self.max_norm, *(("at", v.data_ptr()) if isinstance(v, Tensor) else v for v in held)]
+
+
+def check_optimizer(optimizer: Any, on_device: bool) -> None:
+    """Raise TypeError for an optimizer whose step cannot be captured."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"{OWNER}: optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer")
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(f"{OWNER}: optimizer is {name}, whose step calls the loss several times; expected another one")
+    capturable = all(
+        group.get("capturable", isinstance(optimizer, torch.optim.SGD)) for group in optimizer.param_groups
+    )
+    if on_device and not capturable:
+        raise TypeError(
+            f"{OWNER}: the step of {name} reads numbers on the host; expected {name}(..., capturable=True), or SGD"
+        )
+
+
+def _labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]) -> Iterator[Any]:
+    """Yield names of labels, with their values and whether these are of atoms."""
+    if twice := sorted(of_atoms.keys() & of_structures.keys()):
+        raise ValueError(
+            f"{OWNER}: labels of atoms and of structures have the name {twice[0]}; expected different ones"
+        )
+    sizes = ("of_structures", "num_structures", given.neighbors.num_structures), ("of_atoms", "num_atoms", len(given.z))
+    for values, is_atoms in ((of_atoms, True), (of_structures, False)):
+        argument, symbol, size = sizes[is_atoms]
+        for name, value in values.items():
+            if not isinstance(value, Tensor) or value.device != given.pos.device:
+                came = value.device if isinstance(value, Tensor) else type(value).__name__
+                raise TypeError(
+                    f"{OWNER}: {argument}[{name!r}] is {came}; expected a torch.Tensor on {given.pos.device}"
+                )
+            if not value.dim() or len(value) != size:
+                raise ValueError(
+                    f"{OWNER}: {argument}[{name!r}] has shape {tuple(value.shape)}; expected ({symbol}, ...) with "
+                    f"{size} rows"
+                )
+            yield name, (value.detach(), is_atoms)

@@ -1,0 +1,96 @@
+"""A stand-in for CUDA graphs of torch on the CPU: a replay repeats recorded operations on the memory they had.
+
+A tensor that the captured function made anew, instead of writing to its own memory, is stale in the replay. Operations
+that make the host wait for a device, or whose results have sizes that depend on values, raise while one is captured.
+"""
+
+import contextlib
+from types import SimpleNamespace
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trigraph.torch.layers import activations
+from trigraph.torch.potentials import captured, replay, training_step
+
+WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "unique", "masked_select", "bincount")
+
+
+def waits(func, args):
+    """Return whether an operation waits for the device."""
+    name = func._schema.name.partition("::")[2].split(".")[0]
+    by_mask = name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
+    repeats = name == "repeat_interleave" and len(args) == 1
+    return name.startswith(WAITING[-3:]) or name in WAITING or by_mask or repeats
+
+
+class Recorder(TorchDispatchMode):
+    """Records operations, with their arguments and results, and what they write over."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.before = [], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if waits(func, args):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        named = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **(kwargs or {})}
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for value in (
+                    named.get(argument.name) if argument.type.kind() == "ListType" else [named.get(argument.name)]
+                ):
+                    self.before.append((value, value.clone()))
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+class CUDAGraph:
+    """The recorded operations of one capture."""
+
+    def __init__(self):
+        self.calls, self.replays = [], 0
+        state.graphs.append(self)
+
+    def replay(self):
+        self.replays += 1
+        with torch.no_grad():
+            for func, args, kwargs, out in self.calls:
+                several = [r if isinstance(r, (tuple, list)) else (r,) for r in (func(*args, **kwargs), out)]
+                for new, old in zip(*several, strict=True):
+                    if isinstance(old, torch.Tensor) and (old.data_ptr() != new.data_ptr() or not old.numel()):
+                        old.detach().copy_(new)
+
+
+state = SimpleNamespace(graphs=[], capturing=False)
+
+
+@contextlib.contextmanager
+def graph(cuda_graph, pool=None):
+    state.capturing = True
+    try:
+        with Recorder() as recorder:
+            yield
+        cuda_graph.calls = recorder.calls
+        for tensor, value in reversed(recorder.before):  # a capture computes nothing
+            tensor.detach().copy_(value)
+    finally:
+        state.capturing = False
+
+
+def install(monkeypatch):
+    """Let CPU tensors be captured; return the list of graphs that are made."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    named = {"CUDAGraph": CUDAGraph, "graph": graph, "Stream": lambda: stream, "current_stream": lambda: stream}
+    named |= {"stream": contextlib.nullcontext, "device": contextlib.nullcontext, "graph_pool_handle": lambda: (0, 1)}
+    named |= {"is_current_stream_capturing": lambda: state.capturing}
+    for name, value in named.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    for module in (replay, captured, training_step):
+        monkeypatch.setattr(module, "is_captured", lambda device: True)
+    # As on a device: the processor's own kernels of activations are no operations of torch.
+    monkeypatch.setattr(activations, "_is_plain", lambda *tensors: False)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    state.graphs.clear()
+    return state.graphs

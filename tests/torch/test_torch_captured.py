@@ -1,0 +1,438 @@
+"""Padded and captured potentials: bits between capacities, replays by a stand-in for CUDA graphs, training steps."""
+
+import contextlib
+import copy
+import io
+import pickle
+
+import cupy_stand_in
+import graph_stand_in
+import numpy as np
+import pytest
+import torch
+import torch_stand_in
+from ase.build import bulk, molecule
+from raising import raising
+from table_calls import draw
+
+import trigraph
+from trigraph.backends.choice import supports_third
+from trigraph.graphs.edge_graph import with_reverse
+from trigraph.table import GRAPH_PARTS
+from trigraph.torch import Capacity, compile_potential
+from trigraph.torch.library import OPERATORS_OF_TORCH
+from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.potentials.captured import Given
+from trigraph.torch.potentials.padding import MOST, Padding
+from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
+
+CLOSE = 1e-12  # of the largest: sums of products in float64 in another order
+
+
+def potential(dtype=torch.float64, **sizes):
+    torch.manual_seed(0)
+    widths = {"hidden_channels": 16, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 24, **sizes}
+    return DimeNetPlusPlus(
+        **widths, out_channels=1, num_blocks=1, num_spherical=3, num_radial=4, cutoff=3.0, act="swish",
+        output_initializer="glorot_orthogonal",
+    ).to(dtype)  # fmt: skip
+
+
+def molecules(*names, seed=0, dtype=torch.float64):
+    """Return numbers, positions and batch of molecules whose atoms are displaced a little."""
+    rng, several = np.random.default_rng(seed), [molecule(name) for name in names]
+    z = torch.tensor(np.concatenate([a.numbers for a in several]))
+    pos = np.concatenate([a.positions for a in several]) + 0.05 * rng.standard_normal((len(z), 3))
+    batch = torch.arange(len(several)).repeat_interleave(torch.tensor([len(a) for a in several]))
+    return z, torch.tensor(pos, dtype=dtype), batch
+
+
+def crystal(dtype=torch.float64):
+    atoms = bulk("NaCl", "rocksalt", a=5.6, cubic=True)
+    atoms.rattle(0.1, seed=0)
+    z, pos, cell = (torch.tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
+    return z, pos.to(dtype), cell.to(dtype)
+
+
+def close(got, expected):
+    assert got.shape == expected.shape
+    assert float((got - expected).detach().abs().max()) <= CLOSE * float(expected.detach().abs().max().clamp(min=1.0))
+
+
+def filled(model, capacity, z, pos, cells=None, batch=None):
+    neighbors = model.neighbors(pos, batch, cells)
+    padding = Padding(capacity, pos, cells is not None, neighbors.src.dtype)
+    padding.fill(z, pos, cells, neighbors, model.cutoff)
+    return padding
+
+
+def check_graphs(neighbors):
+    """Assert that the arrays and numbers of padded graphs are those of checked ones."""
+    graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
+    right = with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
+    for name in GRAPH_PARTS["EdgeGraph"].arrays:
+        assert np.array_equal(getattr(graph, name), getattr(right, name)), name
+    assert max(right.max_in_degree, right.max_out_degree) <= graph.max_in_degree
+    ends = np.stack([graph.src, atoms + graph.dst], axis=1).flatten()
+    of = trigraph.CSC.from_coo(np.arange(atoms), neighbors.batch.numpy(), atoms, neighbors.num_structures)
+    for got, one in (
+        (neighbors.ends, trigraph.CSC(2 * np.arange(edges + 1), ends, 2 * atoms)),
+        (neighbors.into, trigraph.CSC(right.dst_offsets, right.dst_edge_index, edges)),
+        (neighbors.sources, trigraph.CSC(np.arange(edges + 1), np.array(graph.src), atoms)),
+        (neighbors.members, of),
+    ):
+        arrays = [(getattr(got, name), getattr(one, name)) for name in GRAPH_PARTS["CSC"].arrays]
+        for array, expected in (*arrays, *zip(got.prepare(), one.prepare(), strict=True)):
+            assert np.array_equal(array, expected)
+        assert one.max_in_degree <= got.max_in_degree
+        assert (got.num_src_nodes, got.num_edges) == (one.num_src_nodes, one.num_edges)
+        x = np.random.default_rng(0).standard_normal((got.num_src_nodes, 3))
+        keywords = {"edge_weight": None, "backend": "gpu-host"}
+        sums = [trigraph.agg_weighted_n2n_fwd(x, graph=g, **keywords).output_embedding for g in (got, one)]
+        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are found without their number
+        back = [
+            trigraph.agg_weighted_n2n_bwd(s, x, graph=g, wrt=["embedding"], **keywords)
+            for s, g in zip(sums, (got, one), strict=True)
+        ]
+        assert back[0].embedding.tobytes() == back[1].embedding.tobytes()
+
+
+def test_padded_graphs():
+    """Graphs of ghosts are those that a constructor would check, for odd numbers, long rows, and few ghosts too."""
+    z, pos, cell = crystal()
+    for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
+        model = potential()
+        model.cutoff = cutoff
+        needed = Capacity.of(model.neighbors(pos, cell=cell))
+        assert (needed.degree > MOST) == (cutoff > 9)
+        padding = filled(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
+        check_graphs(padding.neighbors)
+        assert int(padding.real_atoms.sum()) == len(z)
+    # Again with fewer, and with structures in another order.
+    model, (z, pos, batch) = potential(), molecules("C6H6", "H2O")
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    padding = filled(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
+    check_graphs(padding.neighbors)
+    padding.fill(z[:12], pos[:12], None, model.neighbors(pos[:12]), model.cutoff)
+    check_graphs(padding.neighbors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bits_do_not_depend_on_the_capacity(dtype):
+    """Energies, forces and stresses have equal bits in all capacities, and alone or in a batch; ghosts have no NaN."""
+    model = potential(dtype, hidden_channels=64, out_emb_channels=128)
+    z, pos, cell = crystal(dtype)
+    needed = Capacity.of(model.neighbors(pos, cell=cell))
+    results = []
+    for capacity in (needed, needed._replace(structures=4), needed.grown(), Capacity(200, 1500), Capacity(9, 4001, 2)):
+        captured = compile_potential(model, capture=True, capacity=capacity)
+        results.append(captured.energy_forces_stress(z, pos, cell=cell))
+        assert captured.capacities == [capacity]
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    expected = model.energy_forces_stress(z, pos, cell=cell)
+    for got, right in zip(results[0], expected, strict=True):
+        assert float((got - right).abs().max()) <= 100 * torch.finfo(dtype).eps * float(right.abs().max())
+    captured = compile_potential(model, capture=True)
+    z, pos, batch = molecules("C6H6", "H2O", "CH3CH2OH", dtype=dtype)
+    together = captured.energy_forces_stress(z, pos, batch)
+    for number in range(3):
+        of = batch == number
+        alone = captured.energy_forces_stress(z[of], pos[of])
+        assert torch.equal(alone.energy[0], together.energy[number])
+        assert torch.equal(alone.forces, together.forces[of])
+    padding = filled(model, needed.grown(), *molecules("H2O", dtype=dtype)[:2])
+    structures = PaddedStructures(model, padding, padding.real_atoms, padding.real_structures)
+    product = structures.hessian_vector_product(torch.ones_like(padding.pos))
+    gradients = torch.autograd.grad(product.square().sum(), list(model.parameters()), materialize_grads=True)
+    assert all(bool(t.isfinite().all()) for t in (product, *structures.energy_forces_stress()[:2], *gradients))
+    assert not product[3:].any()
+    assert not structures.energy_forces_stress().forces[3:].any()
+
+
+@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), "replayed"])
+def graphs(request, monkeypatch):
+    """Return the CUDA graphs of the stand-in; on the CPU padded calls make none."""
+    return graph_stand_in.install(monkeypatch) if request.param == "replayed" else None
+
+
+def test_replays(graphs):
+    """Results of any call are the model's: other inputs, sizes, weights in place and anew, modes; earlier ones stay."""
+    model = potential()
+    captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
+    kept, made = [], []
+    calls = (["H2O"], ["CH4"], ["NH3", "H2O"], ["C6H6"] * 2, ["C6H6", "CH4"], ["C6H6"] * 2, ["NH3", "H2O"], [])
+    for seed, names in enumerate((*calls, *calls[:2])):
+        z, pos, batch = (
+            molecules(*names, "N2", seed=seed) if names else (torch.tensor([1]), torch.zeros(1, 3).double(), None)
+        )
+        neighbors = model.neighbors(pos, batch)
+        for _ in range(2):  # the same neighbours, as with a skin
+            pos = pos + 0.01
+            vector = torch.randn_like(pos)
+            expected = model.energy_forces_stress(z, pos, neighbors=neighbors)
+            got = captured.energy_forces_stress(z, pos, neighbors=neighbors)
+            product = captured.hessian_vector_product(z, pos, vector, batch)
+            kept += [(got.energy, expected.energy), (got.forces, expected.forces), (got.energies, expected.energies)]
+            kept.append((product, model.hessian_vector_product(z, pos, vector, batch)))
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1.01)
+        if seed == 4:  # the addresses of parameters change
+            model.emb.lin.weight = torch.nn.Parameter(model.emb.lin.weight * 2)
+        if seed == 6:
+            model.emb.lin.weight.data = model.emb.lin.weight.data + 1
+        model.train(seed % 3 == 0)
+        made.append(len(graphs or ()))
+    for got, expected in kept:
+        close(got, expected)
+    assert len(captured.capacities) == 2
+    assert Capacity(64, 128, 3) in captured.capacities
+    z, pos, cell = crystal()
+    for one in (captured, pickle.loads(pickle.dumps(captured)), copy.deepcopy(captured)):
+        for _ in range(2):
+            close(
+                one.energy_forces_stress(z, pos, cell=cell).stress, model.energy_forces_stress(z, pos, cell=cell).stress
+            )
+    close(captured.hessian(z[:3], pos[:3], block_size=4), model.hessian(z[:3], pos[:3]))
+    assert captured(z, pos).shape == (1,)
+    if graphs is None:
+        return
+    assert sum(g.replays for g in graphs) > len(graphs)
+    assert made[:4] == [2, 2, 4, 6]  # nothing for the sizes that fit, two each for another mode and a larger capacity
+    own = compile_potential(model, capture=True, static_results=True)
+    results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
+    assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()
+
+
+def loss_of(structures, labels):
+    """Return a loss of energies, forces, stresses if there are some, and curvature, in which ghosts do not count."""
+    found, of_atoms, of_structures = (
+        structures.energy_forces_stress(),
+        structures.real_atoms,
+        structures.real_structures,
+    )
+    loss = ((found.energy - labels["energy"]).square() * of_structures).sum() / of_structures.sum()
+    errors = [found.forces - labels["forces"]]
+    if "curvature" in labels:
+        errors.append(structures.hessian_vector_product(labels["vector"]) - labels["curvature"])
+    for error in errors:
+        loss = loss + (error.square().sum(1) * of_atoms).sum() / of_atoms.sum()
+    return loss
+
+
+def eager_step(model, optimizer, arguments, labels, max_norm):
+    """Return the loss of `loss_of` without ghosts; take the step of an optimizer."""
+    z, pos, batch = arguments
+    given = Given(z, pos, None, model.neighbors(pos, batch))
+    ones = pos.new_ones(len(z)), pos.new_ones(given.neighbors.num_structures)
+    with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_autocast_enabled("cpu")):
+        loss = loss_of(PaddedStructures(model, given, *ones), labels)
+    with torch.autocast("cpu", enabled=False):
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("form", ["curvature", "bfloat16"])
+def test_training(graphs, form):
+    """Losses, gradients and weights follow those of eager steps, over batches of several sizes."""
+    model = potential(torch.float32 if form == "bfloat16" else torch.float64)
+    model.emb.lin_rbf.requires_grad_(False)
+    other = copy.deepcopy(model)
+    several = [torch.optim.SGD(one.parameters(), 1e-3, momentum=0.9) for one in (model, other)]
+    step = compile_potential(model, capture=True).training_step(loss_of, several[0], max_norm=1.0)
+    batches = (["H2O"], ["CH4"], ["NH3"], ["C6H6", "H2O"], ["CH3CH2OH", "CH4"], ["H2O"], ["NH3"])
+    mixed = torch.autocast("cpu", torch.bfloat16) if form == "bfloat16" else contextlib.nullcontext()
+    for seed, names in enumerate(batches):
+        arguments = molecules(*names, seed=seed, dtype=next(model.parameters()).dtype)
+        rows = ("forces", *(("vector", "curvature") if form == "curvature" else ()))
+        of_atoms = {name: torch.randn_like(arguments[1]) for name in rows}
+        of_structures = {"energy": torch.randn(len(names), dtype=arguments[1].dtype)}
+        if seed == 5:
+            for optimizer in several:
+                optimizer.param_groups[0]["lr"] = 5e-3
+        with mixed:
+            got = step(*arguments, of_atoms=of_atoms, of_structures=of_structures)
+            expected = eager_step(other, several[1], arguments, of_atoms | of_structures, 1.0)
+        pairs = [(got, expected)]
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None)
+            pairs += [(p, q)] + [(p.grad, q.grad)] * (q.grad is not None)
+        for a, b in pairs:
+            if form == "bfloat16":  # products in bfloat16 depend on the number of rows
+                assert float((a - b).detach().abs().max()) <= 0.05 * float(b.detach().abs().max().clamp(min=1.0))
+            else:
+                close(a, b)
+        if seed % 2:
+            several[0].zero_grad()
+    assert graphs is None or [g.replays for g in graphs] == [2, 1, 1]
+
+
+class Springs(Potential):
+    """A user's potential, which may wait for the device, or mix atoms that are no neighbours."""
+
+    cutoff = 3.0
+    wrong = ""
+
+    def __init__(self):
+        super().__init__()
+        self.stiffness = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def atoms_of_vectors(self, z, vec, neighbors):
+        distance = vec.square().sum(dim=1, keepdim=True).sqrt()
+        x = (
+            neighbors.of_sources(torch.ones_like(vec[: z.shape[0], :1]))
+            * (self.cutoff - distance).clamp(min=0).square()
+        )
+        energies = neighbors.into_atoms(0.25 * self.stiffness * x)
+        if self.wrong == "item" and float(energies.detach().sum()) < 0:
+            return -energies
+        if self.wrong == "sizes" and distance[distance < 2.0].numel() > 1000:
+            return -energies
+        return energies - energies.mean() if self.wrong == "mean" else energies
+
+
+def test_what_cannot_be_captured(monkeypatch):
+    graphs = graph_stand_in.install(monkeypatch)
+    z, pos, batch = molecules("C6H6", "H2O")
+    model = Springs()
+    captured = compile_potential(model, capture=True)
+    for _ in range(3):
+        close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
+    assert graphs[0].replays == 2
+    for wrong in ("item", "sizes"):
+        model = Springs()
+        model.wrong = wrong
+        captured = compile_potential(model, capture=True)
+        captured.energy_forces_stress(z, pos, batch)
+        with raising("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
+            captured.energy_forces_stress(z, pos, batch)
+    model.wrong = "mean"
+    with raising(
+        "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected at most"
+    ):
+        compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
+    model.wrong = ""
+    captured = compile_potential(model, capture=True)
+    functions = (
+        lambda found: found.forces.square().mean(),
+        lambda found: found.forces.square().sum(),
+        lambda found: found.energy,
+    )
+    steps = [captured.training_step(lambda s, labels, f=f: f(s.energy_forces_stress())) for f in functions]
+    with raising(
+        "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected at most"
+    ):
+        steps[0](z, pos, batch)
+    assert float(steps[1](z, pos, batch)) > 0
+    with raising(
+        "TypeError: compile_potential: the loss is tensor...; expected a tensor of shape () that depends on ..."
+    ):
+        steps[2](z, pos, batch)
+    with torch.autocast("cpu", torch.float16), raising("RuntimeError: compile_potential: ...needs a GradScaler..."):
+        steps[1](z, pos, batch)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with raising("RuntimeError: compile_potential: Springs: called while a CUDA graph is captured; expected ..."):
+        captured.energy_forces_stress(z, pos, batch)
+
+
+def test_arguments():
+    model, (z, pos, batch) = Springs(), molecules("H2O", "H2O")
+    captured = compile_potential(model, capture=True)
+    with raising("RuntimeError: CapturedPotential: create_graph is True; expected False, because ..."):
+        captured.energy_forces_stress(z, pos, batch, create_graph=True)
+    with raising("TypeError: compile_potential: mode is given with capture=True; expected capacity or static_results"):
+        compile_potential(model, capture=True, mode="reduce-overhead")
+    with raising(
+        "TypeError: compile_potential: capacity is given; expected backend, mode, options of torch.compile only"
+    ):
+        compile_potential(model, capacity=Capacity(1, 1))
+    with raising("TypeError: compile_potential: capacity is a int; expected Capacity, or a list of them"):
+        compile_potential(model, capture=True, capacity=3)
+    with raising("ValueError: compile_potential: capacity.edges is 0; expected ..."):
+        compile_potential(model, capture=True, capacity=Capacity(1, 0))
+    with raising("TypeError: compile_potential: loss is a int; expected a function of structures and labels"):
+        captured.training_step(3)
+    adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.Adam, torch.optim.LBFGS))
+    with raising(
+        "TypeError: compile_potential: optimizer is LBFGS, whose step calls the loss several times; expected ..."
+    ):
+        captured.training_step(loss_of, lbfgs)
+    with raising(
+        "TypeError: compile_potential: the step of Adam reads numbers on the host; expected Adam(..., capturable"
+    ):
+        check_optimizer(adam, True)
+    check_optimizer(torch.optim.SGD(model.parameters()), True)
+    step = captured.training_step(loss_of, adam)
+    labels = {"forces": pos, "energy": torch.zeros(2).double()}
+    with raising(
+        "ValueError: compile_potential: of_atoms['energy'] has shape (2,); expected (num_atoms, ...) with 6 rows"
+    ):
+        step(z, pos, batch, of_atoms=labels)
+    with raising("ValueError: compile_potential: labels of atoms and of structures have the name forces; expected ..."):
+        step(z, pos, batch, of_atoms={"forces": pos}, of_structures=labels)
+    with raising("TypeError: compile_potential: of_structures['energy'] is list; expected a torch.Tensor on cpu"):
+        step(z, pos, batch, of_structures={"energy": [0.0, 0.0]})
+    nothing = captured.energy_forces_stress(z[:0], pos[:0])
+    assert nothing.forces.shape == (0, 3)
+    with raising("ValueError: Calculator: compile and capture are True; expected one of them"):
+        import trigraph.ase
+
+        trigraph.ase.Calculator(model, compile=True, capture=True)
+
+
+@pytest.mark.parametrize("model", [Springs().float(), potential(torch.float32)], ids=["springs", "dimenet"])
+def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
+    """A captured call makes the host wait for nothing in our code for devices: forces, curvature, gradients."""
+    arguments = molecules("H2O", "NH3", dtype=torch.float32)
+    given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
+    ones = torch.ones(len(given.z)), torch.ones(2)
+    labels = {"energy": torch.ones(2), **{n: torch.ones_like(given.pos) for n in ("forces", "vector", "curvature")}}
+    third = OPERATORS_OF_TORCH["agg_edge_to_edge_bwd3"].op
+    if isinstance(model, DimeNetPlusPlus) and not supports_third("gpu", third, draw(third, np.float32)):
+        del labels["curvature"]  # the composed third derivatives build graphs in each call
+
+    def results(inputs, real, labels):
+        structures = PaddedStructures(model, inputs, *real)
+        loss, found = loss_of(structures, labels), structures.energy_forces_stress()
+        gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, materialize_grads=True)
+        return found.forces, structures.hessian_vector_product(labels["vector"]), *gradients
+
+    expected = [t.detach() for t in results(given, ones, labels)]
+    graph_stand_in.install(monkeypatch)
+    torch_stand_in.install(monkeypatch, tmp_path)
+    padding = Padding(Capacity(7, 20, 2), given.pos, False, torch.int32)
+    padding.fill(*given, model.cutoff)
+    padded = {n: padding.new_label(t, n != "energy") for n, t in labels.items()}
+    padding.fill_labels(padded, {n: (t, None) for n, t in labels.items()})
+    real = padding.real_atoms, padding.real_structures
+    results(padding, real, padded)
+    launches = cupy_stand_in.state.launches
+    with cupy_stand_in.capturing(), graph_stand_in.Recorder():
+        got = results(padding, real, padded)
+    assert cupy_stand_in.state.launches > launches
+    for a, b in zip((*(t[: len(given.z)] for t in got[:2]), *got[2:]), expected, strict=True):
+        assert float((a.detach() - b).abs().max()) <= 1e-4 * float(b.abs().max())
+
+
+def test_dynamics_of_ase():
+    """A calculator with a skin captures one graph for many steps."""
+    from ase import units
+    from ase.md.verlet import VelocityVerlet
+
+    from trigraph.ase import Calculator
+
+    model, positions = potential(), []
+    for options in ({}, {"capture": True}):
+        atoms = bulk("Cu", cubic=True)
+        atoms.rattle(0.1, seed=0)
+        atoms.calc = Calculator(model, skin=0.3, **options)
+        with io.StringIO() as log:
+            VelocityVerlet(atoms, 1 * units.fs, logfile=log).run(5)
+        positions.append(atoms.positions)
+        atoms.get_stress()
+    assert np.abs(positions[0] - positions[1]).max() < 1e-10
+    assert len(atoms.calc.model.capacities) == 1
