@@ -1,7 +1,7 @@
 """A training step of padded structures: a loss, its gradients and an optimizer's step, one CUDA graph on a device."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
