@@ -39,6 +39,7 @@ struct Results {
     std::vector<double> forces;    // three of each atom, in eV / angstrom
     std::vector<double> energies;  // of each atom
     std::vector<double> stress;    // nine of each structure, in eV / angstrom^3; empty if the package computes none
+    std::vector<double> virials;   // nine of each atom, in eV: their sum is minus stress times volume; empty like stress
 };
 
 [[noreturn]] inline void refuse(const std::string &text) { throw std::runtime_error("trigraph: " + text); }
@@ -99,7 +100,7 @@ class Potential {
 public:
     double cutoff = 0;             // in angstrom
     int reach = 0;                 // over how many edges the energy of an atom depends on others
-    bool stress = false;           // whether the package computes stresses
+    bool stress = false;           // whether the package computes stresses and virials
     std::vector<int64_t> numbers;  // atomic numbers that it takes, and their symbols
     std::vector<std::string> elements;
     std::unordered_map<std::string, std::string> facts;  // the metadata of the package, as texts
@@ -114,7 +115,7 @@ public:
         if (!c10::Dispatcher::singleton().findSchema({"trigraph_cpu::agg_weighted_n2n_fwd", ""}))
             refuse("libtrigraph_torch.so found no libtorch_cpu of torch 2.9 or later");
         said(path, [&] { facts = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(path, "model"); });
-        if (facts["format"] != "1")
+        if (facts["format"] != "2")
             refuse(path + " was not written by this version of trigraph.torch.export_potential");
         const std::string processor = facts["processor"], own = at::get_cpu_capability();
         if (processor != own && processor != "DEFAULT" && !(processor == "AVX2" && own == "AVX512"))
@@ -149,7 +150,7 @@ public:
                 at::stack({whole(atoms.src, edges), whole(atoms.dst, edges)}), whole(atoms.shifts, {edges, 3}), weights});
         });
         Results results;
-        std::vector<double> *const fields[] = {&results.energy, &results.forces, &results.energies, &results.stress};
+        std::vector<double> *const fields[] = {&results.energy, &results.forces, &results.energies, &results.stress, &results.virials};
         for (size_t k = 0; k < outputs.size(); k++) {
             const auto values = outputs[k].to(at::kDouble).contiguous();
             fields[k]->assign(values.data_ptr<double>(), values.data_ptr<double>() + values.numel());
@@ -243,7 +244,7 @@ private:
 
         compare("energy", got.energy), compare("forces", got.forces), compare("energies", got.energies);
         if (stress)
-            compare("stress", got.stress);
+            compare("stress", got.stress), compare("virials", got.virials);
         if (!(error <= bound * scale))
             refuse(path + ": its example has other results here than where it was exported, by " + std::to_string(error / scale)
                 + " times the largest");

@@ -43,6 +43,7 @@ public:
     {
         single_enable = restartinfo = 0;
         one_coeff = manybody_flag = no_virial_fdotr_compute = 1;
+        centroidstressflag = CENTROID_NOTAVAIL;  // else LAMMPS takes the virials of atoms for centroid ones
     }
 
     ~PairTrigraph() override
@@ -130,9 +131,7 @@ public:
     void compute(int eflag, int vflag) override
     {
         ev_init(eflag, vflag);
-        if (vflag_atom || cvflag_atom)
-            error->all(FLERR, "pair_style trigraph: there is no virial of each atom");
-        if (vflag_global && !potential->stress)
+        if (vflag_either && !potential->stress)
             error->all(FLERR, "pair_style trigraph: the package has no stresses; expected stress=True in export_potential");
         int stopped = interrupts > 0, any = 0;
         MPI_Allreduce(&stopped, &any, 1, MPI_INT, MPI_MAX, world);
@@ -160,11 +159,14 @@ public:
         if (eflag_atom)
             for (int i = 0; i < atom->nlocal; i++)
                 eatom[i] += electronvolt * results.energies[i];
-        if (vflag_global) {
-            const int places[] = {0, 4, 8, 1, 2, 5};
-            const double volume = domain->xprd * domain->yprd * domain->zprd;
-            for (int k = 0; k < 6; k++)
+        const int places[] = {0, 4, 8, 1, 2, 5};
+        const double volume = domain->xprd * domain->yprd * domain->zprd;
+        for (int k = 0; k < 6; k++) {
+            if (vflag_global)
                 virial[k] -= electronvolt * volume * results.stress[places[k]];
+            if (vflag_atom)  // also of other ranks' atoms, to which compute stress/atom sends them
+                for (size_t node = 0; node < node_atoms.size(); node++)
+                    vatom[node_atoms[node]][k] += electronvolt * results.virials[9 * node + places[k]];
         }
     }
 

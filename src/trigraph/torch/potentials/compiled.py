@@ -282,14 +282,15 @@ def traced_program(
     example: Inputs,
     plain: Sequence[str],
     owner: str = "compile_potential",
+    results: Callable[[Inputs, Any, Sequence[Sequence[int]]], Any] = Inputs.results,
 ) -> Any:
-    """Trace energies and derivatives by parameters, buffers and `Inputs`; `plain` may hold tensors that are neither."""
+    """Trace results by parameters, buffers and `Inputs`; `plain` may hold tensors that are neither."""
 
     def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
             return torch.func.functional_call(_Atoms(model), {f"model.{n}": t for n, t in state.items()}, arguments)
 
-        return Inputs(*fields).results(atoms, given_constants)
+        return results(Inputs(*fields), atoms, given_constants)
 
     place = example.pos.detach().requires_grad_()
     try:

@@ -31,13 +31,13 @@ from trigraph.torch.potentials.compiled import (
     state_of,
     traced_program,
 )
-from trigraph.torch.potentials.potential import Potential, outputs_of_atoms
+from trigraph.torch.potentials.potential import Potential, derivatives_and_strains, outputs_of_atoms
 from trigraph.torch.potentials.program_key import ProgramKey, differences
 from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like_model, find_neighbors
 from trigraph.torch.potentials.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each
 
-FORMAT = "1"
-"""Of the inputs, outputs and metadata of a package, which trigraph/potential.hpp reads."""
+FORMAT = "2"
+"""Of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
 LONGEST_CHAIN = 24  # atoms along which the reach of a model is measured
 SYMBOLS = re.findall(
     "[A-Z][a-z]?",
@@ -125,7 +125,7 @@ class _Weighted(Potential):
 
 
 class _Program(Module):
-    """Energies, forces, energies of atoms and, if wanted, stresses of `PackageInputs`; it holds the parameters."""
+    """Energies, forces, energies of atoms and, if wanted, stresses and virials of atoms; it holds the parameters."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
         super().__init__()
@@ -139,8 +139,23 @@ class _Program(Module):
         state["weights"] = atoms.weights
         shifts, graphs = sort_edges(atoms)
         inputs = Inputs(atoms.z, atoms.pos, atoms.cells, atoms.batch, shifts, graphs, None)
-        energy, forces, stress, energies = self.program(state, *inputs)
-        return (energy, forces, energies, stress) if self.stress else (energy, forces, energies)
+        energy, forces, stress, energies, virials = self.program(state, *inputs)
+        return (energy, forces, energies, stress, virials) if self.stress else (energy, forces, energies)
+
+
+def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
+    """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
+
+    The virial of an edge is minus its vector times the derivative in it. Both ends have half of its symmetric part, as
+    in LAMMPS's own pair styles and in MACE.
+    """
+    neighbors = inputs.neighbors(constants)
+    given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
+    results, of_edges = derivatives_and_strains(*given, create_graph=True)
+    rows = inputs.pos.new_zeros(inputs.z.shape[0], 9).requires_grad_()
+    (strains,) = torch.autograd.grad(neighbors.of_ends(rows, rows), rows, of_edges)
+    strains = strains.reshape(-1, 3, 3)
+    return *results, -0.25 * (strains + strains.transpose(1, 2))
 
 
 def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
@@ -217,7 +232,9 @@ def _program_of(
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
     state = state_of(weighted)
     # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
-    program = traced_program(weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential")
+    program = traced_program(
+        weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
+    )
     _check_branches(owner, model, condition_of(program), state, example)
     rewrite_products(program)
     rewrite_sums(program, sum_of_each(program, state, example))
@@ -263,7 +280,19 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, P
         given, neighbors = (z[:number], pos[:number]), model.neighbors(pos[:number], of_atom, cells)
         energy, forces, stress, energies = model.energy_forces_stress(*given, cell=cells, neighbors=neighbors)
         stress = energy.new_full((len(energy), 3, 3), torch.nan) if stress is None else stress
-        yield name, PackageInputs.of(*given, cells, neighbors), [energy, forces, energies, stress]  # type: ignore[list-item]
+        atoms = PackageInputs.of(*given, cells, neighbors)
+        virials = virials_of(model, *given, atoms.cells, neighbors)
+        yield name, atoms, [energy, forces, energies, stress, virials]  # type: ignore[list-item]
+
+
+def virials_of(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+    """Return the virials of `results_with_virials`, edge by edge, in Python."""
+    vec = neighbors.vectors(pos, cells).detach().requires_grad_()
+    energy = outputs_of_atoms(model, z, vec, neighbors).sum()
+    (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
+    halves = -0.25 * (vec[:, :, None] * by_vec[:, None] + vec[:, None] * by_vec[:, :, None]).detach()
+    virials = pos.new_zeros(len(pos), 3, 3)
+    return virials.index_add(0, neighbors.src, halves).index_add(0, neighbors.dst, halves)
 
 
 def _metadata(
@@ -281,7 +310,7 @@ def _metadata(
     facts |= {"numbers": " ".join(map(str, numbers)), "elements": " ".join(SYMBOLS[z - 1] for z in numbers)}
     facts["processor"] = torch.backends.cpu.get_cpu_capability()
     facts |= {f"example_{name}": text(tensor) for name, tensor in atoms._asdict().items()}
-    outputs = zip(("energy", "forces", "energies", "stress"), expected, strict=True)
+    outputs = zip(("energy", "forces", "energies", "stress", "virials"), expected, strict=True)
     return facts | {f"expected_{name}": text(tensor) for name, tensor in outputs}
 
 

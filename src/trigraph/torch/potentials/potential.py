@@ -467,6 +467,13 @@ def derivatives(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> EnergyForcesStress:
     """Return the energies of a function of atoms and vectors, and their derivatives; `pos` must require a gradient."""
+    return derivatives_and_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
+
+
+def derivatives_and_strains(
+    atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
+) -> tuple[EnergyForcesStress, Tensor | None]:
+    """Return the results of `derivatives`, and with cells the share of each edge in strain derivatives, (edges, 9)."""
     vec = neighbors.vectors(pos, cells)
     with contextlib.nullcontext() if create_graph else differentiated_once():
         of_atoms = atoms_of_vectors(z, vec, neighbors)
@@ -483,14 +490,14 @@ def derivatives(
             )
         by_pos, by_vec = torch.zeros_like(pos), torch.zeros_like(vec)
     # A strain acts on vectors as on positions and cell: the strain derivative is a sum over edges.
-    stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
+    of_edges = None if cells is None else (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
+    stress = None if of_edges is None else _stress(of_edges, cells, neighbors)
     forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
-    return EnergyForcesStress(energy, forces, stress, of_atoms[:, 0])
+    return EnergyForcesStress(energy, forces, stress, of_atoms[:, 0]), of_edges
 
 
-def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+def _stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
-    of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
     volume = torch.linalg.det(cells).abs()[:, None, None]
     symmetric = 0.5 * (virial + virial.transpose(1, 2))
