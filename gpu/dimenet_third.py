@@ -67,7 +67,7 @@ class _Third:
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
         #: Gradients of directions, with parts for tiles of channels: first those of out-edges, then of in-edges.
         shape = (2 * self.tiles, self.edges, 3, PARTS)
-        self.grad_unit = self.kernels.empty(*shape) if self.fields.any_of("gg_vec", "vec") else None
+        self.grad_unit = self.kernels.empty(*shape) if self.fields.requests_any("gg_vec", "vec") else None
 
     def input(self, name: str) -> dict[str, Any]:
         """Return an input with its directions, by the names of kernel arguments."""
@@ -116,7 +116,7 @@ class _Third:
 
     def to_out_edges(self) -> None:
         """Sum from in-edges to out-edges, if their fields are requested."""
-        if not self.fields.any_of("grad_out", "gg_vec", "vec"):
+        if not self.fields.requests_any("grad_out", "gg_vec", "vec"):
             return
         count = self.edges * self.spherical * self.channels
         more = {**self.input("embedding"), **self.widths, "num_edges": self.edges, "features": self.features}
@@ -126,8 +126,8 @@ class _Third:
 
     def to_in_edges(self) -> None:
         """Sum from out-edges to in-edges, for all other fields."""
-        radial, weights = (self.fields.any_of(f"gg_{name}", name) for name in ("sbf_rad", "weights"))
-        if not (radial or weights or self.fields.any_of("gg_vec", "vec", "gg_embedding", "embedding")):
+        radial, weights = (self.fields.requests_any(f"gg_{name}", name) for name in ("sbf_rad", "weights"))
+        if not (radial or weights or self.fields.requests_any("gg_vec", "vec", "gg_embedding", "embedding")):
             return
         alone = self.kernels.xp.empty(self.edges, "int32") if radial or weights else None
         grad_q = None if alone is None else self.features

@@ -14,7 +14,7 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import assemble, half_dtype, half_types
-from trigraph.verification.judged import ask, list_all_operators, third_of
+from trigraph.verification.judged import ask, find_third, list_all_operators
 from trigraph.verification.subjects import name_fields_of_result, takes
 
 INDEX = {"float32": np.int32, "float64": np.int64}
@@ -223,7 +223,7 @@ def results(
     for key, values in made.items():
         forward: dict[str, Any] = {}
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
-        third = [op for op in (third_of(definition),) if hasattr(gpu, op.name)]
+        third = [op for op in (find_third(definition),) if hasattr(gpu, op.name)]
         for op in (*list_all_operators(definition), *third):
             for label, arguments in _calls(op, values, forward):
                 fields = compute(op, arguments)

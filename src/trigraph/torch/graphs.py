@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.arrays import name_library, find_device, show_value
+from trigraph.arrays import find_device, name_library, show_value
 from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, LongRows, ReverseCSC, coarsen_number
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
@@ -209,8 +209,8 @@ def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts:
     never have long rows, so that no call looks for them.
     """
     with on_device(tensors_of_graph[0]):
-        graph = assemble(type_name, tuple(map(array_of, tensors_of_graph)), counts)
-        long = {n: LongRows(*map(array_of, tensors_of_rows)) for n, tensors_of_rows in (long or {}).items()}
+        graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
+        long = {n: LongRows(*map(view_array, tensors_of_rows)) for n, tensors_of_rows in (long or {}).items()}
     count = len(GRAPH_PARTS[type_name].arrays)
     graph._built.update(tensors=tensors_of_graph[:count], reverse_tensors=tensors_of_graph[count:])
     graph._built.update({f"long rows of {name}": long.get(name) for name in ("offsets", "src_offsets", "row_offsets")})

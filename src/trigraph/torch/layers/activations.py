@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.arrays import show_value
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.torch.arrays import view_array, has_storage, on_device
+from trigraph.torch.arrays import has_storage, on_device, view_array
 from trigraph.torch.library import has_tangents
 from trigraph.torch.signatures import Elementwise, nested, without_defaults
 

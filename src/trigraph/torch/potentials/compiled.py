@@ -11,7 +11,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from trigraph.locks import Lock
-from trigraph.torch.graphs import constants, build_from_tensors, tensors, copy_code
+from trigraph.torch.graphs import build_from_tensors, constants, copy_code, tensors
 from trigraph.torch.potentials.captured import CapturedPotential
 from trigraph.torch.potentials.padding import checked
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trigraph.arrays import count
-from trigraph.graphs import coarsened
+from trigraph.graphs import coarsen_number
 from trigraph.graphs.base import ALWAYS
 from trigraph.table import GRAPH_PARTS
 from trigraph.table.constants import PART_SIZE
@@ -51,7 +51,7 @@ class Capacity(NamedTuple):
     def of(cls, neighbors: Neighbors) -> "Capacity":
         """Return what neighbours need."""
         graph = neighbors.graph
-        degree = coarsened("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
+        degree = coarsen_number("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
         return cls(graph.num_nodes, graph.num_edges, neighbors.num_structures, degree)
 
     def holds(self, needed: "Capacity") -> bool:
@@ -84,7 +84,7 @@ def checked(owner: str, given: Any) -> list[Capacity]:
             raise TypeError(f"{owner}: capacity is a {type(one).__name__}; expected Capacity, or a list of them")
         for name, number in one._asdict().items():
             count(owner, f"capacity.{name}", number, 1)
-    return [Capacity(a, e, s, coarsened("max_in_degree", d)) for a, e, s, d in several]
+    return [Capacity(a, e, s, coarsen_number("max_in_degree", d)) for a, e, s, d in several]
 
 
 def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]) -> Capacity:
@@ -160,7 +160,7 @@ class Padding:
     def _assemble(self) -> Neighbors:
         """Return graphs of new tensors; those that `_fill_edges` and `_fill_structures` do not write are constant."""
         atoms, edges, structures = self.rows
-        degree, largest = self.capacity.degree, coarsened("max_in_degree", atoms)
+        degree, largest = self.capacity.degree, coarsen_number("max_in_degree", atoms)
 
         def empty(size: int) -> Tensor:
             return torch.zeros(size, **self._index)
