@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch_stand_in
 from ase.build import bulk, molecule
-from raising import raising
+from expect_error import expect_error
 from table_calls import draw
 
 import trigraph
@@ -308,10 +308,10 @@ def test_what_cannot_be_captured(monkeypatch):
         model.wrong = wrong
         captured = compile_potential(model, capture=True)
         captured.energy_forces_stress(z, pos, batch)
-        with raising("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
+        with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)
     model.wrong = "mean"
-    with raising(
+    with expect_error(
         "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected at most"
     ):
         compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
@@ -323,62 +323,69 @@ def test_what_cannot_be_captured(monkeypatch):
         lambda found: found.energy,
     )
     steps = [captured.training_step(lambda s, labels, f=f: f(s.energy_forces_stress())) for f in functions]
-    with raising(
+    with expect_error(
         "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected at most"
     ):
         steps[0](z, pos, batch)
     assert float(steps[1](z, pos, batch)) > 0
-    with raising(
+    with expect_error(
         "TypeError: compile_potential: the loss is tensor...; expected a tensor of shape () that depends on ..."
     ):
         steps[2](z, pos, batch)
-    with torch.autocast("cpu", torch.float16), raising("RuntimeError: compile_potential: ...needs a GradScaler..."):
+    with (
+        torch.autocast("cpu", torch.float16),
+        expect_error("RuntimeError: compile_potential: ...needs a GradScaler..."),
+    ):
         steps[1](z, pos, batch)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with raising("RuntimeError: compile_potential: Springs: called while a CUDA graph is captured; expected ..."):
+    with expect_error("RuntimeError: compile_potential: Springs: called while a CUDA graph is captured; expected ..."):
         captured.energy_forces_stress(z, pos, batch)
 
 
 def test_arguments():
     model, (z, pos, batch) = Springs(), molecules("H2O", "H2O")
     captured = compile_potential(model, capture=True)
-    with raising("RuntimeError: CapturedPotential: create_graph is True; expected False, because ..."):
+    with expect_error("RuntimeError: CapturedPotential: create_graph is True; expected False, because ..."):
         captured.energy_forces_stress(z, pos, batch, create_graph=True)
-    with raising("TypeError: compile_potential: mode is given with capture=True; expected capacity or static_results"):
+    with expect_error(
+        "TypeError: compile_potential: mode is given with capture=True; expected capacity or static_results"
+    ):
         compile_potential(model, capture=True, mode="reduce-overhead")
-    with raising(
+    with expect_error(
         "TypeError: compile_potential: capacity is given; expected backend, mode, options of torch.compile only"
     ):
         compile_potential(model, capacity=Capacity(1, 1))
-    with raising("TypeError: compile_potential: capacity is a int; expected Capacity, or a list of them"):
+    with expect_error("TypeError: compile_potential: capacity is a int; expected Capacity, or a list of them"):
         compile_potential(model, capture=True, capacity=3)
-    with raising("ValueError: compile_potential: capacity.edges is 0; expected ..."):
+    with expect_error("ValueError: compile_potential: capacity.edges is 0; expected ..."):
         compile_potential(model, capture=True, capacity=Capacity(1, 0))
-    with raising("TypeError: compile_potential: loss is a int; expected a function of structures and labels"):
+    with expect_error("TypeError: compile_potential: loss is a int; expected a function of structures and labels"):
         captured.training_step(3)
     adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.Adam, torch.optim.LBFGS))
-    with raising(
+    with expect_error(
         "TypeError: compile_potential: optimizer is LBFGS, whose step calls the loss several times; expected ..."
     ):
         captured.training_step(loss_of, lbfgs)
-    with raising(
+    with expect_error(
         "TypeError: compile_potential: the step of Adam reads numbers on the host; expected Adam(..., capturable"
     ):
         check_optimizer(adam, True)
     check_optimizer(torch.optim.SGD(model.parameters()), True)
     step = captured.training_step(loss_of, adam)
     labels = {"forces": pos, "energy": torch.zeros(2).double()}
-    with raising(
+    with expect_error(
         "ValueError: compile_potential: of_atoms['energy'] has shape (2,); expected (num_atoms, ...) with 6 rows"
     ):
         step(z, pos, batch, of_atoms=labels)
-    with raising("ValueError: compile_potential: labels of atoms and of structures have the name forces; expected ..."):
+    with expect_error(
+        "ValueError: compile_potential: labels of atoms and of structures have the name forces; expected ..."
+    ):
         step(z, pos, batch, of_atoms={"forces": pos}, of_structures=labels)
-    with raising("TypeError: compile_potential: of_structures['energy'] is list; expected a torch.Tensor on cpu"):
+    with expect_error("TypeError: compile_potential: of_structures['energy'] is list; expected a torch.Tensor on cpu"):
         step(z, pos, batch, of_structures={"energy": [0.0, 0.0]})
     nothing = captured.energy_forces_stress(z[:0], pos[:0])
     assert nothing.forces.shape == (0, 3)
-    with raising("ValueError: Calculator: compile and capture are True; expected one of them"):
+    with expect_error("ValueError: Calculator: compile and capture are True; expected one of them"):
         import trigraph.ase
 
         trigraph.ase.Calculator(model, compile=True, capture=True)
