@@ -16,8 +16,8 @@ from slopecheck.calculator_results import (
     Subject,
     apply_strain,
     compute_quantity,
+    digest_atoms,
     estimate_rounding,
-    key_of,
     move_atoms,
 )
 from slopecheck.causes import Compared, guess_cause_in_forces, guess_cause_in_stress
@@ -54,14 +54,14 @@ class Checks:
     def __post_init__(self) -> None:
         self.atoms = self.original.copy()
         self.atoms.set_constraint()
-        self.nearest = nearest(self.atoms)
+        self.nearest = find_nearest_distance(self.atoms)
         self.size = DISPLACED * self.nearest
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
         # The same atoms without a cell, for checks that do not apply to crystals.
-        self.cluster = self.alone(range(len(self.atoms)), self.atoms.positions)
+        self.cluster = self.make_cluster(range(len(self.atoms)), self.atoms.positions)
 
-    def alone(self, members: Sequence[int], positions: Any) -> Any:
+    def make_cluster(self, members: Sequence[int], positions: Any) -> Any:
         """Return some of the atoms at other positions without a cell, each as often as it is named.
 
         They keep all that a calculator may read beside: charges, magnetic moments, tags, and the `info` of the whole.
@@ -318,9 +318,9 @@ class Checks:
             return dense
         places = np.stack(np.meshgrid(*3 * [np.arange(SIDE)]), axis=-1).reshape(-1, 3)
         positions = GRID * self.nearest * (places + RATTLED * self.rng.standard_normal(places.shape))
-        return self.alone(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
+        return self.make_cluster(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
 
-    def elements_of(self) -> list[int]:
+    def choose_elements(self) -> list[int]:
         """Return the first atom of each element that is tested."""
         return [int(first) for first in np.unique(self.atoms.numbers, return_index=True)[1]][:KINDS_OF_ATOMS]
 
@@ -328,15 +328,15 @@ class Checks:
         """Return the symbol of an atom's element."""
         return str(self.atoms.symbols[atom])
 
-    def pairs(self) -> list[tuple[int, int]]:
+    def choose_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs of atoms that are tested."""
-        elements = self.elements_of()
+        elements = self.choose_elements()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
 
     def lone_atom(self) -> Iterator[Check]:
         """Check that an isolated atom has a finite energy and no force."""
-        for atom in self.elements_of():
-            results = self.results(self.alone([atom], np.zeros((1, 3))))
+        for atom in self.choose_elements():
+            results = self.results(self.make_cluster([atom], np.zeros((1, 3))))
             energy, symbol = results["energy"], self.symbol(atom)
             error = 0.0 if math.isfinite(energy) else math.inf
             yield self.check(f"energy of {symbol}", error, 0.0, f"{energy} is not a finite number")
@@ -346,8 +346,8 @@ class Checks:
 
     def two_atoms(self) -> Iterator[Check]:
         """Check that forces of two atoms are along their axis, and match the slope of the energy."""
-        for pair in self.pairs():
-            atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
+        for pair in self.choose_pairs():
+            atoms = self.make_cluster(pair, [[0, 0, 0], oblique(self.nearest)])
             forces, rounding = self.require("forces", atoms), self.estimate_rounding(atoms)
             axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
             pulled = float(forces[1] @ axis)
@@ -367,8 +367,8 @@ class Checks:
     def _compare_distant(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
         """Compare results of the atoms and others at a distance with separate results of both."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
-        copies = self.alone(members, positions + far)
-        both = self.alone(
+        copies = self.make_cluster(members, positions + far)
+        both = self.make_cluster(
             [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, copies.positions])
         )
         parts = [self.results(self.cluster), self.results(copies)]
@@ -381,7 +381,7 @@ class Checks:
 
     def far_atoms(self) -> Iterator[Check]:
         """Check that a distant atom adds its own energy."""
-        for atom in self.elements_of():
+        for atom in self.choose_elements():
             yield from self._compare_distant([atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
 
     def company(self) -> Iterator[Check]:
@@ -390,7 +390,7 @@ class Checks:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _other(self) -> Any:
+    def _make_other(self) -> Any:
         """Return another structure, to invalidate cached results."""
         rng = np.random.default_rng(1)
         return move_atoms(
@@ -416,7 +416,7 @@ class Checks:
         calculator, offered = self.subject.fresh(), self.subject.supported_quantities(self.atoms)
         kept = {q: getattr(calculator, f"get_{q}")(self.atoms.copy()) for q in offered if q != "energy"}
         before = {what: np.array(value) for what, value in kept.items()}
-        self.results(self._other(), calculator)
+        self.results(self._make_other(), calculator)
         yield self._compare_bits("arrays", kept, before, "after another call, which overwrites them")
 
     def _with_constraint(self) -> Any:
@@ -430,10 +430,10 @@ class Checks:
     def unchanged(self) -> Iterator[Check]:
         """Check that atoms are not modified."""
         for label, atoms in (("atoms", self.atoms.copy()), ("atoms with a constraint", self._with_constraint())):
-            before, calculator = key_of(atoms), self.subject.fresh()
+            before, calculator = digest_atoms(atoms), self.subject.fresh()
             for what in self.subject.supported_quantities(self.atoms):
                 compute_quantity(calculator, what, atoms)
-            yield self.check(label, key_of(atoms) != before, 0.0, "they were modified by a call")
+            yield self.check(label, digest_atoms(atoms) != before, 0.0, "they were modified by a call")
 
     def constraints(self) -> Iterator[Check]:
         """Check that results do not depend on constraints of the atoms, which are applied to them elsewhere."""
@@ -445,7 +445,7 @@ class Checks:
         """Check that results do not depend on the structures computed before."""
         names = self.subject.supported_quantities(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
-        between = (self._other(), self.atoms[::-1], apply_strain(self.atoms, strain), self._other())
+        between = (self._make_other(), self.atoms[::-1], apply_strain(self.atoms, strain), self._make_other())
         # The last ones differ only in the cell, or only in the elements.
         cell, elements = self.atoms.copy(), self.atoms.copy()
         cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
@@ -464,12 +464,12 @@ class Checks:
         atoms, calculator = self.atoms.copy(), self.subject.fresh()
         for _ in range(2):
             results = {what: compute_quantity(calculator, what, atoms) for what in names}
-            atoms.positions[...] = self._other().positions
-        rounding, expected = self.rounding, self.results(self._other(), self.subject.fresh())
+            atoms.positions[...] = self._make_other().positions
+        rounding, expected = self.rounding, self.results(self._make_other(), self.subject.fresh())
         yield from self.compare(results, expected, rounding, "moved in place")
 
     def _compare_copy(self, make: Callable[[Any], Any]) -> Iterator[Check]:
-        calculator, other = self.subject.fresh(), self._other()
+        calculator, other = self.subject.fresh(), self._make_other()
         self.results(self.atoms, calculator)
         try:
             twin = make(calculator)
@@ -502,7 +502,7 @@ def oblique(length: float) -> np.ndarray:
     return length * np.array([0.48, 0.64, 0.6])
 
 
-def nearest(atoms: Any) -> float:
+def find_nearest_distance(atoms: Any) -> float:
     """Return the smallest distance between two atoms; 2 Å if there are none within 12 Å."""
     from ase.neighborlist import neighbor_list
 

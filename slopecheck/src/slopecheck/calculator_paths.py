@@ -40,11 +40,11 @@ class Paths(Checks):
 
     # ---- continuity --------------------------------------------------------------------------------------------------
 
-    def _channels(self, atoms: Any) -> np.ndarray:
+    def _compute_channels(self, atoms: Any) -> np.ndarray:
         results = self.results(atoms)
         return np.concatenate([[results["energy"]], np.ravel(results.get("forces", ()))])
 
-    def _noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
+    def _estimate_noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
         """Return the standard deviation of each channel due to rounding, including that of computed positions."""
         moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
         of_energy = rounding.noise["energy"] + moves * rounding.pull
@@ -70,24 +70,24 @@ class Paths(Checks):
 
     def cutoff(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as an atom crosses the cutoff."""
-        for pair in self.pairs():
-            atoms = self.alone(pair, [[0, 0, 0], oblique(self.nearest)])
+        for pair in self.choose_pairs():
+            atoms = self.make_cluster(pair, [[0, 0, 0], oblique(self.nearest)])
             axis = oblique(1.0)
             rounding = self.estimate_rounding(atoms)
 
             def apart(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
-                return self._channels(move_atoms(atoms, np.array([np.zeros(3), distance * axis])))
+                return self._compute_channels(move_atoms(atoms, np.array([np.zeros(3), distance * axis])))
 
             start, nothing = 0.8 * self.nearest, apart(FAR)
             ends = [r for r in RANGES if r > start and all((apart(q) == nothing).all() for q in RANGES if q >= r)]
             end = min(ends, default=RANGES[-1])
-            noise = self._noise(rounding, atoms)
+            noise = self._estimate_noise(rounding, atoms)
             jumps = scan(apart, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
             if ends:
                 reached = _find_reach(apart, start, end)
                 if reached > self.reached:
                     self.reached, self.reaching = reached, pair
-                jumps = _with(jumps, apart, reached, noise)
+                jumps = _add_jump_near(jumps, apart, reached, noise)
             label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
             yield self._describe_jumps(label, jumps, lambda at: f"at {at:.6f} Å")
 
@@ -95,26 +95,26 @@ class Paths(Checks):
         """Scan the scale of the structure, with finer scans where two of its atoms cross the cutoff."""
         if len(self.atoms) < 2:
             return
-        noise = self._noise(self.rounding, self.atoms)
+        noise = self._estimate_noise(self.rounding, self.atoms)
 
         def scaled(factor: float) -> np.ndarray:
-            return self._channels(apply_strain(self.atoms, (factor - 1) * EVERYWHERE))
+            return self._compute_channels(apply_strain(self.atoms, (factor - 1) * EVERYWHERE))
 
         jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
-        for scale in self._crossings():
-            jumps = _with(jumps, scaled, float(scale), noise)
-        yield self._describe_jumps(f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
+        for scale in self._find_crossings():
+            jumps = _add_jump_near(jumps, scaled, float(scale), noise)
+        yield self._describe_jumps(f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._describe_scale)
         for atoms, label in ((self.atoms, "sheared"), (self.crowd, "a crowd, sheared")):
             rounding = self.rounding if atoms is self.atoms else self.estimate_rounding(atoms)
 
             def sheared(strain: float, atoms: Any = atoms) -> np.ndarray:
-                return self._channels(apply_strain(atoms, strain * SHEARED))
+                return self._compute_channels(apply_strain(atoms, strain * SHEARED))
 
             points = np.linspace(-SHEARS, SHEARS, SHEAR_POINTS)
-            jumps = scan(sheared, points, self._noise(rounding, atoms), SCALE_PLACES)
+            jumps = scan(sheared, points, self._estimate_noise(rounding, atoms), SCALE_PLACES)
             yield self._describe_jumps(label, jumps, lambda at: f"at a shear of {at:.6f}")
 
-    def _crossings(self) -> np.ndarray:
+    def _find_crossings(self) -> np.ndarray:
         """Return scales at which a pair of atoms crosses the cutoff."""
         from ase.neighborlist import neighbor_list
 
@@ -125,7 +125,7 @@ class Paths(Checks):
         places = np.linspace(0, len(inside) - 1, min(CROSSINGS, len(inside))).astype(int)
         return self.reached / inside[places]
 
-    def _where(self, factor: float) -> str:
+    def _describe_scale(self, factor: float) -> str:
         """Describe a place of a scan of scales, with the pair that crosses the cutoff there."""
         from ase.neighborlist import neighbor_list
 
@@ -149,8 +149,8 @@ class Paths(Checks):
 
         def energy(*distances: float) -> float:
             """Compute two atoms at a sequence of distances; return the last energy."""
-            ends = [np.outer([-0.5, 0.5], oblique(distance)) for distance in distances]
-            return [float(self.subject.ask("energy", self.alone(self.reaching, x), calculator)) for x in ends][-1]
+            pairs = [self.make_cluster(self.reaching, np.outer([-0.5, 0.5], oblique(r))) for r in distances]
+            return [float(self.subject.ask("energy", pair, calculator)) for pair in pairs][-1]
 
         for move in MOVES:
             far, near = self.reached + 1.5 * move, max(self.reached - 0.5 * move, 0.5 * self.reached)
@@ -161,7 +161,7 @@ class Paths(Checks):
 
     def line(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as three atoms become collinear."""
-        elements = self.elements_of()
+        elements = self.choose_elements()
         short, long = 0.75 * self.nearest, 1.25 * self.nearest
         for k, centre in enumerate(elements[:CENTRES]):
             ends = [elements[k - 1], elements[(k + 1) % len(elements)]]
@@ -169,11 +169,11 @@ class Paths(Checks):
 
                 def at(angle: float, side: float = side, ends: list[int] = ends, centre: int = centre) -> np.ndarray:
                     end = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
-                    return self._channels(self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], end]))
+                    return self._compute_channels(self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], end]))
 
-                atoms = self.alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
+                atoms = self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
                 rounding = estimate_rounding(self.subject, atoms, self.rng, 0.1 * self.size)
-                jump = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
+                jump = refine(at, -TURN, TURN, self._estimate_noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
                 yield self._describe_jumps(label, [jump] if jump else [], f"at {degrees}°")
 
@@ -223,7 +223,7 @@ class Paths(Checks):
         yield self.check(label, abs(fall - 2), HALVED, problem, order=fall)
 
 
-def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
+def _add_jump_near(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
     """Return the jumps of a scan, and one near a place if the scan missed it."""
     added = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
     if added is None or any(abs(added.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):

@@ -54,7 +54,7 @@ class Subject:
         NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
         quantity, and CallFailed if the result has the wrong shape.
         """
-        key = key_of(atoms) if calculator is None else None
+        key = digest_atoms(atoms) if calculator is None else None
         if key is None:
             return compute_quantity(calculator or self.used, what, atoms.copy())
         if len(self._remembered) > REMEMBERED:
@@ -74,7 +74,7 @@ class Subject:
         return supported
 
 
-def key_of(atoms: Any) -> bytes | None:
+def digest_atoms(atoms: Any) -> bytes | None:
     """Return a digest of all that a calculator can read of atoms; None if an object of theirs cannot be pickled."""
     parts = (
         sorted(atoms.arrays.items()),
@@ -161,7 +161,7 @@ class Rounding:
 def _deviation(values: np.ndarray) -> float:
     """Return the largest rounding deviation of any channel of nearby values (num_points, num_channels).
 
-    This is `curves.noise_of` for many values at once, with a minimum of a quarter of the last bit.
+    This is `curves.estimate_noise` for many values at once, with a minimum of a quarter of the last bit.
     """
     fourth = np.diff(values, 4, axis=0)
     deviation = np.sqrt(np.mean(fourth**2, axis=0) / 70)

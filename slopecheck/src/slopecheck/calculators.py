@@ -13,7 +13,7 @@ from slopecheck.kinds import CALCULATOR_CHECKS
 from slopecheck.outcome import NotOffered, message_of
 from slopecheck.record import Check
 from slopecheck.result import CalculatorError, Result
-from slopecheck.running import CALL, Plan, allowed_by, check_options
+from slopecheck.running import CALL, Plan, check_allowance, check_options
 
 
 def check_calculator(
@@ -97,7 +97,7 @@ def check_calculator(
     if len(labels) != len(structures):
         raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
     skip = check_options("check_calculator", timeout, skip, CALCULATOR_CHECKS)
-    allowed = allowed_by("check_calculator", inconclusive, reason)
+    allowed = check_allowance("check_calculator", inconclusive, reason)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
     result = Result(name, [], skip, "structure", "Checks of", seed, what="checks", allowed=allowed)

@@ -111,11 +111,11 @@ class Calls(Identities):
             for context in contexts(part):
                 with context:
                     calls.append(part._results(part._arguments()))
-            return list(part._bits(what, calls))
+            return list(part._compare_bits(what, calls))
 
         rows = check(self)
         wrong = any(row.failed for row in rows)
-        own = self._of_framework(self.p.inputs, lambda part, given: check(part)) if wrong else ""
+        own = self._name_own_function(self.p.inputs, lambda part, given: check(part)) if wrong else ""
         yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
 
     def kept(self) -> Iterator[Check]:
@@ -128,7 +128,7 @@ class Calls(Identities):
 
         before = values()
         self._results(self._arguments(p.perturb(p.x, 2.0**-30)))
-        yield from self._bits("after another call, which overwrites them", [before, values()])
+        yield from self._compare_bits("after another call, which overwrites them", [before, values()])
 
     def history(self) -> Iterator[Check]:
         """Check that results are bitwise equal after calls with other inputs."""
@@ -136,7 +136,7 @@ class Calls(Identities):
         for point in (self.p.perturb(self.p.x, 2.0**-7), self.p.perturb(self.p.x, 2.0**-30)):
             with suppress(Exception):  # the point may be outside the domain
                 self._results(self._arguments(point))
-        yield from self._bits("after calls with other inputs", [before, self._results(self._arguments())])
+        yield from self._compare_bits("after calls with other inputs", [before, self._results(self._arguments())])
 
     def alone(self) -> Iterator[Check]:
         """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
@@ -147,14 +147,14 @@ class Calls(Identities):
             a = self._only(directions=k, second_directions=k)
             for order in self.orders:
                 one, joint = p.derivatives(order, a, k)[0][0], p.results(order, a)[k]
-                yield self._alike(order, f"{self._label(k)} alone", one, joint, size_of(joint))
+                yield self._compare_with_joint(order, f"{self._label(k)} alone", one, joint, size_of(joint))
 
         def add_up(order: int, what: str, choices: Sequence[Arguments], number: int | None = None) -> Iterator[Check]:
             """Check that the first results of single calls add up to those of a joint call."""
             joint = whole[order - 1][:number]
             for k, terms in enumerate(zip(*(p.results(order, a)[:number] for a in choices), strict=True)):
                 name = f"{self._argument(k)}, sum over {what}"
-                yield self._alike(order, name, sum(terms), joint[k], sum(map(size_of, terms)))
+                yield self._compare_with_joint(order, name, sum(terms), joint[k], sum(map(size_of, terms)))
 
         for order in self.orders[1:] if len(many) > 1 else ():
             yield from add_up(order, "directions", [self._only(directions=k) for k in many], len(many) + len(used))
@@ -172,7 +172,7 @@ class Calls(Identities):
             setattr(a, group, [value if i == k else None for i, value in enumerate(getattr(a, group))])
         return a
 
-    def _alike(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
+    def _compare_with_joint(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
         error = relative(np.asarray(array), expected, usual)
         allowed, unsure = self._tolerate_order(error, order)
         problem = f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
@@ -195,7 +195,7 @@ class Calls(Identities):
         allowed = least + MARGIN * min(rounding, UNSURE)
         return allowed, allowed < error <= MARGIN * rounding
 
-    def _of_framework(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
+    def _name_own_function(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
         """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
 
         `check` makes it, of the function and the arrays that it gets in the call.
@@ -203,16 +203,16 @@ class Calls(Identities):
         for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
             with suppress(Exception):  # it cannot be differentiated, or not by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
-                again = part.beside(part._arguments().inputs)  # of what is random, results differ here
+                again = part.compare_in_layout(part._arguments().inputs)  # of what is random, results differ here
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
                     return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
         return ""
 
-    def beside(self, inputs: list[Any]) -> Iterable[Check]:
+    def compare_in_layout(self, inputs: list[Any]) -> Iterable[Check]:
         """Compare results for contiguous inputs with those for the same numbers in these arrays."""
         other, usual = self._arguments(), [[size_of(a) for a in part] for part in self._results(self._arguments())]
         other.inputs = inputs
-        return self._agree("", self._arguments(), other, 0, usual)
+        return self._compare_layouts("", self._arguments(), other, 0, usual)
 
     def layout(self) -> Iterator[Check]:
         """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
@@ -223,17 +223,19 @@ class Calls(Identities):
                 for name, value in self._layouts(array, like):
                     plain, other = self._arguments(), self._arguments()
                     at = p.wanted[k] if group == "inputs" else k
-                    getattr(plain, group)[at] = p.framework.from_host(_same(name, array), like)
+                    getattr(plain, group)[at] = p.framework.from_host(_lay_out_same(name, array), like)
                     getattr(other, group)[at] = value
-                    for row in self._agree(f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:]):
+                    for row in self._compare_layouts(
+                        f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:]
+                    ):
                         own = row.failed and group == "inputs" and not math.isinf(row.error)
-                        more = self._of_framework(other.inputs, Calls.beside) if own else ""
+                        more = self._name_own_function(other.inputs, Calls.compare_in_layout) if own else ""
                         yield replace(row, note=row.note + more)
 
     def _layouts(self, array: np.ndarray, like: Any) -> Collection[tuple[str, Any]]:
         return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
 
-    def _agree(
+    def _compare_layouts(
         self, what: str, plain: Arguments, other: Arguments, lowest: int, usual: Sequence[Sequence[float]]
     ) -> Iterator[Check]:
         """Compare results for a contiguous array with those for the same numbers in another layout.
@@ -261,6 +263,6 @@ class Calls(Identities):
         yield self.check("", what, worst, allowed, problem, inconclusive=unsure)
 
 
-def _same(layout: str, array: np.ndarray) -> np.ndarray:
+def _lay_out_same(layout: str, array: np.ndarray) -> np.ndarray:
     """Return the numbers in a layout of an array."""
     return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array

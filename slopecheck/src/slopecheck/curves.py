@@ -28,7 +28,7 @@ HIDDEN = 0.5  # an element is hidden where more than this part of it is allowed 
 BETTER = "inputs of another size, or a formula with less cancellation, would decide"
 
 
-def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
+def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
     """Estimate the rounding error of `phi` at `x` from fourth differences of nearby values along `v`.
 
     The result is at least a quarter of the last bit of `scale`, the sum of |terms| of the value. Source: R. W. Hamming;
@@ -119,8 +119,8 @@ class Part:
 class Claim:
     """A gradient that is claimed for a function `phi` at a point `x`, to be compared with differences.
 
-    `noise` is the rounding error of the function (`noise_of`). A derivative along a direction below `least` does not
-    matter.
+    `noise` is the rounding error of the function (`estimate_noise`). A derivative along a direction below `least` does
+    not matter.
     """
 
     phi: Scalar

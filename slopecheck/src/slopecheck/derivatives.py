@@ -16,7 +16,7 @@ from slopecheck.numbers import Numbers
 from slopecheck.problem import Miscounted, Problem
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
-from slopecheck.running import CALL, PATIENCE, Plan, allowed_by, check_options
+from slopecheck.running import CALL, PATIENCE, Plan, check_allowance, check_options
 
 LEAST = 100  # calls that any limit must allow
 
@@ -156,7 +156,7 @@ def check_derivatives(
     if calls is not None and not calls >= LEAST:
         raise ValueError(f"check_derivatives: calls is {calls!r}; expected at least {LEAST}")
     skip = check_options("check_derivatives", timeout, skip, FUNCTION_CHECKS)
-    allowed = allowed_by("check_derivatives", inconclusive, reason)
+    allowed = check_allowance("check_derivatives", inconclusive, reason)
     framework = framework or framework_of(inputs)
     name = getattr(function, "__name__", type(function).__name__)
     result = Result(name, seed=seed, allowed=allowed)
@@ -180,7 +180,7 @@ class Checks(Differences, Calls, Numbers):
         """Return about how many calls checks of these kinds make."""
         orders, total = len(self.orders), 0
         for x in (x for x in self.p.x if x.size):
-            elements = self.single(x.size)
+            elements = self.count_single(x.size)
             elements += min(x.size - elements, self.groups_of_each)
             layouts = len(self._layouts(x, self.p.inputs[self.p.wanted[0]])) * (1 + orders) * 2
             total += kinds.count("differences") * (150 + 13 * elements) + layouts * orders * ("layout" in kinds)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.causes import Compared, guess_cause_in_gradient
-from slopecheck.curves import BETTER, Claim, Verdict, noise_of
+from slopecheck.curves import BETTER, Claim, Verdict, estimate_noise
 from slopecheck.identities import EPSILON, PARTS, Identities, in_float32
 from slopecheck.problem import Arrays, magnitude
 from slopecheck.record import Check
@@ -32,7 +32,7 @@ class Differences(Identities):
 
     alone_of_each, groups_of_each = ELEMENTS, GROUPS
 
-    def single(self, size: int) -> int:
+    def count_single(self, size: int) -> int:
         """Return how many elements of an input are compared alone."""
         return min(size, self.alone_of_each, max(4, WORK // size))
 
@@ -51,22 +51,22 @@ class Differences(Identities):
         for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
             if not x.size:
                 continue
-            start, phi = time.perf_counter(), self._along(order, k)
+            start, phi = time.perf_counter(), self._restrict(order, k)
             v, sizes = p.direction(x, g.values), np.maximum(abs(x), max(magnitude(x), 1e-3 * float(abs(x).max())))
-            noise = self._noise(phi, x, v, scale)
+            noise = self._estimate_noise(phi, x, v, scale)
             claim = Claim(phi, g, x, noise, LEAST * scale)
             verdict = claim.examine(v, scale, self.sensitive)
             elements = self._elements(order, k, claim, sizes)
             # Steps of the size of large elements may take small ones out of the domain, or across a pole.
             narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
             for zoom in ZOOMS if verdict.problem else ():
-                near = replace(claim, noise=self._noise(phi, x, zoom * narrow, scale))
+                near = replace(claim, noise=self._estimate_noise(phi, x, zoom * narrow, scale))
                 own = near.examine(zoom * narrow, scale, self.sensitive)
                 verdict = min(verdict, own, key=lambda f: (bool(f.problem), f.inconclusive))
-                if not verdict.problem or not (zoom < 1 or _steep(verdict)):
+                if not verdict.problem or not (zoom < 1 or _is_steep(verdict)):
                     break
             if not elements.passed:
-                claim = replace(claim, noise=self._noise(phi, x, narrow, scale))
+                claim = replace(claim, noise=self._estimate_noise(phi, x, narrow, scale))
                 by_value = self._elements(order, k, claim, np.where(x == 0, sizes, abs(x)))
                 # Of the two, the one that comes first among passed, hidden by rounding, failed, undecided.
                 elements = min(
@@ -77,7 +77,7 @@ class Differences(Identities):
                 elements = replace(elements, note="; ".join(filter(None, [elements.note, guess])))
             note = f"{elements.note}; {verdict.note}" if elements.failed and verdict.problem else verdict.note
             coarse = claim.noise > COARSE_VALUES * scale > 0
-            if coarse and not (verdict.problem or self.accuracy) and _coarse(phi, x, narrow):
+            if coarse and not (verdict.problem or self.accuracy) and _has_steps(phi, x, narrow):
                 size = claim.noise / scale
                 note = f"values are rounded to {size:.0e} of their size, as by float32; float64 would decide"
                 verdict = replace(verdict, inconclusive=True)
@@ -89,7 +89,7 @@ class Differences(Identities):
             failed |= check.failed or elements.failed
         yield from self._in_float32(order)
         if not failed:
-            yield from self._at_a_second_point(order)
+            yield from self._compare_at_second_point(order)
 
     def scale(self, order: int) -> float:
         """Return the sum of |terms| of the scalar function of an order, and of those that it derives from."""
@@ -100,8 +100,8 @@ class Differences(Identities):
         """The largest error that rounding may hide at every step of a curve."""
         return max(SENSITIVE, 100 * self.accuracy)
 
-    def _noise(self, phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray, scale: float) -> float:
-        return max(noise_of(phi, x, v, scale), self.accuracy * scale)
+    def _estimate_noise(self, phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray, scale: float) -> float:
+        return max(estimate_noise(phi, x, v, scale), self.accuracy * scale)
 
     def _in_float32(self, order: int) -> Iterator[Check]:
         """Say so if results are numbers of float32, or do not change with inputs that float32 cannot tell apart."""
@@ -125,23 +125,23 @@ class Differences(Identities):
                     yield self.check(order, "all inputs", math.inf, 0.0, note, inconclusive=True)
                     return
 
-    def _at_a_second_point(self, order: int) -> Iterator[Check]:
+    def _compare_at_second_point(self, order: int) -> Iterator[Check]:
         """Compare derivatives at another point with differences, and adjoints: what is kept by shape is wrong there."""
-        there = self._there(order)
+        there = self._find_second_point(order)
         if there is None:
             return
         gradients, scale = there.rounded_gradient(order), there.scale(order)
         for k, (x, g) in enumerate(zip(there.p.x, gradients, strict=True)):
             if x.size:
-                phi, v = there._along(order, k), there.p.direction(x, g.values)
+                phi, v = there._restrict(order, k), there.p.direction(x, g.values)
                 v = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
-                part = Claim(phi, g, x, self._noise(phi, x, v, scale)).along(v)
+                part = Claim(phi, g, x, self._estimate_noise(phi, x, v, scale)).along(v)
                 wrong = part.ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
                 label, error = f"{self._label(k)}, at a second point", part.ratio if wrong else min(part.ratio, 1.0)
                 problem = "it is wrong there, and right at the first point: is something kept from an earlier call?"
                 yield self.check(order, label, error, 1.0, problem)
 
-    def _there(self, order: int) -> "Differences | None":
+    def _find_second_point(self, order: int) -> "Differences | None":
         """Return the checks at a second point; None if there is none where derivatives up to an order are finite."""
         there, rng = copy.copy(self), np.random.default_rng(2)
         there.p = copy.copy(self.p)
@@ -157,14 +157,14 @@ class Differences(Identities):
     def adjoint(self, order: int) -> Iterator[Check]:
         """Check the adjoint identities, also at a second point."""
         yield from super().adjoint(order)
-        if there := self._there(order):
+        if there := self._find_second_point(order):
             rows = Identities.adjoint(there, order)
             yield from (replace(row, field=f"{row.field}, at a second point") for row in rows)
 
     def _elements(self, order: int, k: int, claim: Claim, sizes: np.ndarray) -> Check:
         """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
         number = claim.x.size
-        chosen, single = self.p.rng.permutation(number), self.single(number)
+        chosen, single = self.p.rng.permutation(number), self.count_single(number)
         alone, halves = chosen[:single, None], np.array_split(chosen[single:], self.groups_of_each)
         ratio, note, unsure = claim.compare_parts(
             sizes,
@@ -189,12 +189,12 @@ def _guess_cause(claim: Claim, sizes: np.ndarray) -> str:
     return guess_cause_in_gradient(Compared(given, slopes, MARGIN * float(g.rounding.max()), allowed), transposed)
 
 
-def _steep(verdict: Verdict) -> bool:
+def _is_steep(verdict: Verdict) -> bool:
     """Return whether steps leave the domain, or are too long for what is steep."""
     return verdict.inconclusive or not all(math.isfinite(error) for _, error in verdict.curve)
 
 
-def _coarse(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
+def _has_steps(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
     """Return whether values have steps, as those of float32 have.
 
     A steep function flattens as it is seen from nearby, and rounding in float64 shows between any two numbers.

@@ -109,7 +109,7 @@ class Identities:
         """Return the same in one list."""
         return list(itertools.chain(*self._results(a, lowest)))
 
-    def _bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
+    def _compare_bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
         """Check that calls have given equal bits."""
         for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
             worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
@@ -167,7 +167,7 @@ class Identities:
             rounded.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
         return rounded
 
-    def _along(self, order: int, k: int) -> Callable[[np.ndarray], float]:
+    def _restrict(self, order: int, k: int) -> Callable[[np.ndarray], float]:
         """Return the scalar function of an order, as a function of input `k` only."""
 
         def phi(value: np.ndarray) -> float:
@@ -208,7 +208,7 @@ class Identities:
             of_v, of_h = dot(v, p.third(x, w, u, z, self.still)[0]), dot(z, p.second(x, h, u)[0])
             return dot(z, p.third(x, w, u, v, h)[0]), (of_v[0] + of_h[0], of_v[1] + of_h[1])
 
-        last = self._below([self.w, self.h, other], [self.u, self.v, z])
+        last = self._sum_below([self.w, self.h, other], [self.u, self.v, z])
         for field, three in {"cotangents": in_cotangents, "directions": in_directions, "inputs": in_inputs}.items():
             yield self._identity(3, field, three, [*self.rest, other, z], last)
 
@@ -222,10 +222,10 @@ class Identities:
                 for *first, last in itertools.permutations(directions)
             )
 
-        below = self._below([self.w], directions, order)
+        below = self._sum_below([self.w], directions, order)
         yield self._identity(order, "all inputs", sides, [self.w, *directions], below)
 
-    def _below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
+    def _sum_below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
         """Return the sums of |terms| of all derivatives below an order, for weights of outputs and along directions."""
         p, total = self.p, 0.0
         for w in weights:

@@ -33,12 +33,12 @@ class Numbers(Identities):
                 continue
             try:
                 chosen = p.rng.permutation(x.size)[:SPOILT]
-                spreads = ((int(flat), self._spread(k, int(flat))) for flat in chosen)
+                spreads = ((int(flat), self._find_spread(k, int(flat))) for flat in chosen)
                 flat, spread = next(((flat, masks) for flat, masks in spreads if masks), (0, []))
                 if spread:  # a change may be below the last bit of the output
                     w = [np.where(mask, w, 0.0) if w.size else w for w, mask in zip(self.w, spread, strict=True)]
                     spread = [] if abs(p.gradients(p.x, w)[k].flat[flat]) > 0 else spread
-                unsure = bool(spread) and not self._separate(k, flat, [bool(mask.any()) for mask in spread])
+                unsure = bool(spread) and not self._is_sum_of_elements(k, flat, [bool(mask.any()) for mask in spread])
             except Exception as error:  # a function may refuse NaN and distant points
                 yield self.check("nan", self._label(k), 1.0, 0.0, message_of(error), kind="not offered")
                 continue
@@ -51,7 +51,7 @@ class Numbers(Identities):
                 problem += "whether the input may hold NaN there decides"
             yield self.check(0, self._label(k), float(number), 0.0, problem, inconclusive=unsure)
 
-    def _separate(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
+    def _is_sum_of_elements(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
         """Return whether the chosen outputs are sums of functions of one element of the inputs each.
 
         If so, a zero that multiplies an element is a constant, not a result of other elements. The element `flat` of
@@ -72,7 +72,7 @@ class Numbers(Identities):
                     return False
         return True
 
-    def _points(self) -> Iterator[tuple[Arrays, Arrays]]:
+    def _yield_points(self) -> Iterator[tuple[Arrays, Arrays]]:
         """Yield the point and random ones, with their outputs."""
         yield self.p.x, self.y
         for n in range(ELSEWHERE):
@@ -81,7 +81,7 @@ class Numbers(Identities):
                 self.elsewhere.append((point, self.p.outputs(point)))
             yield self.elsewhere[n]
 
-    def _spread(self, k: int, flat: int) -> list[np.ndarray]:
+    def _find_spread(self, k: int, flat: int) -> list[np.ndarray]:
         """Mark elements of outputs that become NaN with an input element and vary, but never depend on it.
 
         The result is a mask for each output, or none if there is no such element.
@@ -97,7 +97,7 @@ class Numbers(Identities):
             np.isnan(bad) & ~np.isnan(y) for bad, y in zip(with_element(self.p.x, math.nan), self.y, strict=True)
         ]
         varied = [np.zeros(y.shape, bool) for y in self.y]
-        for n, (point, values) in enumerate(self._points()):
+        for n, (point, values) in enumerate(self._yield_points()):
             for factor in (-3.0, 0.5, 3.0) if n == 0 else ((-1.0) ** n * 3,):
                 if not any(s.any() for s in suspects):
                     return []
@@ -139,7 +139,7 @@ class Numbers(Identities):
             yield self.check("float32", "all inputs", 1.0, 0.0, message_of(error), kind="not offered")
             return
         moved = [compute(*(p.perturb(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
-        last = self._last_bits(parts, exact, *same)
+        last = self._estimate_last_bits(parts, exact, *same)
         noise: list[float] = []
         for n, ((order, i), got) in enumerate(zip(cases, results, strict=True)):
             expected = parts[order][i]
@@ -161,7 +161,7 @@ class Numbers(Identities):
                 problem += f", all of which is rounding of the function in float32; {BETTER}" * unsure
             yield self.check(order, label, gap, allowed, problem, inconclusive=unsure)
 
-    def _last_bits(
+    def _estimate_last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
     ) -> list[float]:
         """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""

@@ -55,7 +55,7 @@ class Problem:
 
     def __init__(self, framework: Framework, inputs: Sequence[Any], rng: np.random.Generator) -> None:
         self.framework, self.inputs, self.rng = framework, inputs, rng
-        self.names = _names(framework.function, len(inputs))  # of all inputs
+        self.names = _list_names(framework.function, len(inputs))  # of all inputs
         # All array inputs in their original dtype, the places of the floating ones, and these in float64.
         self.originals = {i: framework.to_host(value) for i, value in enumerate(inputs) if framework.takes(value)}
         self.wanted = [i for i, array in self.originals.items() if array.dtype.kind == "f"]
@@ -214,7 +214,7 @@ class Problem:
         return [self.rng.uniform(0.5, 1.0, y.shape) * self.rng.choice([-1.0, 1.0], y.shape) for y in outputs]
 
 
-def _names(function: Any, number: int) -> list[str]:
+def _list_names(function: Any, number: int) -> list[str]:
     """Return the names of parameters that so many positional arguments have, `input 1` for one without a name."""
     parameters: Mapping[str, inspect.Parameter] = {}
     with suppress(TypeError, ValueError):  # of functions that are written in C

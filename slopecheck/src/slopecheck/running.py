@@ -77,7 +77,7 @@ def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iter
     return skip
 
 
-def allowed_by(who: str, inconclusive: str, reason: str) -> str:
+def check_allowance(who: str, inconclusive: str, reason: str) -> str:
     """Return the reason why inconclusive checks are allowed, "" if they are not; ValueError if it lacks."""
     if inconclusive not in ("fail", "allow"):
         raise ValueError(f"{who}: inconclusive is {inconclusive!r}; expected 'fail' or 'allow'")
@@ -99,7 +99,7 @@ def left_out_by(skips: Sequence[str]) -> dict[str, str]:
     return left_out
 
 
-def _next(plan: Plan, number: int, lost: bool) -> int:
+def _find_next(plan: Plan, number: int, lost: bool) -> int:
     """Return the next step; after a failed call step, the next call step."""
     number += 1
     while lost and number < len(plan.steps) and plan.steps[number][1] != CALL:
@@ -123,7 +123,7 @@ def _check_from(plan: Plan, number: int) -> Iterator[Message]:
             yield [plan.lost(number, re.sub("^(CallFailed|Miscounted): ", "", problem))]
         if not problem and plan.steps[number][1] == CALL:
             yield plan.cost()
-        number = _next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
+        number = _find_next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 
 
 def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, forked: bool) -> None:
@@ -138,7 +138,7 @@ def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, fo
     connection.send(None)
 
 
-def _apart(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str) -> Iterator[Message]:
+def _check_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str) -> Iterator[Message]:
     """Run the checks in a child process; if it hangs or crashes, a new one continues after the failed step."""
     number = 0
     while number < len(plan.steps):
@@ -157,12 +157,12 @@ def _apart(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str
             yield [plan.lost(number, f"{error}{more}")]
             if not begun:  # another process would fail, too
                 return
-            number = _next(plan, number, plan.steps[number][1] == CALL)
+            number = _find_next(plan, number, plan.steps[number][1] == CALL)
         finally:
             child.kill()
 
 
-def _method(make: Callable[[bool], Plan]) -> str:
+def _choose_method(make: Callable[[bool], Plan]) -> str:
     """Return the start method: fork, unless a library does not survive it, or `FRESH` and picklable.
 
     ValueError if no process can be started.
@@ -186,7 +186,7 @@ def _method(make: Callable[[bool], Plan]) -> str:
 
 
 @contextlib.contextmanager
-def _shown(plan: Plan) -> Iterator[Callable[[Message], None]]:
+def _show_progress(plan: Plan) -> Iterator[Callable[[Message], None]]:
     """Yield a function that shows messages: what the checks cost, and for long runs a bar that counts calls."""
     console = Console(stderr=True)
     done, total = 0, 0
@@ -230,10 +230,10 @@ def run(make: Callable[[bool], P], timeout: float | None, checks: list[Check]) -
     `make` returns the plan; its argument is whether the process is a fork. `timeout` is a limit in seconds for each
     step in another process; None runs all steps in this one.
     """
-    method = "" if timeout is None else _method(make)
+    method = "" if timeout is None else _choose_method(make)
     plan = make(method == "fork")
-    messages = _check_from(plan, 0) if timeout is None else _apart(make, plan, timeout, method)
-    with _shown(plan) as show:
+    messages = _check_from(plan, 0) if timeout is None else _check_in_child(make, plan, timeout, method)
+    with _show_progress(plan) as show:
         for message in messages:
             show(message)
             if isinstance(message, list):

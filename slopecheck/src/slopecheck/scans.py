@@ -64,7 +64,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
             return None
         low, high = points[start], points[start + ORDER]
         change = values[start + ORDER] - values[start]
-    beside = _beside(f, (low + high) / 2, BESIDE * wide)
+    beside = _measure_beside(f, (low + high) / 2, BESIDE * wide)
     stands = (abs(np.diff(values, ORDER, axis=0)).max(axis=0) > STANDS_OUT * beside).any()
     if not (stands and largest[-1] > KEEPS**2 * largest[-3]):
         return None
@@ -84,7 +84,7 @@ def _find_not_finite(points: np.ndarray, values: np.ndarray) -> Jump | None:
     return Jump(float(points[wrong][0]), np.full(number, np.nan), np.ones(number, bool)) if wrong.any() else None
 
 
-def _beside(f: Function, at: float, spacing: float) -> np.ndarray:
+def _measure_beside(f: Function, at: float, spacing: float) -> np.ndarray:
     """Return the largest fourth differences of values on both sides of a place."""
     sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
     return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
