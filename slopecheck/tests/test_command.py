@@ -14,29 +14,13 @@ from slopecheck.cli import main
 MODULE = """
 import numpy as np
 
-def cube(x):
-    return x**3
-
-def vjp(x, g):
-    return (3 * x[0] ** 2 * g[0],)
-
-def vjp2(x, g, u):
-    return (6 * x[0] * g[0] * u[0],), (3 * x[0] ** 2 * u[0],)
-
-def vjp3(x, g, u, v, h):
-    of_x = 6 * g[0] * u[0] * v[0] + 6 * x[0] * h[0] * u[0]
-    return (of_x,), (6 * x[0] * u[0] * v[0],), (6 * x[0] * g[0] * v[0] + 3 * x[0] ** 2 * h[0],)
-
-def wrong(x, g):
-    return (3.0001 * x[0] ** 2 * g[0],)
-
 def at():
     return (np.linspace(1.0, 2.0, 4),)
 
 def nowhere():
     raise OSError("no inputs")
 """
-FUNCTION = ("function", "functions_to_check:cube", "functions_to_check:at")
+FUNCTION = ("function", "cubes:cube", "functions_to_check:at")
 
 
 @pytest.fixture
@@ -48,15 +32,15 @@ def command(tmp_path, monkeypatch):
 
 def test_a_function(command, tmp_path):
     """A right function passes in all orders; a wrong one fails, which the comparison of both reports shows."""
-    derivatives = [word for name in ("vjp", "vjp2", "vjp3") for word in (f"--{name}", f"functions_to_check:{name}")]
-    right = (*derivatives, "--all", "--report", "right")  # the order is the number of derivatives
+    names = ("--vjp", "cubes:gradient", "--vjp2", "cubes:second", "--vjp3", "cubes:third")
+    right = (*names, "--all", "--report", "right")  # the order is the number of derivatives
     done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output
     assert "third derivatives" in done.output
-    assert "functions_to_check:cube" in done.output
+    assert "cubes:cube" in done.output
     assert "skipped: an example" in done.output
     assert {p.name for p in (tmp_path / "right").iterdir()} == {"report.html", "report.json"}
-    wrong = ("--vjp", "functions_to_check:wrong", "--order", "1")
+    wrong = ("--vjp", "cubes:one_wrong_element", "--order", "1")
     done = command(*FUNCTION, *wrong, "--against", "right/report.json")
     assert done.exit_code == 1, done.output
     assert "failed: element [" in done.output
@@ -68,14 +52,14 @@ def test_a_function(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((*FUNCTION, "--vjp", "functions_to_check:vjp", "--order", "2"), "(on the command line --vjp2, or --order 1)"),
+        ((*FUNCTION, "--vjp", "cubes:gradient", "--order", "2"), "(on the command line --vjp2, or --order 1)"),
         (FUNCTION, "vjp is a NoneType; expected a function for 'numpy' (on the command line --vjp, and"),
         ((*FUNCTION, "--order", "4"), "is not in the range 1<=x<=3"),
-        ((*FUNCTION, "--vjp", "functions_to_check:vjp", "--order", "3"), "order is 3 and vjp is not three functions"),
+        ((*FUNCTION, "--vjp", "cubes:gradient", "--order", "3"), "order is 3 and vjp is not three functions"),
         ((*FUNCTION, "--skip", "nan"), "expected KIND=WHY"),
         ((*FUNCTION, "--timeout", "nan"), "nan is not a finite number"),
         ((*FUNCTION[:2], "functions_to_check:nowhere"), "cannot be made: OSError: no inputs"),
-        (("function", "functions_to_check:none", FUNCTION[2]), "function 'functions_to_check:none' cannot be loaded"),
+        (("function", "cubes:none", FUNCTION[2]), "function 'cubes:none' cannot be loaded"),
         ((*FUNCTION, "--against", "functions_to_check.py"), "functions_to_check.py: Expecting value"),
     ],
 )
