@@ -14,7 +14,7 @@ from slopecheck.curves import BETTER
 from slopecheck.frameworks import THREADS, as_tuple
 from slopecheck.identities import EPSILON, PARTS, Identities, relative, size_of
 from slopecheck.outcome import message_of
-from slopecheck.problem import DERIVATIVES, GROUPS, Arguments, Arrays, Problem
+from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arguments, Arrays, Problem
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 
@@ -66,10 +66,10 @@ class Calls(Identities):
 
     def _list_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
         """Return arguments that were made of `_as_given`, by group: label, native array, and its numbers."""
-        natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(GROUPS)[1:])]
+        natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(ARGUMENT_GROUPS)[1:])]
         return [
             [(self.p.label(group, k), *pair) for k, pair in enumerate(zip(values, arrays, strict=bool(arrays)))]
-            for group, values, arrays in zip(GROUPS, natives, self._as_given[1], strict=True)
+            for group, values, arrays in zip(ARGUMENT_GROUPS, natives, self._as_given[1], strict=True)
         ]
 
     def unchanged(self) -> Iterator[Check]:
@@ -79,7 +79,7 @@ class Calls(Identities):
             a = p.arguments(*self._as_given[1])
             p.native_results(order, a)
             given = [(p.names[i], a.inputs[i], old) for i, old in p.originals.items()]
-            for (lowest, _), arguments in list(zip(GROUPS.values(), self._list_arguments(a), strict=True))[1:]:
+            for (lowest, _), arguments in list(zip(ARGUMENT_GROUPS.values(), self._list_arguments(a), strict=True))[1:]:
                 given += [row for row in arguments if order >= lowest and row[1] is not None]
             for name, value, old in given:
                 same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
@@ -217,7 +217,7 @@ class Calls(Identities):
     def layout(self) -> Iterator[Check]:
         """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
         p, usual = self.p, [[size_of(a) for a in part] for part in self._results(self._arguments())]
-        for (group, (lowest, _)), arrays in zip(GROUPS.items(), [p.x, *self.rest], strict=True):
+        for (group, (lowest, _)), arrays in zip(ARGUMENT_GROUPS.items(), [p.x, *self.rest], strict=True):
             for k, array in enumerate(arrays if lowest <= len(self.orders) else ()):
                 like = p.inputs[p.wanted[0 if "cotangent" in group else k]]
                 for name, value in self._layouts(array, like):

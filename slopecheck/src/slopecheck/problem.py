@@ -27,7 +27,7 @@ class Miscounted(CallFailed):
 
 
 # What `Arguments` hold, the lowest order of derivatives that has it, and the label of one of them in a check.
-GROUPS = {
+ARGUMENT_GROUPS = {
     "inputs": (0, "{}"),
     "cotangents": (1, "cotangent {}"),
     "directions": (2, "direction of {}"),
@@ -108,15 +108,17 @@ class Problem:
         )
 
     def label(self, group: str, k: int) -> str:
-        """Name an argument; those of a group in `GROUPS` have numbers."""
-        return GROUPS[group][1].format(k if "cotangent" in group else self.floating[k])
+        """Name an argument by its group and its number there."""
+        return ARGUMENT_GROUPS[group][1].format(k if "cotangent" in group else self.floating[k])
 
     def native_derivatives(self, order: int, a: Arguments, wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
         """Return native derivatives by what they are derivatives in; raise `Miscounted` for another number of them."""
         self.calls += 1
         factors = (a.cotangents, a.directions, a.second_directions, a.cotangent_directions)[: order + order // 3]
         groups = self.framework.derivatives(order, a.inputs, wanted, *factors)
-        for group, name, number in zip(groups, GROUPS, (len(wanted), len(a.cotangents), len(wanted)), strict=False):
+        for group, name, number in zip(
+            groups, ARGUMENT_GROUPS, (len(wanted), len(a.cotangents), len(wanted)), strict=False
+        ):
             if len(group) != number:
                 names = ", ".join(self.names[i] for i in wanted)
                 alone = f": those of the floating inputs ({names}) alone" * (name != "cotangents")
@@ -151,7 +153,7 @@ class Problem:
                 for g, of, k in zip(group, given, ks, strict=True)
                 if of is not None
             ]
-            for n, (group, given, ks, name) in enumerate(zip(found, arguments, numbers, GROUPS, strict=False))
+            for n, (group, given, ks, name) in enumerate(zip(found, arguments, numbers, ARGUMENT_GROUPS, strict=False))
         ]
 
     def results(self, order: int, a: Arguments) -> Arrays:
