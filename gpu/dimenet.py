@@ -95,7 +95,6 @@ def radial_basis_bwd3(call: Call) -> None:
     """Gradients of bwd2's fields along the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
     kernels, fields, inputs, dots, along = call.kernels, call.fields, call.inputs, call.dots, call.along
     edges, radial, spherical, exponent = _radial_sizes(call)
-    fields.clear("gg_freq", "freq")  # sums of parts are added to them
     blocks = cover(edges, THREADS // radial)
     parts = {n: kernels.empty(blocks, radial) if n in fields else None for n in ("gg_freq", "freq")}
     kernels.launch(
@@ -124,9 +123,13 @@ def radial_basis_bwd3(call: Call) -> None:
         num_spherical=spherical,
         envelope_exponent=exponent,
     )
+    if not edges:
+        fields.clear("gg_freq", "freq")
+        return
     for name, part in parts.items():
-        if part is not None and edges:
-            sum_rows(kernels, part, fields[name])
+        if part is not None:
+            with sums.Total(kernels, fields[name], fresh=True) as total:
+                total.add(part)
 
 
 def _radial_sizes(call: Call) -> tuple[int, ...]:

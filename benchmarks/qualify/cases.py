@@ -232,14 +232,17 @@ def results(
     return collected
 
 
-def _close(what: str, got: Any, right: Any) -> None:
-    """Assert that the same numbers are finite, and within the tolerance of sums in chunks; integers are equal."""
+def _close(what: str, got: Any, right: Any, third: bool) -> None:
+    """Assert that the same numbers are finite, and within the tolerance of sums in chunks; integers are equal.
+
+    In third derivatives, a NaN may reach fewer numbers than in the judge's.
+    """
     if got.dtype.kind == "i":
         assert np.array_equal(got, right), what
         return
     value, _, scale = right
     half, finite = got.dtype.itemsize == 2, np.isfinite(value)
-    assert (np.isfinite(got) == finite).all(), what
+    assert (np.isfinite(got) >= finite if third else np.isfinite(got) == finite).all(), what
     # The judge's scale is NaN for a constant function of a NaN; the largest value stands for it.
     scale = np.where(np.isfinite(scale), scale, abs(value).max(initial=0, where=finite))
     bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy(True, 0) * scale
@@ -268,6 +271,6 @@ def run(family: str, place: Device) -> dict[str, np.ndarray]:
             for what, fields in place.hosted(results(_computed, place.moved(make(family, name)))).items():
                 for field, got in fields.items():
                     if got is not None:
-                        _close(f"{name}: {what}, {field}", got, right[what][field])
+                        _close(f"{name}: {what}, {field}", got, right[what][field], "_bwd3" in what)
                         collected[f"{name}: {what}, {field}"] = got
     return collected

@@ -10,6 +10,7 @@ import trigraph.torch as tt
 from trigraph.backends import FUNCTIONS
 from trigraph.cli import main
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
+from trigraph.torch import derivatives
 from trigraph.torch.plain import PLAIN
 from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import name_fields_of_result
@@ -120,6 +121,19 @@ def test_forward_and_reverse_mode_give_the_same(name):
     assert (hessian - hessian.T).abs().max() <= bound
     assert (hessian @ along.flatten() - forward.flatten()).abs().max() <= bound
     assert (reverse - forward).abs().max() <= bound
+
+
+@pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
+def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
+    """Where nothing is recorded, autograd alone differentiates plain forms, with the bits of torch.func.vjp."""
+    monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
+    tensors, keywords, rng = arguments(name, {})
+    directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
+    inputs = [t.requires_grad_() for t in tensors.values()]
+    second = value(name, tensors, keywords, 2, directions)
+    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # where a further derivative may follow
+    monkeypatch.delattr(torch.func, "vjp")
+    assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
 
 
 def test_half_precision_and_requests_in_a_third_derivative():

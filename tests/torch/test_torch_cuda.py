@@ -15,7 +15,7 @@ import trigraph.torch
 from trigraph.arrays import cupy_module
 from trigraph.backends.choice import supports_third
 from trigraph.torch import arrays, nn
-from trigraph.torch.layers import edges
+from trigraph.torch.layers import activations, edges
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials import structures
 from trigraph.torch.potentials.structures import find_neighbors
@@ -67,6 +67,29 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     for field, array in expected.items():
         assert (array is None) == (fields[field].numel() == 0)
         assert array is None or fields[field].numpy().tobytes() == array.tobytes(), field
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_of_silu_by_kernels(request, dtype):
+    """They agree with the CPU's to a few roundings of their terms; extremes are finite."""
+    extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
+    x = torch.cat([8 * torch.randn(1991, dtype=dtype), extremes]).reshape(40, 50)
+    b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # not contiguous
+    tensors, scales = (b, c, a, g, x), (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))
+    expected = [t for order in (2, 3) for t in activations._in_one_pass(order, *tensors[6 - 2 * order :])]
+    device = request.getfixturevalue("device")
+    streams = launched(request.getfixturevalue("monkeypatch"))
+    with torch.cuda.stream(Stream(7)):
+        x, g, a = (t.detach().requires_grad_() for t in (x, g, a))
+        (first,) = torch.autograd.grad(activations.SiLU()(x), x, g, create_graph=True)
+        second = torch.autograd.grad(first, (g, x), a, create_graph=True)
+        found = [*second, *torch.autograd.grad(second, (a, g, x), (b, c))]
+    assert [s.ptr for s in streams] == [7, 7]
+    for got, other, scale in zip(found, expected, scales, strict=True):
+        assert got.isfinite().all()
+        assert not (got - other).abs().gt(8 * torch.finfo(dtype).eps * scale.abs()).any()
+    assert activations._in_one_pass(2, *[x[:0]] * 3)[0].shape == (0, 50)
+    assert not device.recorded
 
 
 def launched(monkeypatch):
