@@ -14,8 +14,9 @@ class Call:
     """A call that has passed the checks; a cotangent of None is zero.
 
     `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below the second order), and
-    `along` the cotangents ggg_ of inputs and gradients (None below the third). `grad` is the gradient of a scalar with respect to the first output, None in the forward operator. `second` is
-    whether the operator has second order. `output` is the array for the first output or its derivative, if requested.
+    `along` the cotangents ggg_ of inputs and gradients (None below the third). `grad` is the gradient of a scalar with
+    respect to the first output, None in the forward operator. `second` is whether the operator has second order.
+    `output` is the array for the first output or its derivative, if requested.
     """
 
     def __init__(

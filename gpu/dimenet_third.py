@@ -1,7 +1,7 @@
 """Third derivatives of DimeNet++'s sum over triplets: see kernels/dimenet_third.cuh.
 
-The sum is taken pair by pair. The form that is linear in edges (`trigraph.gpu.dimenet`) would save work at nodes with some
-dozens of edges, but its state has four parts here, which do not fit into a block's memory.
+The sum is taken pair by pair. The form that is linear in edges (`trigraph.gpu.dimenet`) would save work at nodes with
+dozens of edges, but its state has four parts here, which do not fit into a block's shared memory.
 """
 
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ class _Third:
         self.edges, self.channels, mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.rows, self.tiles = self.spherical * self.radial, cover(self.channels, LANES)
         self.widths = {"n_emb": self.channels, "num_spherical": self.spherical, "num_radial": self.radial}
-        self.weights = Weights(*self.input("weights").values(), self.channels, mid, self.radial, self.spherical)
+        self.weights = Weights(*self.input("weights").values(), n_mid=mid, **self.widths)
         self.sbf_rad = RadialPart(*self.input("sbf_rad").values())
         self.products = self.kernels.empty(self.rows, PARTS, self.channels)
         self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
@@ -133,7 +133,7 @@ class _Third:
         grad_q = None if alone is None else self.features
         more = {"grad_q": grad_q, "edge_alone": alone, "features": None, "out_grad_out": None}
         self.sum(True, **self.outputs("embedding"), **more)
-        arguments = {"grad_q": grad_q, "alone": alone, "num_edges": self.edges, **self.widths}
+        arguments: dict[str, Any] = {"grad_q": grad_q, "alone": alone, "num_edges": self.edges, **self.widths}
         if radial:
             count = self.edges * self.spherical * LANES
             self.each("sbf_rad_gradient", count, products=self.products, **self.outputs("sbf_rad"), **arguments)

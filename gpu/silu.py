@@ -8,10 +8,11 @@ from trigraph.table.constants import THREADS
 
 def fill_silu_derivatives(order: int, *arrays: Any) -> None:
     """Compute derivatives of x sigmoid(x), as `trigraph.fortran.silu.fill_silu_derivatives` does on the CPU."""
-    names = {2: ("gg", "grad", "x", "out_grad", "out_x")}
-    names[3] = ("ggg_grad", "ggg_x", *names[2][:3], "out_gg", *names[2][3:])
-    x = arrays[order]
-    # The family of the potentials that use it.
-    kernels, arguments = Kernels("dimenet", x), dict(zip(names[order], arrays, strict=True))
+    names = ["gg", "grad", "x", "out_grad", "out_x"]
+    if order == 3:
+        names = ["ggg_grad", "ggg_x", *names[:3], "out_gg", *names[3:]]
+    arguments = dict(zip(names, arrays, strict=True))
+    x = arguments["x"]
+    kernels = Kernels("dimenet", x)  # the family of the potentials that use it
     grid = (cover(x.size, THREADS),)
     kernels.launch(f"silu_bwd{order}", (kernels.dtype,), grid, (THREADS,), **arguments, size=x.size)

@@ -1,8 +1,11 @@
 // Third derivatives of the sum over triplets: the sum and its first derivatives, of hyper-dual numbers, pair by pair.
 //
-// With K_ln,c = norm of Y_l * sum_m W1[l,n,m] W2[c,m], an in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc = x_c q_lc,
-// and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Numbers are in arrays with their four parts: of a unit vector
+// With K_ln,c = norm of Y_l * sum_m W1[l,n,m] W2[c,m], an in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc =
+// x_c q_lc, and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of numbers with four parts are, of unit vectors
 // (edge, xyz, part), of K (l, n, part, c), of features (edge, l, part, c).
+//
+// Sums over pairs of edges are of M times the row of the other edge, with M = P_l and the three components of P_l' times its
+// direction: the first is the gradient of the own row, and the others times the own row that of the own direction.
 #pragma once
 #include "dimenet_triplets.cuh"
 #include "hyper_dual.cuh"
@@ -376,7 +379,7 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
     }
 }
 
-// The gradient of K, summed over the 256 edges of a chunk: parts (chunk, K), and the number of edges in triplets in a last column.
+// The gradient of K, summed over the 256 edges of a chunk: parts (chunk, K), and last the number of edges in triplets.
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4)
 dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict__ grad_q, const int* __restrict__ alone,

@@ -1,6 +1,8 @@
 """The code of `trigraph.torch` for CUDA devices, with stand-ins for CuPy and torch (torch_stand_in.py)."""
 
+import re
 import sys
+from pathlib import Path
 
 import cupy_stand_in
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 import torch_stand_in
 from expect_error import expect_error
 from table_calls import FUNCTIONS, draw, list_graphs
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_stand_in import Stream, tensors
 
 import trigraph.torch
@@ -90,6 +93,57 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
         assert not (got - other).abs().gt(8 * torch.finfo(dtype).eps * scale.abs()).any()
     assert activations._in_one_pass(2, *[x[:0]] * 3)[0].shape == (0, 50)
     assert not device.recorded
+
+
+class Counter(TorchDispatchMode):
+    """Counts operations of torch that compute."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        package, name = func.name().split("::")
+        self.count += package == "aten" and not func.is_view and not name.startswith(("empty", "detach"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("device")
+def test_operations_of_a_step():
+    """Operations of torch and launches of kernels in steps of a potential are those of docs/gpu.md, for any structure.
+
+    Versions of torch differ by some operations.
+    """
+    torch.manual_seed(0)
+    sizes = {"hidden_channels": 4, "out_emb_channels": 4, "basis_emb_size": 2, "int_emb_size": 4}
+    model = nn.DimeNetPlusPlus(out_channels=1, num_blocks=4, num_spherical=3, num_radial=2, **sizes)
+    z, pos, cell = torch.tensor([6, 1, 1, 1, 1]), 3 * torch.rand(5, 3), 9 * torch.eye(3)[None]
+    given = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell)}
+
+    def training(results):
+        loss = sum(t.square().sum() for t in (results[:2] if isinstance(results, tuple) else [results]))
+        return torch.autograd.grad(loss, [*model.parameters()])
+
+    steps = {
+        "energy and forces": lambda: model.energy_forces_stress(z, pos, **given),
+        "training on forces": lambda: training(model.energy_forces_stress(z, pos, **given, create_graph=True)),
+        "training on curvature": lambda: training(
+            model.hessian_vector_product(z, pos, pos, **given, create_graph=True)
+        ),
+    }
+    cupy_stand_in.state.dry = True
+    for step in steps.values():
+        step()  # what is done once
+    counts = {}
+    for name, step in steps.items():
+        before = cupy_stand_in.state.launches
+        with Counter() as counter:
+            step()
+        counts[name] = counter.count, cupy_stand_in.state.launches - before
+    page = (Path(__file__).parents[2] / "docs/gpu.md").read_text()
+    rows = re.findall(r"^\| (.*\S) +\| +([\d,]+) \| +([\d,]+) \|$", page, re.MULTILINE)
+    stated = {name: [int(n.replace(",", "")) for n in numbers] for name, *numbers in rows}
+    assert counts.keys() == stated.keys()
+    for name, numbers in counts.items():
+        assert all(abs(n - m) <= 0.05 * m for n, m in zip(numbers, stated[name], strict=True)), (name, numbers)
 
 
 def launched(monkeypatch):

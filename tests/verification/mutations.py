@@ -96,6 +96,18 @@ DIMENET = {
     "gpu/kernels/dimenet_triplets.cuh": {
         "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
     },
+    "gpu/kernels/hyper_dual.cuh": {
+        "a product without one of its mixed terms": "+ x.along_a * y.along_c⟦ + x.along_c * y.along_a → ⟧ +",
+    },
+    "gpu/kernels/dimenet_third.cuh": {
+        "a Legendre polynomial's derivative": "d_next = ⟦d_below + T → T⟧(2 * n + 1) * p;",
+        "the last of the edges that are left out": "f < left_start[e] || f >= left_stop[e]⟦ →  - 1⟧;",
+        "directions of other edges": "pull[k] = g * sums.number(⟦k + 1 → 3 - k⟧);",
+        "NaN of an edge in no triplet": "end = ⟦alone[e] ? 0 : n_emb → n_emb⟧;",
+    },
+    "gpu/kernels/dimenet_radial_third.cuh": {
+        "gradients of gg_freq and of freq exchanged": "of_gg_freq[threadIdx.x] = by_freq.⟦along_c → both⟧;",
+    },
     "fortran/fast/dimenet_radial.fypp": {
         "a Bessel function's recurrence where it cancels": "if (y(i) < ${l}$⟦ →  - 1⟧) j(i) = power*p",
         "distances of other edges": "edges%x(e) = real(args%dist(edges%edge(⟦e → n + 1 - e⟧)), dp)",

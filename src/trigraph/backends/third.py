@@ -70,9 +70,9 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: A
     if not supports_third(backend, op, values):
         others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_third(b, op, values))
         raise ValueError(
-            f"{op.name}: backend {backend!r} has third derivatives of graph neural operators and of operators that are "
-            f"linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has them on "
-            "every device"
+            f"{op.name}: backend {backend!r} has third derivatives of graph neural operators, DimeNet++ and operators "
+            f"that are linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has "
+            "them on every device"
         )
     first = values[spec.inputs[0].name]
     xp = get_array_module(first)
