@@ -57,7 +57,8 @@ class _Third:
         self.edges, self.channels, mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.rows, self.tiles = self.spherical * self.radial, cover(self.channels, LANES)
         self.widths = {"n_emb": self.channels, "num_spherical": self.spherical, "num_radial": self.radial}
-        self.weights = Weights(*self.input("weights").values(), n_mid=mid, **self.widths)
+        value, along_a, along_c = self.input("weights").values()
+        self.weights = Weights(value, along_a, along_c, n_mid=mid, **self.widths)
         self.sbf_rad = RadialPart(*self.input("sbf_rad").values())
         self.products = self.kernels.empty(self.rows, PARTS, self.channels)
         self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
