@@ -5,11 +5,12 @@ Workloads are those of the host at other sizes, with int32 indices and the peers
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
-from trigraph.benchmarks.models import PROGRAMS
-from trigraph.benchmarks.programs import Program
+from trigraph.benchmarks.models import OURS, PROGRAMS, WIDTHS, dynamics
+from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.workloads import Workload
 
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
@@ -76,7 +77,32 @@ WORKLOADS = (
 _FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
 _TRAINING = (*_FORCES, *(f"dimenet-{structure}-curvature" for structure in ("molecules", "slab", "copper")), "gat")
 _WORTH = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
+
+
+def _with_captured(program: Program) -> Program:
+    """Add a captured potential to the contenders of a program of DimeNet++."""
+    first = program.contenders["trigraph"]
+    make: Any = first.make
+    captured = replace(
+        first,
+        make=partial(make.func, **{**make.keywords, "form": "trigraph-captured"}),
+        about=f"{first.about}, captured in a CUDA graph",
+    )
+    return replace(program, contenders={**program.contenders, "trigraph-captured": captured})
+
+
+_PROGRAMS = sorted((p for p in PROGRAMS if p.name in _WORTH), key=lambda program: _WORTH.index(program.name))
+_DYNAMICS = (
+    Program(
+        name=f"dimenet-dynamics-{4 * cells**3}",
+        summary=f"ten steps of dynamics of {4 * cells**3} copper atoms through torch-sim, neighbours included",
+        contenders={"trigraph": Contender(partial(dynamics, form="trigraph"), OURS, ("torch", "ase", "torch_sim"))},
+        sizes={"cells": cells, "steps": 10, **WIDTHS},
+        small={"cells": 2, "steps": 3},
+    )
+    for cells in (3, 10, 20)
+)
 DEVICE: tuple[Workload | Program, ...] = (
     *WORKLOADS,
-    *sorted((p for p in PROGRAMS if p.name in _WORTH), key=lambda program: _WORTH.index(program.name)),
+    *(_with_captured(p) if p.name.startswith("dimenet-") else p for p in (*_PROGRAMS, *_DYNAMICS)),
 )

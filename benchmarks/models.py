@@ -107,6 +107,34 @@ def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
     return [slab]
 
 
+class _Captured(NamedTuple):
+    """A captured potential with the arguments of its calls."""
+
+    potential: Any
+    z: Any
+    pos: Any
+    given: Mapping[str, Any]
+
+    def __call__(self, create_graph: bool) -> tuple[Any, Any]:
+        return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
+
+    def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
+        """Return a call for a loss and its gradients in all parameters; `labels` are those of atoms."""
+        step = self.potential.training_step(loss)
+
+        def call() -> dict[str, Any]:
+            value = step(self.z, self.pos, **self.given, of_atoms=labels)
+            return {"loss": value, **{name: p.grad for name, p in self.potential.model.named_parameters()}}
+
+        return call
+
+
+def _mean_square(errors: Any, structures: Any) -> Any:
+    """Return the mean square of errors of atoms, without ghosts."""
+    real = structures.real_atoms
+    return (errors.square().sum(1) * real).sum() / (3 * real.sum())
+
+
 def _energy_forces(
     sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any], curvature: bool = False
 ) -> tuple[Any, Callable[[Any], Any]]:
@@ -122,7 +150,7 @@ def _energy_forces(
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
     device, own = torch.get_default_device(), dimenet("trigraph", dtype, **widths)
     with torch.device("cpu"):
-        model = copy.deepcopy(dimenet(form.removesuffix("-compiled"), dtype, **widths)).to(device)
+        model = copy.deepcopy(dimenet(form.partition("-")[0], dtype, **widths)).to(device)
         z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
         pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
         batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
@@ -135,6 +163,9 @@ def _energy_forces(
         offset = on_host.vectors(torch.zeros_like(pos), cell).to(device)
     z, pos, batch = (t.to(device) for t in (z, pos, batch))
     cell = None if cell is None else cell.to(device)
+    if form == "trigraph-captured":
+        neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
+        return model, _Captured(compile_potential(model, capture=True), z, pos, {"cell": cell, "neighbors": neighbors})
     if form.startswith("trigraph"):
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
         potential = compile_potential(model) if form.endswith("-compiled") else model
@@ -191,6 +222,14 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: s
     shape = sum(map(len, structures)), 3
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
+    def loss(structures: Any, given: Any) -> Any:
+        found, real = structures.energy_forces_stress(), structures.real_structures
+        of_energy = (found.energy.square() * real).sum() / real.sum() / structures.real_atoms.sum()
+        return of_energy + _mean_square(found.forces - given["forces"], structures)
+
+    if isinstance(compute, _Captured):
+        return compute.step(loss, forces=labels)
+
     def call() -> dict[str, Any]:
         energy, forces = compute(True)
         return _gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
@@ -208,7 +247,36 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
     model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
     vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
+    if isinstance(compute, _Captured):
+        return compute.step(
+            lambda s, given: _mean_square(s.hessian_vector_product(given["vector"]) - given["label"], s),
+            vector=vector,
+            label=label,
+        )
     return lambda: _gradients((compute(vector) - label).square().mean(), model)
+
+
+def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Verlet's dynamics of copper, where the model of torch-sim finds the neighbours in each step; the positions."""
+    import torch
+
+    from trigraph.torch.potentials.compiled import replaced
+    from trigraph.torch_sim import Model
+
+    (atoms,), device, real = atoms_of("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
+    model = copy.deepcopy(dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
+    computed = Model(replaced("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False)
+    start, cell = (torch.tensor(np.array(a), dtype=real) for a in (atoms.positions, atoms.cell.T))
+    fixed = {"atomic_numbers": torch.tensor(atoms.numbers), "cell": cell[None], "pbc": True}
+
+    def call() -> dict[str, Any]:
+        positions, velocities = start.clone(), torch.zeros_like(start)
+        for _ in range(sizes["steps"]):
+            velocities += 1e-3 * computed({"positions": positions, **fixed})["forces"]
+            positions += velocities
+        return {"positions": positions}
+
+    return call
 
 
 def hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:

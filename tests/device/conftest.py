@@ -21,7 +21,15 @@ from trigraph.environment import collect
 from trigraph.gpu.instances import INSTANCES
 
 HERE = Path(__file__).parent
-ORDER = ("environment", "verify", "torch", "checks", "potentials", "sanitizers")  # by worth: time may be short
+ORDER = (
+    "environment",
+    "verify",
+    "torch",
+    "captured",
+    "checks",
+    "potentials",
+    "sanitizers",
+)  # by worth: time may be short
 RESERVE = 5.0  # seconds in which pytest ends
 NOTE = 3000  # characters
 

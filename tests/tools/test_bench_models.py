@@ -12,6 +12,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, models, run  # noqa: E402
+from trigraph.benchmarks.device_workloads import DEVICE  # noqa: E402
 from trigraph.benchmarks.measure import as_numpy, relative_error  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
@@ -56,6 +57,16 @@ def test_contenders_compute_the_same(program):
         assert all(np.linalg.norm(v) > 0 for v in got.values())
         expected = expected or got
         assert relative_error(got, expected) <= run.tolerance("float32"), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program", [p for p in DEVICE if "trigraph-captured" in p.names], ids=lambda program: program.name
+)
+def test_captured_contenders_compute_the_same(program):
+    both = [program.prepare(name, tiny(program), "float32")() for name in ("trigraph", "trigraph-captured")]
+    expected, got = ({n: as_numpy(v) for n, v in results.items()} for results in both)
+    assert relative_error(got, expected) <= run.tolerance("float32")
 
 
 def test_programs_are_honest():

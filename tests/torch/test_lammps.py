@@ -135,11 +135,10 @@ def test_dynamics(dtype, skin, script):
     lmp.close()
 
 
-@compiled_whole
-@pytest.mark.slow
-def test_compiled(script):
+@pytest.mark.parametrize("way", [pytest.param("compile", marks=(compiled_whole, pytest.mark.slow)), "capture"])
+def test_compiled(script, way):
     written = script(crystal(), f"{FIX}\nrun 3")
-    lmp = trigraph.lammps.run(Pairs(), written, SYMBOLS, skin=0.5, compile=True, arguments=QUIET)
+    lmp = trigraph.lammps.run(Pairs(), written, SYMBOLS, skin=0.5, **{way: True}, arguments=QUIET)
     assert_as_ase(lmp, Pairs())
     lmp.close()
 

@@ -90,6 +90,8 @@ def test_slab(model):
         "atomic_numbers": torch.tensor(slab.numbers),
     }
     check_results(model(state), [slab])
+    captured = trigraph.torch.compile_potential(potential(), capture=True)
+    check_results(trigraph.torch_sim.Model(captured, per_atom_energies=True)(state), [slab])
 
 
 def test_validation_of_torch_sim(model):

@@ -499,7 +499,10 @@ def derivatives_and_strains(
 def _stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
-    volume = torch.linalg.det(cells).abs()[:, None, None]
+    if cells.is_cuda:  # torch's determinant may make the host wait for a device
+        volume = (cells[:, 0] * torch.linalg.cross(cells[:, 1], cells[:, 2])).sum(1).abs()[:, None, None]
+    else:
+        volume = torch.linalg.det(cells).abs()[:, None, None]
     symmetric = 0.5 * (virial + virial.transpose(1, 2))
     has_volume = volume > 0
     return torch.where(has_volume, symmetric / torch.where(has_volume, volume, 1.0), math.nan)

@@ -1,0 +1,133 @@
+"""Captured potentials on the device: replays of forces, products with the Hessian and training steps are eager calls.
+
+Rehearsals, on the CPU, make the same padded calls without a capture.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+from device_calls import draw
+
+from trigraph.backends.choice import supports_third
+from trigraph.benchmarks.models import SLAB, atoms_of, dimenet
+from trigraph.table import NAMED
+from trigraph.torch import compile_potential
+from trigraph.torch.potentials.captured import Given
+from trigraph.torch.potentials.training_step import PaddedStructures
+
+WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}
+SMALLER = {"hidden_channels": 32, "num_blocks": 1, "out_emb_channels": 48}
+CLOSE = {"float32": 1e-4, "float64": 1e-11}  # of the largest
+
+
+@pytest.fixture
+def device(place):
+    pytest.importorskip("ase")
+    return "cpu" if place.rehearsal else "cuda"
+
+
+@pytest.fixture(params=CLOSE)
+def model(request, place, device, torch):
+    widths = WIDTHS | (SMALLER if place.rehearsal else {})
+    return copy.deepcopy(dimenet("trigraph", request.param, **widths)).to(device)
+
+
+def batches(torch, model):
+    """Yield arguments of calls: slabs of two sizes, the first displaced twice, then batches of molecules."""
+    like = next(model.parameters())
+    large, small = (atoms_of("slab", SLAB | {"nx": n, "ny": n, "layers": 3})[0] for n in (3, 2))
+    molecules = atoms_of("molecules", {"molecules": 12})
+    for seed, several in enumerate(
+        ([large], [large], [large], [small], [small], molecules[:4], molecules[4:8], molecules)
+    ):
+        rng = np.random.default_rng(seed)
+        pos = np.concatenate([a.positions + 0.02 * rng.standard_normal((len(a), 3)) for a in several])
+        batch = torch.arange(len(several)).repeat_interleave(torch.tensor([len(a) for a in several]))
+        cell = torch.tensor(np.array([a.cell for a in several])).to(like) if several[0].pbc.any() else None
+        z = torch.tensor(np.concatenate([a.numbers for a in several])).to(like.device)
+        yield z, torch.tensor(pos).to(like), batch.to(like.device), cell, [a.pbc.tolist() for a in several]
+
+
+def close(torch, got, expected):
+    for a, b in zip(got, expected, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            a, b = a.detach(), b.detach()
+            assert torch.equal(a.isnan(), b.isnan())
+            a, b = a.nan_to_num(), b.nan_to_num()
+            dtype = str(b.dtype).removeprefix("torch.")
+            assert float((a - b).abs().max()) <= CLOSE[dtype] * max(float(b.abs().max()), 1e-3)
+
+
+def test_forces(torch, model):
+    """Results agree after weights changed in place, and after parameters were replaced; earlier ones stay."""
+    captured, pairs = compile_potential(model, capture=True), []
+    for seed, arguments in enumerate(batches(torch, model)):
+        repeated = [(one.energy_forces_stress(*arguments) for one in (captured, model)) for _ in range(3)]
+        pairs += map(tuple, repeated)
+        vector = torch.ones_like(arguments[1])
+        products = [one.hessian_vector_product(*arguments[:2], vector, *arguments[2:]) for one in (captured, model)]
+        pairs.append([(p,) for p in products])
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.01)
+        if seed == 4:
+            model.emb.lin.weight = torch.nn.Parameter(1.1 * model.emb.lin.weight)
+    for got, expected in pairs:
+        close(torch, got, expected)
+
+
+def test_memory_is_flat(place, torch, model):
+    if place.rehearsal:
+        pytest.skip("needs a device")
+    captured, arguments, taken = compile_potential(model, capture=True), next(batches(torch, model)), []
+    for step in range(50):
+        captured.energy_forces_stress(*arguments)
+        if step in (10, 49):
+            torch.cuda.synchronize()
+            taken.append(torch.cuda.memory_allocated())
+    assert taken[0] == taken[1]
+
+
+@pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
+def test_training(place, torch, device, model, form):
+    """Losses and gradients are those of eager steps, with Adam inside the graph, and clipped gradients."""
+    if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
+        pytest.skip("autocast leaves float64")
+    curved, third = form == "curvature", NAMED["agg_edge_to_edge_bwd3"]
+    if curved and not place.rehearsal and not supports_third("gpu", third, draw(third)):
+        pytest.skip("composed third derivatives build graphs in each call, which no capture allows")
+
+    def loss(structures, labels):
+        real, found = structures.real_atoms, structures.energy_forces_stress()
+        errors = [found.forces - labels["forces"]]
+        if curved:
+            errors.append(structures.hessian_vector_product(labels["forces"]))
+        of_energy = ((found.energy - labels["energy"]).square() * structures.real_structures).sum()
+        return of_energy + sum((e.square().sum(1) * real).sum() / real.sum() for e in errors)
+
+    capturable = {} if place.rehearsal else {"capturable": True}
+    optimizer = torch.optim.Adam(model.parameters(), 1e-5, **capturable)
+    step = compile_potential(model, capture=True).training_step(loss, optimizer, max_norm=10.0)
+    for arguments in batches(torch, model):
+        z, pos, batch, cell, pbc = arguments
+        labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
+        own = copy.deepcopy(model)  # before the step
+        given = Given(z, pos, cell, own.neighbors(pos, batch, cell, pbc))
+        structures = PaddedStructures(own, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"]))
+        with torch.autocast(device, torch.bfloat16, enabled=form == "bfloat16"):
+            got, expected = (
+                step(*arguments, of_atoms=labels[0], of_structures=labels[1]),
+                loss(structures, {**labels[0], **labels[1]}),
+            )
+        expected.backward()
+        torch.nn.utils.clip_grad_norm_(own.parameters(), 10.0)
+        if form == "bfloat16":
+            assert float((got - expected).abs()) <= 0.05 * float(expected.detach())
+        else:
+            pairs = [
+                (p.grad, q.grad)
+                for p, q in zip(model.parameters(), own.parameters(), strict=True)
+                if q.grad is not None
+            ]
+            close(torch, [got, *(p for p, _ in pairs)], [expected, *(q for _, q in pairs)])
