@@ -4,7 +4,6 @@ X_bwd3, the derivative of X_bwd2 for operators that are not linear in each input
 further one may follow, torch differentiates their plain forms.
 """
 
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +14,9 @@ from trigraph.backends.choice import supports_third
 from trigraph.backends.third import multilinear
 from trigraph.checks import choice_number
 from trigraph.table import evaluate
-from trigraph.torch.graphs import assemble, numbers, tensors
+from trigraph.table.lazy import lazy
 from trigraph.torch.library import LIBRARY, OPERATORS_OF_TORCH, TorchOperator, has_tangents
+from trigraph.torch.native import REFUSED
 from trigraph.torch.plain import curvature
 
 
@@ -35,32 +35,19 @@ class Derivative:
         # By the choices of a call, on which alone it depends what exists and what bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
-    @property
+    @lazy
     def later(self) -> tuple[TorchOperator, TorchOperator]:
         """The bwd and bwd2 operators of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False, keywords: Any = None) -> None:
-        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode.
-
-        Inputs are the flat arguments, or the arrays alone if `keywords` has all others.
-        """
-        count = self.op.num_tensors if keywords is None else self.op.num_arrays
+    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
+        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode."""
+        count = self.op.num_tensors
         results = output if isinstance(output, tuple) else (output,)
-        of_graphs: list[Any] = []
-        ctx.rest, ctx.graphs = inputs[count:], None
-        if keywords is None:
-            keywords = dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True))
-        else:
-            graphs = [(name, keywords[name]) for name, _ in self.op.graphs if keywords[name] is not None]
-            ctx.graphs = [(name, weakref.ref(graph), numbers(graph)) for name, graph in graphs]
-            of_graphs = [t for _, graph in graphs for t in tensors(graph, True)]
-            ctx.keywords = keywords | {name: None for name, _ in graphs}
-        absent, places = self.chosen(keywords)
-        left = self.constants | absent if absent else self.constants
-        kept = [None if i is None else results[i] for i in places]
+        ctx.rest = inputs[count:]
+        left, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
         # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
-        saved = (*inputs[:count], *kept, *of_graphs)
+        saved = (*inputs[:count], *[None if i is None else results[i] for i in places])
         ctx.save_for_backward(*saved)
         if forwards:
             ctx.save_for_forward(*saved)
@@ -70,10 +57,11 @@ class Derivative:
             ctx.mark_non_differentiable(*[t for n, t in zip(self.fields, results, strict=True) if n in left])
 
     def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
-        """Return the fields without elements, and the positions of results that bwd reuses.
+        """Return the fields without a derivative, and the positions of results that bwd reuses.
 
-        Fields have no elements if they are not requested, or do not exist for the attributes of the call. A position is
-        None if the result does not exist or bwd does not read it, so that its memory can be freed or overwritten.
+        Among the former are fields without elements, which are not requested or do not exist for the attributes of the
+        call. A position is None if the result does not exist or bwd does not read it, so that its memory can be freed
+        or overwritten.
         """
         if self.op.op.selective:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
@@ -84,32 +72,17 @@ class Derivative:
             absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
             unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
             places = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
-            choice = self.of_choices[key] = absent, places
+            choice = self.of_choices[key] = self.constants | absent, places
         return choice
 
     def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call and its reusable results by name, and all others."""
-        if ctx.graphs is None:
-            count = self.op.num_tensors
-            arrays, keywords = self.op.unflatten((*saved[:count], *ctx.rest), lambda t: t)
-        else:
-            count, arrays, keywords = self.op.num_arrays, [*saved], self.plain_keywords(ctx, saved)
-        values = dict(zip(self.op.array_names, arrays, strict=False))
+        count = self.op.num_tensors
+        arrays, keywords = self.op.unflatten((*saved[:count], *ctx.rest), lambda t: t)
+        values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
             values |= zip(self.spec.given_back, saved[count:], strict=False)
         return values, keywords
-
-    def plain_keywords(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
-        """Return all but the arrays of a plain call. Graphs that are gone are made again of their saved tensors."""
-        keywords, i = dict(ctx.keywords), self.op.num_arrays + (0 if self.order else len(self.spec.given_back))
-        parts = dict(self.op.graphs)
-        for name, reference, counts in ctx.graphs:
-            stop = i + len(parts[name].arrays) + len(parts[name].reverse)
-            graph = reference()
-            if graph is None:
-                graph = assemble(self.op.op.graph.type_name, saved[i:stop], counts)  # type: ignore[union-attr]
-            keywords[name], i = graph, stop
-        return keywords
 
     def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
         """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
@@ -171,17 +144,20 @@ class Derivative:
         """Return what `backward` does for a plain call of fwd whose gradients are not recorded, None if it is not so.
 
         The arguments of bwd are the gradients of the outputs, the arrays of fwd and its results; its fields are
-        derivatives in these arrays.
+        derivatives in these arrays, and its attributes are the first ones of fwd.
         """
-        native = self.later[0].native
+        bwd = self.later[0]
+        native = bwd.native
         if self.order or native is None or torch.is_grad_enabled():
             return None
-        saved = ctx.saved_tensors
-        stop = self.op.num_arrays + len(self.spec.given_back)
-        arrays = [*[cotangents[i] for i in self.output_places], *saved[:stop]]
-        wanted = ",".join([n for n, need in zip(self.inputs, needed, strict=True) if need])
-        results = self.later[0].compute_plain(arrays, {**self.plain_keywords(ctx, saved), "wanted": wanted})
-        if results is None:
+        saved, graphs = ctx.saved_tensors, slice(self.op.num_arrays, self.op.num_tensors)
+        arrays = [*[cotangents[i] for i in self.output_places], *saved[: graphs.start], *saved[graphs.stop :]]
+        if native.look(arrays) is None:
+            return None
+        wanted = sum([bit for bit, need in zip(native.bits.values(), needed, strict=True) if need])
+        try:
+            results = native.eager(*arrays, *saved[graphs], *ctx.numbers[: bwd.backend_place - bwd.num_tensors], wanted)
+        except REFUSED:
             return None
         fields = results if isinstance(results, tuple) else (results,)
         return [t if need else None for t, need in zip(fields, needed, strict=True)]
@@ -194,7 +170,7 @@ class Derivative:
         """
         values, keywords = self.arguments(ctx, saved)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
-        left = self.constants | self.chosen(keywords)[0]
+        left = self.chosen(keywords)[0]
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 2:

@@ -82,12 +82,13 @@ class TorchOperator:
         native = self.native
         if native is None or keywords["backend"] or (needed := native.look(arrays)) is None:
             return None
-        rest = native.number_rest(keywords)
+        recorded = needed and torch.is_grad_enabled()
+        rest = native.number_rest(keywords, recorded or self.op.order > 0)
         if rest is None:
             return None
         try:
-            if needed and torch.is_grad_enabled():
-                return self.plain_function.apply(keywords, rest, *arrays)
+            if recorded:
+                return self.plain_function.apply(rest, [keywords[name] for name in self.plain_names], *arrays)
             return native.eager(*arrays, *rest)
         except REFUSED:  # RuntimeError also where a transform is active
             return None
@@ -96,12 +97,14 @@ class TorchOperator:
     def plain_function(self) -> Any:
         """The torch.autograd.Function that records a plain call."""
         eager: Any = self.native.eager if self.native else None
+        numbered = self.num_tensors - self.num_arrays
 
         class Plain(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, keywords: Mapping[str, Any], rest: Sequence[Any], *arrays: Any) -> Any:
+            def forward(ctx: Any, rest: Sequence[Any], values: Sequence[Any], *arrays: Any) -> Any:
                 output = eager(*arrays, *rest)
-                self.derivative.save(ctx, arrays, output, keywords=keywords)
+                ctx.numbers = rest[numbered:]
+                self.derivative.save(ctx, (*arrays, *rest[: numbered + self.num_numbers], *values), output)
                 return output
 
             @staticmethod

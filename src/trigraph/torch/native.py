@@ -97,8 +97,11 @@ class NativeOperator:
         except RuntimeError:
             return None
 
-    def number_rest(self, keywords: Mapping[str, Any]) -> list[Any] | None:
-        """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them."""
+    def number_rest(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
+        """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them.
+
+        The reverse arrays of graphs are among them if `reverse`.
+        """
         rest: list[Any] = []
         numbers: list[Any] = []
         for name, optional, cls, parts in self.graphs:
@@ -107,7 +110,7 @@ class NativeOperator:
                 rest += [None] * (len(parts.arrays) + len(parts.reverse))
                 numbers += [0] * len(parts.numbers)
             elif type(graph) is cls and graph.kind == "numpy":
-                rest += tensors(graph, self.op.order > 0)
+                rest += tensors(graph, reverse)
                 numbers += [+getattr(graph, n) for n in parts.numbers]
             else:
                 return None
