@@ -263,7 +263,7 @@ def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     from trigraph.torch.potentials.compiled import replaced
     from trigraph.torch_sim import Model
 
-    (atoms,), device, real = atoms_of("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
+    (atoms,), device, real = build_atoms("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
     model = copy.deepcopy(dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
     computed = Model(replaced("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False)
     start, cell = (torch.tensor(np.array(a), dtype=real) for a in (atoms.positions, atoms.cell.T))

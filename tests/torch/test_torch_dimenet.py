@@ -325,7 +325,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 def test_forces_without_a_further_derivative(monkeypatch):
     """They, and energies without gradients, take torch's own SiLU, which costs less, with the bits of ours."""
-    model, (z, pos) = model_of(num_blocks=1), cluster(6)
+    model, (z, pos) = make_model(num_blocks=1), cluster(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
     results = model.energy_forces_stress(z, pos)
