@@ -218,7 +218,7 @@ ARROWS = {
     "pyref": {"arrays", "gno_params", "graphs", "table"},
     "fortran": {"__version__", "arrays", "checks", "graphs", "table"},
     "gpu": {"arrays", "checks", "graphs", "locks", "table"},
-    "torch": {"arrays", "backends", "checks", "fortran", "graphs", "locks", "plain", "table"},
+    "torch": {"arrays", "backends", "checks", "fortran", "gpu", "graphs", "locks", "plain", "table"},
     "calculators": {"arrays", "graphs", "torch"},
     "jax": {"arrays", "checks", "fortran", "graphs", "plain", "table"},
     "compat": {"arrays", "graphs", "torch"},

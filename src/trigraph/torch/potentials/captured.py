@@ -3,31 +3,22 @@
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from trigraph.locks import Lock
-from trigraph.torch.potentials.padding import Capacity, Padding, choose
+from trigraph.torch.potentials.padding import OWNER, Capacity, Given, Padding, choose
 from trigraph.torch.potentials.potential import Potential
 from trigraph.torch.potentials.program_key import ProgramKey
 from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
 from trigraph.torch.potentials.replay import Replay, is_captured
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
+from trigraph.torch.potentials.training_step import TrainingStep
 
 MOST_PADDINGS, MOST_REPLAYS = 8, 32  # of a potential
-OWNER = "compile_potential"
 R = TypeVar("R")
-
-
-class Given(NamedTuple):
-    """Arguments of a call, checked and without ghosts."""
-
-    z: Tensor
-    pos: Tensor
-    cells: Tensor | None
-    neighbors: Neighbors
 
 
 class CapturedPotential(Replacement):
@@ -128,7 +119,7 @@ class CapturedPotential(Replacement):
         loss: Callable[..., Tensor],
         optimizer: Any = None,
         max_norm: float | None = None,
-    ) -> Any:
+    ) -> TrainingStep:
         """Return a training step: a loss, its gradients in the parameters, and the step of an optimizer.
 
         Parameters
@@ -156,8 +147,6 @@ class CapturedPotential(Replacement):
         TypeError
             If `loss` cannot be called, or the optimizer cannot be captured.
         """
-        from trigraph.torch.potentials.training_step import TrainingStep  # which needs this module
-
         return TrainingStep(self, loss, optimizer, max_norm)
 
     def _compute(
@@ -237,14 +226,6 @@ class CapturedPotential(Replacement):
             dropped = self._paddings.pop(next(iter(self._paddings)))
             self._replays = {k: replay for k, replay in self._replays.items() if k[0] is not dropped}
         return padding
-
-    def _drop_if_changed(self) -> None:
-        if self._key is None or not self._key.unchanged(self.model):
-            self._key, self._addresses = ProgramKey(self.model), []
-        addresses = [t.data_ptr() for t in self._key.state.values()]
-        if addresses != self._addresses:
-            self._addresses = addresses
-            self._replays.clear()
 
     def _compare(self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]) -> None:
         """Raise RuntimeError unless ghosts leave results as they are, but for rounding."""

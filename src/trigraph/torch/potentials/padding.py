@@ -21,9 +21,19 @@ from trigraph.torch.potentials.structures import Neighbors
 MOST = PART_SIZE  # ghost edges into an atom, and out of it: a device sums so many without cutting the row
 ROWS = 64  # numbers of atoms and edges are multiples: torch's products on a CPU give the last few rows other bits
 GROWTH = 1.25
+OWNER = "compile_potential"  # of errors
 APART = 2.0  # distance of the atoms of a pair, in cutoffs
 
 _EDGES, _CSC = GRAPH_PARTS["EdgeGraph"], GRAPH_PARTS["CSC"]
+
+
+class Given(NamedTuple):
+    """Arguments of a call, checked and without ghosts."""
+
+    z: Tensor
+    pos: Tensor
+    cells: Tensor | None
+    neighbors: Neighbors
 
 
 class Capacity(NamedTuple):

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trigraph.torch.potentials.captured import OWNER, CapturedPotential, Given
-from trigraph.torch.potentials.padding import Padding
+from trigraph.torch.potentials.padding import OWNER, Given, Padding
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms
 from trigraph.torch.potentials.replay import is_captured
 from trigraph.torch.potentials.structures import EnergyForcesStress
@@ -49,7 +48,7 @@ class PaddedStructures:
 class TrainingStep:
     """A loss, its gradients in the parameters, and an optimizer's step, made by `CapturedPotential.training_step`."""
 
-    def __init__(self, potential: CapturedPotential, loss: Any, optimizer: Any, max_norm: float | None) -> None:
+    def __init__(self, potential: Any, loss: Any, optimizer: Any, max_norm: float | None) -> None:
         if not callable(loss):
             raise TypeError(f"{OWNER}: loss is a {type(loss).__name__}; expected a function of structures and labels")
         if optimizer is not None:
