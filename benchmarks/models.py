@@ -165,7 +165,10 @@ def _energy_forces(
     cell = None if cell is None else cell.to(device)
     if form == "trigraph-captured":
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
-        return model, _Captured(compile_potential(model, capture=True), z, pos, {"cell": cell, "neighbors": neighbors})
+        captured: Any = _Captured(
+            compile_potential(model, capture=True), z, pos, {"cell": cell, "neighbors": neighbors}
+        )
+        return model, captured
     if form.startswith("trigraph"):
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
         potential = compile_potential(model) if form.endswith("-compiled") else model

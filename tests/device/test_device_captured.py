@@ -13,7 +13,7 @@ from trigraph.backends.choice import supports_third
 from trigraph.benchmarks.models import SLAB, atoms_of, dimenet
 from trigraph.table import NAMED
 from trigraph.torch import compile_potential
-from trigraph.torch.potentials.captured import Given
+from trigraph.torch.potentials.padding import Given
 from trigraph.torch.potentials.training_step import PaddedStructures
 
 WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}

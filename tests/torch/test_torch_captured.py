@@ -22,8 +22,7 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials.captured import Given
-from trigraph.torch.potentials.padding import MOST, Padding
+from trigraph.torch.potentials.padding import MOST, Given, Padding
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
 CLOSE = 1e-12  # of the largest: sums of products in float64 in another order
