@@ -77,18 +77,6 @@ def test_forces(torch, model):
         close(torch, got, expected)
 
 
-def test_memory_is_flat(place, torch, model):
-    if place.rehearsal:
-        pytest.skip("needs a device")
-    captured, arguments, taken = compile_potential(model, capture=True), next(batches(torch, model)), []
-    for step in range(50):
-        captured.energy_forces_stress(*arguments)
-        if step in (10, 49):
-            torch.cuda.synchronize()
-            taken.append(torch.cuda.memory_allocated())
-    assert taken[0] == taken[1]
-
-
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
 def test_training(place, torch, device, model, form):
     """Losses and gradients are those of eager steps, with Adam inside the graph, and clipped gradients."""

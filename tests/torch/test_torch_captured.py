@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import io
 import pickle
 
 import cupy_stand_in
@@ -11,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch_stand_in
+from ase import units
 from ase.build import bulk, molecule
+from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
 from table_calls import draw
 
-import trigraph
+import trigraph.ase
 from trigraph.backends.choice import supports_third
 from trigraph.graphs.edge_graph import with_reverse
 from trigraph.table import GRAPH_PARTS
@@ -107,8 +108,9 @@ def test_padded_graphs():
         padding = filled(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
         check_graphs(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
-    # Again with fewer, and with structures in another order.
+    # Again with fewer, of odd number, and with structures in another order.
     model, (z, pos, batch) = potential(), molecules("C6H6", "H2O")
+    model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     padding = filled(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
     check_graphs(padding.neighbors)
@@ -132,14 +134,14 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     expected = model.energy_forces_stress(z, pos, cell=cell)
     for got, right in zip(results[0], expected, strict=True):
         assert float((got - right).abs().max()) <= 100 * torch.finfo(dtype).eps * float(right.abs().max())
-    captured = compile_potential(model, capture=True)
     z, pos, batch = molecules("C6H6", "H2O", "CH3CH2OH", dtype=dtype)
-    together = captured.energy_forces_stress(z, pos, batch)
+    together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(3):
         of = batch == number
-        alone = captured.energy_forces_stress(z[of], pos[of])
-        assert torch.equal(alone.energy[0], together.energy[number])
-        assert torch.equal(alone.forces, together.forces[of])
+        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # also with as few ghosts as there can be
+            alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
+            assert torch.equal(alone.energy[0], together.energy[number])
+            assert torch.equal(alone.forces, together.forces[of])
     padding = filled(model, needed.grown(), *molecules("H2O", dtype=dtype)[:2])
     structures = PaddedStructures(model, padding, padding.real_atoms, padding.real_structures)
     product = structures.hessian_vector_product(torch.ones_like(padding.pos))
@@ -160,11 +162,9 @@ def test_replays(graphs):
     model = potential()
     captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
     kept, made = [], []
-    calls = (["H2O"], ["CH4"], ["NH3", "H2O"], ["C6H6"] * 2, ["C6H6", "CH4"], ["C6H6"] * 2, ["NH3", "H2O"], [])
+    calls = (["H2O"], ["CH4"], ["NH3", "H2O"], ["C6H6"] * 2, ["C6H6", "CH4"], ["C6H6"] * 2, ["NH3", "H2O"])
     for seed, names in enumerate((*calls, *calls[:2])):
-        z, pos, batch = (
-            molecules(*names, "N2", seed=seed) if names else (torch.tensor([1]), torch.zeros(1, 3).double(), None)
-        )
+        z, pos, batch = molecules(*names, "N2", seed=seed)
         neighbors = model.neighbors(pos, batch)
         for _ in range(2):  # the same neighbours, as with a skin
             pos = pos + 0.01
@@ -190,9 +190,7 @@ def test_replays(graphs):
     z, pos, cell = crystal()
     for one in (captured, pickle.loads(pickle.dumps(captured)), copy.deepcopy(captured)):
         for _ in range(2):
-            close(
-                one.energy_forces_stress(z, pos, cell=cell).stress, model.energy_forces_stress(z, pos, cell=cell).stress
-            )
+            close(*(m.energy_forces_stress(z, pos, cell=cell).stress for m in (one, model)))
     close(captured.hessian(z[:3], pos[:3], block_size=4), model.hessian(z[:3], pos[:3]))
     assert captured(z, pos).shape == (1,)
     if graphs is None:
@@ -205,18 +203,14 @@ def test_replays(graphs):
 
 
 def loss_of(structures, labels):
-    """Return a loss of energies, forces, stresses if there are some, and curvature, in which ghosts do not count."""
-    found, of_atoms, of_structures = (
-        structures.energy_forces_stress(),
-        structures.real_atoms,
-        structures.real_structures,
-    )
-    loss = ((found.energy - labels["energy"]).square() * of_structures).sum() / of_structures.sum()
+    """Return a loss of energies, forces and curvature; forces and labels of ghosts are zero, their energies are not."""
+    found, real = structures.energy_forces_stress(), structures.real_structures
+    loss = ((found.energy - labels["energy"]).square() * real).sum() / real.sum()
     errors = [found.forces - labels["forces"]]
     if "curvature" in labels:
         errors.append(structures.hessian_vector_product(labels["vector"]) - labels["curvature"])
     for error in errors:
-        loss = loss + (error.square().sum(1) * of_atoms).sum() / of_atoms.sum()
+        loss = loss + error.square().sum() / structures.real_atoms.sum()
     return loss
 
 
@@ -282,11 +276,8 @@ class Springs(Potential):
 
     def atoms_of_vectors(self, z, vec, neighbors):
         distance = vec.square().sum(dim=1, keepdim=True).sqrt()
-        x = (
-            neighbors.of_sources(torch.ones_like(vec[: z.shape[0], :1]))
-            * (self.cutoff - distance).clamp(min=0).square()
-        )
-        energies = neighbors.into_atoms(0.25 * self.stiffness * x)
+        ones = neighbors.of_sources(torch.ones_like(vec[: z.shape[0], :1]))
+        energies = neighbors.into_atoms(0.25 * self.stiffness * ones * (self.cutoff - distance).clamp(min=0).square())
         if self.wrong == "item" and float(energies.detach().sum()) < 0:
             return -energies
         if self.wrong == "sizes" and distance[distance < 2.0].numel() > 1000:
@@ -295,99 +286,86 @@ class Springs(Potential):
 
 
 def test_what_cannot_be_captured(monkeypatch):
-    graphs = graph_stand_in.install(monkeypatch)
-    z, pos, batch = molecules("C6H6", "H2O")
+    graphs, (z, pos, batch) = graph_stand_in.install(monkeypatch), molecules("C6H6", "H2O")
     model = Springs()
     captured = compile_potential(model, capture=True)
     for _ in range(3):
         close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
-        model = Springs()
-        model.wrong = wrong
-        captured = compile_potential(model, capture=True)
+        model.wrong = wrong  # which is seen, and captured anew
         captured.energy_forces_stress(z, pos, batch)
         with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)
-    model.wrong = "mean"
-    with expect_error(
-        "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected at most"
-    ):
-        compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
-    model.wrong = ""
-    captured = compile_potential(model, capture=True)
-    functions = (
-        lambda found: found.forces.square().mean(),
-        lambda found: found.forces.square().sum(),
-        lambda found: found.energy,
+    model.wrong, changes = (
+        "mean",
+        "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms",
     )
-    steps = [captured.training_step(lambda s, labels, f=f: f(s.energy_forces_stress())) for f in functions]
-    with expect_error(
-        "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected at most"
-    ):
-        steps[0](z, pos, batch)
-    assert float(steps[1](z, pos, batch)) > 0
+    with expect_error(f"{changes}; expected ..."):
+        captured.energy_forces_stress(z, pos, batch)
+    model.wrong = ""
+    mean, total, energies = (
+        captured.training_step(lambda structures, labels, f=f: f(structures.energy_forces_stress()))
+        for f in (lambda e: e.forces.square().mean(), lambda e: e.forces.square().sum(), lambda e: e.energy)
+    )
+    with expect_error(f"{changes}; expected ..."):
+        mean(z, pos, batch)
+    assert float(total(z, pos, batch)) > 0
     with expect_error(
         "TypeError: compile_potential: the loss is tensor...; expected a tensor of shape () that depends on ..."
     ):
-        steps[2](z, pos, batch)
-    with (
-        torch.autocast("cpu", torch.float16),
-        expect_error("RuntimeError: compile_potential: ...needs a GradScaler..."),
-    ):
-        steps[1](z, pos, batch)
+        energies(z, pos, batch)
+    with torch.autocast("cpu", torch.float16), expect_error("RuntimeError: compile_potential: ...needs a GradScaler..."):
+        total(z, pos, batch)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with expect_error("RuntimeError: compile_potential: Springs: called while a CUDA graph is captured; expected ..."):
         captured.energy_forces_stress(z, pos, batch)
 
 
 def test_arguments():
-    model, (z, pos, batch) = Springs(), molecules("H2O", "H2O")
+    model, given = Springs(), molecules("H2O", "H2O")
     captured = compile_potential(model, capture=True)
-    with expect_error("RuntimeError: CapturedPotential: create_graph is True; expected False, because ..."):
-        captured.energy_forces_stress(z, pos, batch, create_graph=True)
-    with expect_error(
-        "TypeError: compile_potential: mode is given with capture=True; expected capacity or static_results"
-    ):
-        compile_potential(model, capture=True, mode="reduce-overhead")
-    with expect_error(
-        "TypeError: compile_potential: capacity is given; expected backend, mode, options of torch.compile only"
-    ):
-        compile_potential(model, capacity=Capacity(1, 1))
-    with expect_error("TypeError: compile_potential: capacity is a int; expected Capacity, or a list of them"):
-        compile_potential(model, capture=True, capacity=3)
-    with expect_error("ValueError: compile_potential: capacity.edges is 0; expected ..."):
-        compile_potential(model, capture=True, capacity=Capacity(1, 0))
-    with expect_error("TypeError: compile_potential: loss is a int; expected a function of structures and labels"):
-        captured.training_step(3)
-    adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.Adam, torch.optim.LBFGS))
-    with expect_error(
-        "TypeError: compile_potential: optimizer is LBFGS, whose step calls the loss several times; expected ..."
-    ):
-        captured.training_step(loss_of, lbfgs)
-    with expect_error(
-        "TypeError: compile_potential: the step of Adam reads numbers on the host; expected Adam(..., capturable"
-    ):
-        check_optimizer(adam, True)
-    check_optimizer(torch.optim.SGD(model.parameters()), True)
+    sgd, adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.LBFGS))
     step = captured.training_step(loss_of, adam)
-    labels = {"forces": pos, "energy": torch.zeros(2).double()}
-    with expect_error(
-        "ValueError: compile_potential: of_atoms['energy'] has shape (2,); expected (num_atoms, ...) with 6 rows"
-    ):
-        step(z, pos, batch, of_atoms=labels)
-    with expect_error(
-        "ValueError: compile_potential: labels of atoms and of structures have the name forces; expected ..."
-    ):
-        step(z, pos, batch, of_atoms={"forces": pos}, of_structures=labels)
-    with expect_error("TypeError: compile_potential: of_structures['energy'] is list; expected a torch.Tensor on cpu"):
-        step(z, pos, batch, of_structures={"energy": [0.0, 0.0]})
-    nothing = captured.energy_forces_stress(z[:0], pos[:0])
-    assert nothing.forces.shape == (0, 3)
-    with expect_error("ValueError: Calculator: compile and capture are True; expected one of them"):
-        import trigraph.ase
-
-        trigraph.ase.Calculator(model, compile=True, capture=True)
+    rows, energies = {"e": given[1]}, {"e": torch.zeros(2).double()}
+    for message, call in {
+        "RuntimeError: CapturedPotential: create_graph is True; expected False, because ...": lambda: (
+            captured.energy_forces_stress(*given, create_graph=True)
+        ),
+        "mode is given with capture=True; expected capacity or static_results": lambda: compile_potential(
+            model, capture=True, mode="reduce-overhead"
+        ),
+        "capacity is given; expected backend, mode, options of torch.compile only": lambda: compile_potential(
+            model, capacity=Capacity(1, 1)
+        ),
+        "capacity is a int; expected Capacity, or a list of them": lambda: compile_potential(
+            model, capture=True, capacity=3
+        ),
+        "ValueError: compile_potential: capacity.edges is 0; expected ...": lambda: compile_potential(
+            model, capture=True, capacity=Capacity(1, 0)
+        ),
+        "loss is a int; expected a function of structures and labels": lambda: captured.training_step(3),
+        "optimizer is LBFGS, whose step calls the loss several times; expected another one": lambda: (
+            captured.training_step(loss_of, lbfgs)
+        ),
+        "the step of Adam reads numbers on the host; expected Adam(..., capturable=True), or SGD": lambda: (
+            check_optimizer(adam, True)
+        ),
+        "ValueError: compile_potential: of_atoms['e'] has shape (2,); expected (num_atoms, ...) with 6 rows": lambda: (
+            step(*given, of_atoms=energies)
+        ),
+        "ValueError: compile_potential: labels of atoms and of structures have the name e; expected ...": lambda: step(
+            *given, of_atoms=rows, of_structures=energies
+        ),
+        "of_structures['e'] is list; expected a torch.Tensor on cpu": lambda: step(*given, of_structures={"e": [0.0]}),
+        "ValueError: Calculator: compile and capture are True; expected one of them": lambda: trigraph.ase.Calculator(
+            model, compile=True, capture=True
+        ),
+    }.items():
+        with expect_error(message if "Error:" in message else f"TypeError: compile_potential: {message}"):
+            call()
+    check_optimizer(sgd, True)
+    assert captured.energy_forces_stress(given[0][:0], given[1][:0]).forces.shape == (0, 3)
 
 
 @pytest.mark.parametrize("model", [Springs().float(), potential(torch.float32)], ids=["springs", "dimenet"])
@@ -426,18 +404,12 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
 
 def test_dynamics_of_ase():
     """A calculator with a skin captures one graph for many steps."""
-    from ase import units
-    from ase.md.verlet import VelocityVerlet
-
-    from trigraph.ase import Calculator
-
     model, positions = potential(), []
     for options in ({}, {"capture": True}):
         atoms = bulk("Cu", cubic=True)
         atoms.rattle(0.1, seed=0)
-        atoms.calc = Calculator(model, skin=0.3, **options)
-        with io.StringIO() as log:
-            VelocityVerlet(atoms, 1 * units.fs, logfile=log).run(5)
+        atoms.calc = trigraph.ase.Calculator(model, skin=0.3, **options)
+        VelocityVerlet(atoms, 1 * units.fs).run(5)
         positions.append(atoms.positions)
         atoms.get_stress()
     assert np.abs(positions[0] - positions[1]).max() < 1e-10
