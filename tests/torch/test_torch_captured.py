@@ -23,7 +23,8 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials.padding import MOST, Given, Padding
+from trigraph.torch.potentials.captured import Given
+from trigraph.torch.potentials.padding import MOST, Padding, choose
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
 CLOSE = 1e-12  # of the largest: sums of products in float64 in another order
@@ -134,9 +135,9 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     expected = model.energy_forces_stress(z, pos, cell=cell)
     for got, right in zip(results[0], expected, strict=True):
         assert float((got - right).abs().max()) <= 100 * torch.finfo(dtype).eps * float(right.abs().max())
-    z, pos, batch = molecules("C6H6", "H2O", "CH3CH2OH", dtype=dtype)
+    z, pos, batch = molecules("C6H6", "H2O", "CH3CH2OH", "H2", dtype=dtype)
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
-    for number in range(3):
+    for number in range(4):
         of = batch == number
         for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # also with as few ghosts as there can be
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
@@ -365,6 +366,9 @@ def test_arguments():
         with expect_error(message if "Error:" in message else f"TypeError: compile_potential: {message}"):
             call()
     check_optimizer(sgd, True)
+    large, small = Capacity(1000, 10_000), Capacity(100, 4000)
+    assert choose(Capacity(600, 5001), [], [large]) == choose(small, [large], []) == large
+    assert choose(small, [], [large]) == choose(small, [], [small._replace(edges=9999)]) == Capacity(128, 5056)
     assert captured.energy_forces_stress(given[0][:0], given[1][:0]).forces.shape == (0, 3)
 
 
