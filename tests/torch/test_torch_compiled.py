@@ -23,6 +23,7 @@ from expect_error import expect_error
 import trigraph
 import trigraph.ase
 import trigraph.torch as tt
+from trigraph.table import NAMED
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials import compiled as programs
 from trigraph.torch.potentials.program_key import ProgramKey, differences
@@ -31,6 +32,7 @@ from trigraph.torch.potentials.traced import rewrite_sums, selected, sum_of_each
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
 LAYERS = {"num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1, "num_blocks": 1, "out_channels": 1}
+FIELDS = {name: [f.name for f in op.fields] for name, op in NAMED.items()}
 ROUNDING = 1000 * torch.finfo(torch.float64).eps  # relative to the largest terms of sums over edges and channels
 
 
@@ -157,6 +159,39 @@ def test_a_potential_of_ones_own():
     assert compiled.hessian(z[:1], pos[:1]).abs().sum() == 0
     with expect_error("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())
+
+
+def test_gradients_of_parameters_that_nobody_asks_for():
+    """A Hessian is computed without them, by the model's own buffers and attributes, and programs do not compute them."""
+
+    class Seen(Springs):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen = Springs(), []
+            self.register_buffer("calls", torch.zeros(()))
+
+        def atoms_of_vectors(self, *arguments):
+            self.calls += 1
+            self.seen.append((self.stiffness.requires_grad, self.inner.stiffness.requires_grad))
+            return super().atoms_of_vectors(*arguments)
+
+    model, (z, pos, _) = Seen(), structures((3,))
+    hessian = model.hessian(z, pos)
+    assert model.seen == [(False, False)] and model.calls == 1
+    assert model.stiffness.requires_grad and model.inner.stiffness.requires_grad
+    assert torch.equal(hessian, Springs().hessian(z, pos))
+    model = potential()
+    key, neighbors = ProgramKey(model), model.neighbors(pos)
+    inputs = programs.Inputs.of(z, pos, None, neighbors, torch.ones_like(pos))
+    constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
+    program = programs.traced_program(
+        programs.copy_model(model, key), constants, programs.example_of(model, inputs), ()
+    )
+    asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
+    fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
+    for name, number in fields.items():  # all but the last: weights, or frequencies
+        wanted = asked[name]
+        assert wanted == (2**number - 1 if isinstance(wanted, int) else ",".join(FIELDS[name][:number]))
 
 
 @pytest.mark.parametrize("wrong", [lambda atoms: atoms[:, 0], lambda atoms: atoms.T, lambda atoms: atoms[:1]])

@@ -1,6 +1,6 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
-import contextlib
+import copy
 import math
 import operator
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from trigraph.arrays import count, real_number
 from trigraph.torch.graphs import uncompiled
@@ -341,7 +341,7 @@ class Potential(Module):
     ) -> Callable[[Tensor], Tensor]:
         """Return a function from directions (k, num_atoms, 3) to the Hessian's products, of prepared arguments."""
         pos = pos.detach().requires_grad_()
-        forces = self.differentiated(z, pos, cells, neighbors, create_graph=True).forces
+        forces = without_gradients(self).differentiated(z, pos, cells, neighbors, create_graph=True).forces
         return torch.func.vmap(partial(_hessian_times, forces, pos))
 
     def prepare(
@@ -428,6 +428,19 @@ class ForceField(Module):
             z, pos, batch, cell=cell, pbc=pbc, neighbors=neighbors, create_graph=self.training
         )
         return result
+
+
+def without_gradients(model: Potential) -> Potential:
+    """Return a copy whose parameters require no gradients, which operators would compute although nobody asks for them.
+
+    It has the model's own buffers and attributes. The model stays as it is, because other threads may use it meanwhile.
+    """
+    memo: dict[int, Any] = {id(p): p.detach() for p in model.parameters()}
+    for module in model.modules():
+        for value in vars(module).values():  # only these dictionaries are copied, and the modules
+            if not (isinstance(value, dict) and any(isinstance(v, (Module, Parameter)) for v in value.values())):
+                memo[id(value)] = value
+    return copy.deepcopy(model, memo)
 
 
 def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:

@@ -1,6 +1,7 @@
 """Traced programs: graphs of operations that compute derivatives, which torch compiles for all sizes."""
 
 import itertools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,13 @@ if _forward.native and _backward.native:
 else:
     _sums, _sums_backward = _forward.overload, _backward.overload
     _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
+# Operators of several fields, of which some are requested: the names, and what the last argument is for some of them.
+_SELECTIVE: dict[Any, tuple[list[str], Any]] = {
+    overload: ([f.name for f in op.op.fields], mask)
+    for op in OPERATORS_OF_TORCH.values()
+    if op.op.selective and not op.op.single
+    for overload, mask in ((op.overload, str), *([(op.native.overload, op.native.mask)] if op.native else []))
+}
 
 
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
@@ -35,8 +43,24 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
+    want_less(program)
     program.recompile()
     return program
+
+
+def want_less(program: Any) -> None:
+    """Let derivatives compute only the fields that the program reads.
+
+    Autograd asks for the gradients of all parameters in the forces, although nothing reads them.
+    """
+    for node in reversed(program.graph.nodes):
+        if node.target not in _SELECTIVE or any(user.target is not operator.getitem for user in node.users):
+            continue
+        for item in [user for user in node.users if not user.users]:
+            program.graph.erase_node(item)
+        names, mask = _SELECTIVE[node.target]
+        read = ",".join(name for place, name in enumerate(names) if place in {user.args[1] for user in node.users})
+        node.update_arg(len(node.args) - 1, mask(read))
 
 
 def condition_of(program: Any) -> str:
