@@ -114,7 +114,7 @@ public:
             refuse(std::string(dlerror()) + "; expected its folder in the program's run path, or in LD_LIBRARY_PATH");
         if (!c10::Dispatcher::singleton().findSchema({"trigraph_cpu::agg_weighted_n2n_fwd", ""}))
             refuse("libtrigraph_torch.so found no libtorch_cpu of torch 2.9 or later");
-        said(path, [&] { facts = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(path, "model"); });
+        said(path, [&] { facts = metadata_of<torch::inductor::AOTIModelPackageLoader>(path); });
         if (facts["format"] != "2")
             refuse(path + " was not written by this version of trigraph.torch.export_potential");
         const std::string processor = facts["processor"], own = at::get_cpu_capability();
@@ -161,6 +161,15 @@ public:
 private:
     at::ScalarType dtype = at::kDouble;
     std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader;
+
+    // Torch 2.9 reads metadata of loaded packages only.
+    template <class Loader> static std::unordered_map<std::string, std::string> metadata_of(const std::string &path)
+    {
+        if constexpr (requires { Loader::load_metadata_from_package(path, "model"); })
+            return Loader::load_metadata_from_package(path, "model");
+        else
+            return Loader(path, "model").get_metadata();
+    }
 
     // Torch's errors without their traces.
     template <class Function> static void said(const std::string &owner, Function function)

@@ -9,6 +9,7 @@
 #include "domain.h"
 #include "error.h"
 #include "force.h"
+#include "library.h"
 #include "memory.h"
 #include "neigh_list.h"
 #include "neighbor.h"
@@ -57,6 +58,8 @@ public:
 
     void settings(int narg, char **arg) override
     {
+        if (lammps_extract_setting(lmp, "tagint") != sizeof(tagint))
+            error->all(FLERR, "pair_style trigraph: it was built for other sizes of integers than LAMMPS; expected LAMMPS_BIGBIG in both");
         if (narg < 2)
             error->all(FLERR, "pair_style trigraph: expected a package and the element of each type of atoms");
         symbols.assign(arg + 1, arg + narg);

@@ -147,7 +147,7 @@ def build(source, folder, *options):
     config = subprocess.run(
         [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
     )
-    options += (f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", f"-DTRIGRAPH={config.stdout.strip()}")
+    options += (f"-DTORCH={Path(torch.__file__).parent}", f"-DTRIGRAPH={config.stdout.strip()}")
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
     for command in (["cmake", "-S", ROOT / source, "-B", folder, *options], ["cmake", "--build", folder]):
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
@@ -309,8 +309,8 @@ def crystal(repeat, tilt=0.0):
 def test_lammps_is_ase(tilt, run):
     """Forces, energies and virials of atoms, energy and virial are Python's on 1, 2 and 4 ranks, also after a move."""
     each = FORCES.replace("c_each", "c_each c_stress[*]")
-    lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\n"
-    lines += "fix move all nve\ntimestep 0.0002\nneigh_modify every 1 delay 0"
+    lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\n"
+    lines += "timestep 0.0002\nneigh_modify every 1 delay 0"
     atoms = crystal((6, 5, 5), tilt)
     energy, forces, stress = compute_in_ase(atoms, dimenet())
     energies, totals, model = atoms.get_potential_energies(), [], dimenet()
