@@ -23,8 +23,7 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials.captured import Given
-from trigraph.torch.potentials.padding import MOST, Padding, choose
+from trigraph.torch.potentials.padding import MOST, Given, Padding, choose
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
 CLOSE = 1e-12  # of the largest: sums of products in float64 in another order
@@ -316,7 +315,8 @@ def test_what_cannot_be_captured(monkeypatch):
         "TypeError: compile_potential: the loss is tensor...; expected a tensor of shape () that depends on ..."
     ):
         energies(z, pos, batch)
-    with torch.autocast("cpu", torch.float16), expect_error("RuntimeError: compile_potential: ...needs a GradScaler..."):
+    error = "RuntimeError: compile_potential: ...needs a GradScaler..."
+    with torch.autocast("cpu", torch.float16), expect_error(error):
         total(z, pos, batch)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with expect_error("RuntimeError: compile_potential: Springs: called while a CUDA graph is captured; expected ..."):

@@ -1,5 +1,6 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
+import contextlib
 import copy
 import math
 import operator
