@@ -90,7 +90,7 @@ def script(tmp_path, monkeypatch):
     return write
 
 
-def state_of(lmp):
+def read_state(lmp):
     """Return LAMMPS' atoms (one rank) in eV and angstrom, with forces, energies of atoms, energy and stress."""
     units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
     order = np.argsort(lmp.numpy.extract_atom("id")[:number])
@@ -108,7 +108,7 @@ def state_of(lmp):
 
 def assert_as_ase(lmp, model, rounding=2**-53):
     """Compare with ASE's calculator: sums of less than 1000 terms, some of 1 eV/Å, in another order."""
-    atoms, forces, energies, energy, stress = state_of(lmp)
+    atoms, forces, energies, energy, stress = read_state(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
     got, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
     got += (energy, stress)
@@ -254,12 +254,12 @@ def test_restart(script):
     """A run that is continued from a restart file ends in the same bits as an uninterrupted one."""
     lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
-    expected = state_of(lmp)
+    expected = read_state(lmp)
     lmp.close()
     text = script(crystal(), f"{FIX}\nfix move all nve\nrun 4")
     Path(text).write_text(Path(text).read_text().replace("read_data atoms", "read_restart half"))
     lmp = trigraph.lammps.run(Pairs(), text, SYMBOLS, arguments=QUIET)
-    np.testing.assert_array_equal(state_of(lmp)[0].positions, expected[0].positions)
+    np.testing.assert_array_equal(read_state(lmp)[0].positions, expected[0].positions)
     lmp.close()
 
 
@@ -270,13 +270,13 @@ def test_beside_another_pair_style(script):
     model, forces, energies = potential(), [], []
     for lines in (f"{zbl}\n{FIX}\nrun 0", f"{FIX}\nrun 0"):
         lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, arguments=QUIET)
-        _, f, _, energy, _ = state_of(lmp)
+        _, f, _, energy, _ = read_state(lmp)
         forces.append(f)
         energies.append(energy)
         lmp.close()
     alone = lammps(cmdargs=QUIET)
     alone.file(script(crystal(), f"{zbl}\nrun 0"))
-    _, f, _, energy, _ = state_of(alone)
+    _, f, _, energy, _ = read_state(alone)
     assert np.abs(f).max() > 1
     np.testing.assert_allclose(forces[0], forces[1] + f, rtol=0, atol=1e-12 * np.abs(forces[0]).max())
     assert energies[0] == pytest.approx(energies[1] + energy, rel=1e-12)

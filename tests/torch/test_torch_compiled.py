@@ -27,7 +27,7 @@ from trigraph.table import NAMED
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials import compiled as programs
 from trigraph.torch.potentials.program_key import ProgramKey, differences
-from trigraph.torch.potentials.traced import rewrite_sums, selected, sum_of_each, sums
+from trigraph.torch.potentials.traced import find_targets, rewrite_sums, select_rows, sums
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
@@ -185,8 +185,8 @@ def test_gradients_of_parameters_that_nobody_asks_for():
     key, neighbors = ProgramKey(model), model.neighbors(pos)
     inputs = programs.Inputs.of(z, pos, None, neighbors, torch.ones_like(pos))
     constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
-    program = programs.traced_program(
-        programs.copy_model(model, key), constants, programs.example_of(model, inputs), ()
+    program = programs.trace_program(
+        programs.copy_model(model, key), constants, programs.make_example(model, inputs), ()
     )
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
@@ -309,14 +309,14 @@ def test_derivatives_of_sums_are_selections():
     """A traced program selects rows where it would differentiate a sum over edges or atoms."""
     model, (z, pos, batch) = potential(), structures((4, 7))
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
-    example = programs.example_of(model, programs.Inputs.of(z, pos, None, neighbors, None))
+    example = programs.make_example(model, programs.Inputs.of(z, pos, None, neighbors, None))
     constants = tuple(map(programs.constants, programs.list_graphs(neighbors)))
-    program = programs.traced_program(copy.deepcopy(model), constants, example, ())
+    program = programs.trace_program(copy.deepcopy(model), constants, example, ())
     before = program(key.state, *example)
-    rewrite_sums(program, sum_of_each(program, key.state, example))
+    rewrite_sums(program, find_targets(program, key.state, example))
     targets = [node.target for node in program.graph.nodes]
     number = 1 + len(model.output_blocks)  # structures, and atoms in each block
-    assert targets.count(sums) == targets.count(selected) == number
+    assert targets.count(sums) == targets.count(select_rows) == number
     assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from edges to positions
     after = program(key.state, *example)
     for got, right in zip(after, before, strict=True):

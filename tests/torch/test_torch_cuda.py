@@ -79,7 +79,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
     x = torch.cat([8 * torch.randn(1991, dtype=dtype), extremes]).reshape(40, 50)
     b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # not contiguous
     tensors, scales = (b, c, a, g, x), (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))
-    expected = [t for order in (2, 3) for t in activations._in_one_pass(order, *tensors[6 - 2 * order :])]
+    expected = [t for order in (2, 3) for t in activations._use_kernel(order, *tensors[6 - 2 * order :])]
     device = request.getfixturevalue("device")
     streams = launched(request.getfixturevalue("monkeypatch"))
     with torch.cuda.stream(Stream(7)):
@@ -91,7 +91,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
     for got, other, scale in zip(found, expected, scales, strict=True):
         assert got.isfinite().all()
         assert not (got - other).abs().gt(8 * torch.finfo(dtype).eps * scale.abs()).any()
-    assert activations._in_one_pass(2, *[x[:0]] * 3)[0].shape == (0, 50)
+    assert activations._use_kernel(2, *[x[:0]] * 3)[0].shape == (0, 50)
     assert not device.recorded
 
 

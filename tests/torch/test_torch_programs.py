@@ -247,7 +247,7 @@ def flat_arguments(op, values):
 def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
     """Of every operator, with all arrays batched, all but the last, and each alone; in one call where it can be."""
     monkeypatch.setattr(batches, "MOST_ROWS", rows)
-    numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.axis_of_members(a) is None
+    numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.find_member_axis(a) is None
     monkeypatch.setattr(
         TorchOperator, "compute_unrecorded", lambda op, args: numbers.append(op) or unrecorded(op, args)
     )

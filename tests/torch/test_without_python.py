@@ -26,7 +26,7 @@ from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.compiled import list_graphs
-from trigraph.torch.potentials.export import LONGEST_CHAIN, reach_of, sort_edges, virials_of
+from trigraph.torch.potentials.export import LONGEST_CHAIN, count_hops, sort_edges, compute_virials
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
 pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")
@@ -116,9 +116,9 @@ def test_graphs_of_programs():
 
 def test_reach_and_refusals(tmp_path):
     """The reach is measured; what cannot be exported is refused by name, before anything is compiled."""
-    assert [reach_of(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
+    assert [count_hops(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
     zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # of which the derivative is zero
-    assert reach_of(zero, 1) == 2
+    assert count_hops(zero, 1) == 2
     limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
     few, many = Branches(), Branches()
@@ -315,7 +315,7 @@ def test_lammps_is_ase(tilt, run):
     energy, forces, stress = compute_in_ase(atoms, dimenet())
     energies, totals, model = atoms.get_potential_energies(), [], dimenet()
     z, pos, cell = (torch.as_tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
-    virials = virials_of(model, z, pos, cell[None], model.neighbors(pos, cell=cell)).numpy()
+    virials = compute_virials(model, z, pos, cell[None], model.neighbors(pos, cell=cell)).numpy()
     virials = -virials[:, [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar angstrom^3
     for ranks in (1, 2, 4):
         done = run(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)

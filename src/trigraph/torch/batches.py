@@ -14,7 +14,7 @@ from trigraph.torch.signatures import apply_to_entries
 MOST_ROWS = 1 << 16  # of an array that several entries share: more would take memory and save no time
 
 
-def axis_of_members(array: Array) -> int | None:
+def find_member_axis(array: Array) -> int | None:
     """Return the axis that counts nodes, edges or other members of a graph; None if an array belongs to all of them."""
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
@@ -25,13 +25,13 @@ def copies(graph: Any, number: int, reverse: bool) -> Any:
     given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
     for size, names in parts.numbered.items():
         for name in names:
-            given[name] = _copies_of(given[name], "offsets" in name, getattr(graph, size), number)
+            given[name] = _repeat(given[name], "offsets" in name, getattr(graph, size), number)
     named = zip(parts.numbers, numbers(graph), strict=True)
     counts = [n * number if name in parts.numbered else n for name, n in named]
     return assemble(type(graph).__name__, tuple(given.values()), counts)
 
 
-def _copies_of(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
+def _repeat(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
     """Return copies of an array whose elements number members of the graph, of which there are `size`."""
     if t is None:
         return None
@@ -45,13 +45,13 @@ def _shift(t: Tensor, shifts: Tensor) -> Tensor:
     return torch.where(t < 0, t, t + shifts)  # -1 stands for none
 
 
-def rule_of(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule for torch.vmap of a `TorchOperator`, whose flat arguments `apply` takes.
 
     What is the same for all members, such as weights, cannot differ from copy to copy: where it is batched, or where
     its gradient is wanted, the operator is applied to one entry after another.
     """
-    axes = {a.name: axis_of_members(a) for a in (*op.op.arguments, *op.op.fields)}
+    axes = {a.name: find_member_axis(a) for a in (*op.op.arguments, *op.op.fields)}
     indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
     common = [f.name for f in op.op.fields if axes[f.name] is None]
     lengths = (len(parts.arrays) + len(parts.reverse) for _, parts in op.graphs)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trigraph.torch.signatures import Elementwise, nested
+from trigraph.torch.signatures import Elementwise, allow_nesting
 
 PARTS = range(4)  # of f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
 
@@ -77,11 +77,11 @@ class Jet:
         return linear(lambda t: t / other, self)
 
     def __rtruediv__(self, other: Any) -> "Jet":
-        inverse = composed(torch.reciprocal, lambda y, x: -y * y, lambda y, x: 2 * y**3)(self)
+        inverse = compose(torch.reciprocal, lambda y, x: -y * y, lambda y, x: 2 * y**3)(self)
         return other * inverse
 
     def __pow__(self, n: int) -> "Jet":
-        return composed(lambda x: x**n, lambda y, x: n * x ** (n - 1), lambda y, x: n * (n - 1) * x ** (n - 2))(self)
+        return compose(lambda x: x**n, lambda y, x: n * x ** (n - 1), lambda y, x: n * (n - 1) * x ** (n - 2))(self)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
         return self.parts[0] == other
@@ -156,7 +156,7 @@ def bits(places: Sequence[int]) -> int:
     return total
 
 
-def composed(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
+def compose(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
     """Return an elementwise function for tensors and jets.
 
     `derivatives` are the first two; each takes the value of the function, and its argument.
@@ -207,7 +207,7 @@ class _Expm1(Elementwise):
         return grad * torch.exp(ctx.saved_tensors[0])
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, x_dot: Tensor) -> Tensor:
         return x_dot * torch.exp(saved[0])
 
@@ -216,12 +216,12 @@ class Namespace:
     """Functions of torch on tensors and jets; those that are not named here take the values alone."""
 
     where, stack, concatenate = map(staticmethod, (where, joined(torch.stack), joined(torch.concatenate)))
-    sin = staticmethod(composed(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
-    cos = staticmethod(composed(torch.cos, lambda y, x: -torch.sin(x), lambda y, x: -y))
-    exp = staticmethod(composed(torch.exp, lambda y, x: y, lambda y, x: y))
-    expm1 = staticmethod(composed(_Expm1.apply, lambda y, x: torch.exp(x), lambda y, x: torch.exp(x)))
-    tanh = staticmethod(composed(torch.tanh, lambda y, x: 1 - y * y, lambda y, x: -2 * y * (1 - y * y)))
-    sqrt = staticmethod(composed(torch.sqrt, lambda y, x: 0.5 / y, lambda y, x: -0.25 / (x * y)))
+    sin = staticmethod(compose(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
+    cos = staticmethod(compose(torch.cos, lambda y, x: -torch.sin(x), lambda y, x: -y))
+    exp = staticmethod(compose(torch.exp, lambda y, x: y, lambda y, x: y))
+    expm1 = staticmethod(compose(_Expm1.apply, lambda y, x: torch.exp(x), lambda y, x: torch.exp(x)))
+    tanh = staticmethod(compose(torch.tanh, lambda y, x: 1 - y * y, lambda y, x: -2 * y * (1 - y * y)))
+    sqrt = staticmethod(compose(torch.sqrt, lambda y, x: 0.5 / y, lambda y, x: -0.25 / (x * y)))
 
     @staticmethod
     def einsum(equation: str, *operands: Any) -> Any:
@@ -233,7 +233,7 @@ class Namespace:
         return lambda *arguments: function(*(a.parts[0] if isinstance(a, Jet) else a for a in arguments))
 
 
-def of_rows(function: Callable[..., Tensor]) -> Callable[..., Any]:
+def make_linear(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return a function of tensors that is linear in its first argument, for jets too."""
     return lambda rows, *rest: (
         linear(lambda t: function(t, *rest), rows) if isinstance(rows, Jet) else function(rows, *rest)

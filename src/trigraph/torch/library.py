@@ -18,10 +18,10 @@ from trigraph.checks import bind_sizes, check_arguments, check_attributes, layou
 from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import has_storage, is_batched, on_device, tensor_from, view_array
-from trigraph.torch.batches import rule_of
+from trigraph.torch.batches import make_vmap_rule
 from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
 from trigraph.torch.native import REFUSED, NativeOperator, native
-from trigraph.torch.signatures import nested, without_defaults
+from trigraph.torch.signatures import allow_nesting, without_defaults
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -31,7 +31,7 @@ class TorchOperator:
 
     Arguments have two forms. Within trigraph they are a list of arrays in the order of the table, and `keywords`:
     graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher they are flat
-    (`flattened`), with graph objects as tensors and numbers.
+    (`flatten`), with graph objects as tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
@@ -141,7 +141,7 @@ class TorchOperator:
         Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
         # A nested vmap may have more levels beneath, for which only a custom function has rules.
-        rule = rule_of(self, lambda *args: self.function.apply(True, *args))
+        rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
             @staticmethod
@@ -157,7 +157,7 @@ class TorchOperator:
                 return None, *self.derivative.backward(ctx, cotangents, ctx.needs_input_grad[1:])
 
             @staticmethod
-            @nested
+            @allow_nesting
             def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
                 return self.derivative.tangents(ctx, saved, tangents[1:])
 
@@ -345,8 +345,8 @@ def _register(op: TorchOperator) -> TorchOperator:
         LIBRARY.impl(op.op.name, lambda *args: op.kernel(*args), key)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
     for each in (name, f"trigraph::call_{op.op.name}"):
-        torch.library.register_vmap(each, rule_of(op, op.call_flat), lib=LIBRARY)
-    op.native = native(op.op, op.num_tensors + op.num_numbers, op.fake, rule_of(op, op.call_flat))
+        torch.library.register_vmap(each, make_vmap_rule(op, op.call_flat), lib=LIBRARY)
+    op.native = native(op.op, op.num_tensors + op.num_numbers, op.fake, make_vmap_rule(op, op.call_flat))
     return op
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from trigraph import plain
 from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
 from trigraph.torch.graphs import assemble, tensors
-from trigraph.torch.jets import PARTS, Jet, Namespace, add_to, composed, jet, multilinear, of_rows
+from trigraph.torch.jets import PARTS, Jet, Namespace, add_to, compose, jet, make_linear, multilinear
 from trigraph.torch.library import OPERATORS_OF_TORCH
-from trigraph.torch.signatures import EachEntry, nested
+from trigraph.torch.signatures import EachEntry, allow_nesting
 
 Values = Mapping[str, Any]
 # Index arrays of `Segments`, by argument, as `trigraph.plain` names them.
@@ -95,7 +95,7 @@ class _Trilinear(EachEntry):
         return None, *grads, *(None for _ in range(5))
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
         x, y, *arrays = saved
         groups = (ctx.number, *arrays)
@@ -110,7 +110,7 @@ def _trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
 _outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
 
 
-def _outer_of_jets(a: Any, b: Any, groups: Any) -> Jet:
+def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
     """`_outer`, with the columns of all parts of b that a part of a is multiplied with in one call."""
     a, b = jet(a), jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
@@ -143,7 +143,7 @@ class _Bessel(EachEntry):
         return None, grad * (ctx.l / x * j - above) + grad_above * (j - (ctx.l + 2) / x * above)
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, _: None, x_dot: Tensor) -> tuple[Tensor, Tensor]:
         x, j, above = saved
         return x_dot * (ctx.l / x * j - above), x_dot * (j - (ctx.l + 2) / x * above)
@@ -154,7 +154,7 @@ def _bessel(l: int, x: Any) -> Any:  # noqa: E741
         return _Bessel.apply(l, x)[0]
     values = x.parts[0]
     j, above = _Bessel.apply(l, values)
-    return composed(
+    return compose(
         lambda x: j,
         lambda j, x: l / x * j - above,
         lambda j, x: (l * (l - 1) / x**2 - 1) * j + 2 / x * above,
@@ -183,7 +183,7 @@ class _Harmonics(EachEntry):
         return torch.einsum("es,eks->ek", grad, _derivatives(S, gradient)), None
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, unit_dot: Tensor, _: None) -> Tensor:
         gradient, S = saved
         return torch.einsum("ek,eks->es", unit_dot, _derivatives(S, gradient))
@@ -229,7 +229,7 @@ class _Softmax(EachEntry):
         return alpha * _deviation(alpha, grad, index, ctx.num), None, None
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, logit_dot: Tensor, _: None, __: None) -> Tensor:
         index, alpha = saved
         return alpha * _deviation(alpha, logit_dot, index, ctx.num)
@@ -254,9 +254,9 @@ def _softmax(logit: Any, index: Tensor, num: int) -> Any:
 
 LIBRARY = plain.Library(
     xp=Namespace(),
-    scatter=of_rows(_scatter),
+    scatter=make_linear(_scatter),
     groups=_groups,
-    outer=lambda a, b, groups: (_outer_of_jets if isinstance(b, Jet) else _outer)(a, b, groups),
+    outer=lambda a, b, groups: (_multiply_jets if isinstance(b, Jet) else _outer)(a, b, groups),
     times=lambda a, b, groups: multilinear(lambda a, b: _times(a, b, groups), a, b),
     extremum=_extremum,
     constant=_constant,
@@ -264,8 +264,10 @@ LIBRARY = plain.Library(
     harmonics=_harmonics,
     softmax=_softmax,
     bessel=_bessel,
-    wide=of_rows(torch.Tensor.double),
-    array=of_rows(lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like.device, like.dtype)),
+    wide=make_linear(torch.Tensor.double),
+    array=make_linear(
+        lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like.device, like.dtype)
+    ),
 )
 
 
@@ -290,7 +292,7 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
     return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
 
 
-_converted = of_rows(torch.Tensor.to)
+_converted = make_linear(torch.Tensor.to)
 
 
 def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:

@@ -31,7 +31,7 @@ def without_defaults(function: type[torch.autograd.Function]) -> None:
     function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
 
-def nested(jvp: Callable[..., Any]) -> Any:
+def allow_nesting(jvp: Callable[..., Any]) -> Any:
     """Return a custom function's `jvp` that outer levels of torch.func can differentiate in forward mode too.
 
     The one that is given takes the saved tensors as its second argument. Torch disables forward mode while a `jvp`

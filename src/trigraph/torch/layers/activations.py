@@ -13,7 +13,7 @@ from trigraph.arrays import show_value
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.torch.arrays import has_storage, on_device, view_array
 from trigraph.torch.library import has_tangents
-from trigraph.torch.signatures import Elementwise, nested, without_defaults
+from trigraph.torch.signatures import Elementwise, allow_nesting, without_defaults
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
@@ -40,7 +40,7 @@ class _SiLU(Elementwise):
         return _silu_backward(grad, x)
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent: Tensor) -> Any:
         return _First.apply(tangent, *saved)  # type: ignore[no-untyped-call]
 
@@ -62,7 +62,7 @@ class _First(Elementwise):
         return _Second.apply(gg, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
         grad, x = saved
         return _First.apply(tangent_grad, x) + _Second.apply(tangent, grad, x)[1]  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ class _Second(Elementwise):
     @staticmethod
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         if _is_plain(gg, grad, x):
-            return _in_one_pass(2, gg, grad, x)
+            return _use_kernel(2, gg, grad, x)
         # f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1, which is 1 beyond its
         # threshold, x < -40, where s is less than any rounding of 1.
         first = _silu_backward(gg, x)
@@ -92,7 +92,7 @@ class _Second(Elementwise):
         tensors = ggg_grad, ggg_x, gg, grad, x
         # Where operations are recorded, or a tensor has a tangent, a further derivative may follow.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
-            return _in_one_pass(3, *tensors)
+            return _use_kernel(3, *tensors)
         first, second, third = _derivatives(x)
         return (
             ggg_grad * first + ggg_x * grad * second,
@@ -101,7 +101,7 @@ class _Second(Elementwise):
         )
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent_gg: Tensor, tangent_grad: Tensor, tangent: Tensor) -> Any:
         gg, grad, x = saved
         first, second, third = _derivatives(x)
@@ -140,7 +140,7 @@ def _is_plain(*tensors: Tensor) -> bool:
     )
 
 
-def _in_one_pass(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
+def _use_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
     with on_device(given[-1]):

@@ -38,7 +38,7 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
     return (count(owner, "in_channels", in_channels, minimum),) * 2
 
 
-def widened(*values: Any) -> list[Any]:
+def widen_halves(*values: Any) -> list[Any]:
     """Return floats of 16 bits on a CPU, whose operators do not take them, as float32, and other values unchanged.
 
     Under autocast all are unchanged: the operators convert by themselves, and their results stay float32.

@@ -197,7 +197,7 @@ def build_graph(
                 kept = _Kept(edges)
             key = (num_src_nodes, num_dst_nodes, loops)
             if key not in kept.graphs:
-                kept.graphs[key] = _built(kept.edges, *key)
+                kept.graphs[key] = _build_graph(kept.edges, *key)
     if lasts and _kept.get(edge_index) is not kept:  # type: ignore[no-untyped-call]
         if len(_kept) >= MOST_KEPT:
             _kept.clear()
@@ -205,7 +205,7 @@ def build_graph(
     return kept.graphs[key]
 
 
-def _built(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
+def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
     """Return the graph of an array of edges that nobody writes to."""
     number = min(num_src_nodes, num_dst_nodes)
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):

@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, leaky_relu
 from trigraph.arrays import real_number
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widened
+from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widen_halves
 from trigraph.torch.layers.edges import (
     build_graph,
     check_edge_index,
@@ -288,7 +288,7 @@ class GATConv(torch.nn.Module):
         x_src, x_dst, residual = self._embed(src, dst)
         edges = None if edge_attr is None or self.lin_edge is None else self.lin_edge(edge_attr)
         dtype, weights = x_src.dtype, [self.att_src, self.att_dst, None if edges is None else self.att_edge]
-        x_src, x_dst, residual, edges, *weights = widened(x_src, x_dst, residual, edges, *weights)
+        x_src, x_dst, residual, edges, *weights = widen_halves(x_src, x_dst, residual, edges, *weights)
         attention = None
         if by_edge:
             ends = list_edge_ends(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)

@@ -8,7 +8,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widened
+from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widen_halves
 from trigraph.torch.layers.edges import check_rows, graph_of, source_and_destination
 
 
@@ -157,7 +157,7 @@ class GNOLayer(torch.nn.Module):
         src, dst = source_and_destination(x)
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
         graph = graph_of("GNOLayer", edge_index, src, dst, *self.sizes)
-        dtype, (src, coords, params) = src.dtype, widened(src, coords, self.params)
+        dtype, (src, coords, params) = src.dtype, widen_halves(src, coords, self.params)
         out: torch.Tensor = FUNCTIONS["gno_message"](
             src, coords, params, graph, f_in=self.sizes[0], f_out=self.out_channels
         )

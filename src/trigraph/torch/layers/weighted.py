@@ -6,7 +6,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widened
+from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widen_halves
 from trigraph.torch.layers.edges import graph_of, source_and_destination
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
@@ -112,7 +112,7 @@ class WeightedConv(torch.nn.Module):
         graph = graph_of("WeightedConv", edge_index, src, dst, count_inputs(self.lin), count_inputs(self.lin_root))
         values = self.lin(src)
         dtype = values.dtype
-        values, edge_weight = widened(values, edge_weight)
+        values, edge_weight = widen_halves(values, edge_weight)
         result = FUNCTIONS["agg_weighted_n2n"](values, edge_weight, graph, self.aggr, self.mean_by)
         out: torch.Tensor = result.output_embedding
         if self.lin_root is not None:

@@ -22,12 +22,12 @@ from torch.nn import Module
 from trigraph.locks import Lock
 from trigraph.torch.graphs import build_from_tensors, constants, copy_code, tensors
 from trigraph.torch.potentials.captured import CapturedPotential
-from trigraph.torch.potentials.padding import checked
+from trigraph.torch.potentials.padding import check_capacity
 from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
 from trigraph.torch.potentials.program_key import ProgramKey, differences
 from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
-from trigraph.torch.potentials.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each, trace
+from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums, trace
 
 MOST_PROGRAMS = 32  # of a potential
 _log = logging.getLogger("trigraph")
@@ -99,7 +99,7 @@ def list_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
-def example_of(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
+def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
     """Return at least so many structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns the same symbol to equal sizes in the example. Therefore the numbers of atoms, edges and structures,
@@ -141,17 +141,17 @@ class _Program:
     def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
         with torch.device("cpu"):  # instead of a default device
-            example, another = (example_of(model, inputs, least) for least in (17, 29))
+            example, another = (make_example(model, inputs, least) for least in (17, 29))
         for one in (example, another):
             for tensor, requires_grad in zip(one.differentiable, kind.require_grad, strict=True):
                 if tensor is not None:
                     tensor.requires_grad_(bool(requires_grad))
-        expected = self._call_model(model, key, example)
-        program = traced_program(copy_model(model, key), kind.constants, example, key.not_compared)
+        expected = self._compute_with_model(model, key, example)
+        program = trace_program(copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
-        rewrite_sums(program, sum_of_each(program, key.state, example))
+        rewrite_sums(program, find_targets(program, key.state, example))
         # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
-        self.condition: Any = compile(condition_of(program), "condition of sizes", "eval")
+        self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
         from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
 
         self.conditions = ShapeEnv()
@@ -169,9 +169,9 @@ class _Program:
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         self.compiled = torch.compile(copy_code(run), dynamic=True, fullgraph=True, **options)
-        got = self._run_traced(model, key, example)
+        got = self._compute_with_program(model, key, example)
         if self.accepts_sizes(key.state, another):
-            self._run_traced(model, key, another)
+            self._compute_with_program(model, key, another)
         if self.compilations > 1:
             raise RuntimeError(
                 f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
@@ -185,21 +185,23 @@ class _Program:
 
     def accepts_sizes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
         """Return whether structures of these sizes meet the conditions of the trace."""
-        leaves = leaves_of(state, inputs)
+        leaves = list_tensors(state, inputs)
         shapes = [t.shape for t in leaves]
         if shapes != self.shapes and not self.conditions.evaluate_guards_expression(self.condition, leaves):
             return False
         self.shapes = shapes
         return True
 
-    def _call_model(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _compute_with_model(
+        self, model: Potential, key: ProgramKey, example: Inputs
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return results and gradients of the model for the example, and its buffers afterwards.
 
         Raise RuntimeError if the call changes anything else of the model.
         """
         eager = copy_model(model, key)
         before = ProgramKey(eager)
-        results = self._run_or_call(before.state, example, eager)
+        results = self._compute(before.state, example, eager)
         after = ProgramKey(eager)
         changed = differences(before.values, after.values)
         if changed:
@@ -209,13 +211,15 @@ class _Program:
             )
         return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
-    def _run_traced(self, model: Potential, key: ProgramKey, example: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _compute_with_program(
+        self, model: Potential, key: ProgramKey, example: Inputs
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the same of the program, which the first call compiles."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
             with warnings.catch_warnings():  # torch makes an instance of autograd.Function, of which it warns itself
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
-                results = self._run_or_call(state, example, None)
+                results = self._compute(state, example, None)
         except Exception as error:
             if "InvalidCxxCompiler" in str(error):
                 raise RuntimeError(
@@ -229,7 +233,7 @@ class _Program:
         return results, {n: t for n, t in state.items() if n not in key.parameters}
 
     def _compare(self, name: str, got: Any, expected: Any) -> None:
-        """Raise RuntimeError unless results and buffers of `_run_traced` and `_call_model` agree.
+        """Raise RuntimeError unless results and buffers of `_compute_with_program` and `_compute_with_model` agree.
 
         Tracing ignores that a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
         bounds detect such errors, not differences in rounding.
@@ -252,7 +256,7 @@ class _Program:
                     f"{error:.1e} otherwise; expected a buffer that is changed in place"
                 )
 
-    def _run_or_call(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
+    def _compute(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
         """Return results and gradients of a model, or of the program, for the example."""
         if model is None:
             results = self(state, example)
@@ -271,12 +275,12 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
-def state_of(model: Potential) -> dict[str, Tensor]:
+def read_state(model: Potential) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def traced_program(
+def trace_program(
     model: Potential,
     given_constants: Sequence[Sequence[int]],
     example: Inputs,
@@ -294,7 +298,7 @@ def traced_program(
 
     place = example.pos.detach().requires_grad_()
     try:
-        return trace(function, state_of(model), *example._replace(pos=place))
+        return trace(function, read_state(model), *example._replace(pos=place))
     except Exception as error:
         buffers = f", with buffers instead of tensors in {', '.join(plain)}" if plain else ""
         raise RuntimeError(
@@ -303,7 +307,7 @@ def traced_program(
         ) from error
 
 
-def leaves_of(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
+def list_tensors(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
     """Return the tensors that a traced program takes."""
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
 
@@ -368,7 +372,7 @@ class CompiledPotential(Replacement):
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
         """Return the results of `energy_forces_stress`, of prepared arguments."""
-        results = self._results_of_program(z, pos, cells, neighbors, None, create_graph)
+        results = self._compute_compiled(z, pos, cells, neighbors, None, create_graph)
         if results is None:
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
         energy, forces, stress, energies = results
@@ -380,13 +384,13 @@ class CompiledPotential(Replacement):
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
         """Return the result of `hessian_vector_product`, of prepared arguments."""
-        results = self._results_of_program(z, pos, cells, neighbors, vector, create_graph)
+        results = self._compute_compiled(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
         product: Tensor = results[0]
         return product
 
-    def _results_of_program(
+    def _compute_compiled(
         self,
         z: Tensor,
         pos: Tensor,
@@ -570,7 +574,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
             raise TypeError(
                 f"compile_potential: {name} is given with capture=True; expected capacity or static_results"
             )
-        return CapturedPotential(model, checked("compile_potential", capacity), static_results)
+        return CapturedPotential(model, check_capacity("compile_potential", capacity), static_results)
     taken = ("backend", "mode", "options")
     for name in options:
         if name not in taken:

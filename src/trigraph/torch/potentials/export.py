@@ -24,17 +24,17 @@ from trigraph.torch.graphs import constants
 from trigraph.torch.potentials.compiled import (
     Inputs,
     copy_model,
-    example_of,
-    leaves_of,
     list_graphs,
+    list_tensors,
+    make_example,
+    read_state,
     report_progress,
-    state_of,
-    traced_program,
+    trace_program,
 )
 from trigraph.torch.potentials.potential import Potential, derivatives_and_strains, outputs_of_atoms
 from trigraph.torch.potentials.program_key import ProgramKey, differences
 from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like_model, find_neighbors
-from trigraph.torch.potentials.traced import condition_of, rewrite_products, rewrite_sums, sum_of_each
+from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums
 
 FORMAT = "2"
 """Of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
@@ -196,7 +196,7 @@ def _takes(model: Potential, z: int) -> bool:
     return True
 
 
-def reach_of(model: Potential, z: int) -> int:
+def count_hops(model: Potential, z: int) -> int:
     """Return over how many edges the energy of an atom depends on others; `LONGEST_CHAIN` - 1 if that has no bound.
 
     It is measured with a chain of atoms, each of which has its next ones as neighbours: by the derivative of the energy
@@ -221,23 +221,23 @@ def reach_of(model: Potential, z: int) -> int:
     return max([0, *depends.nonzero()[:, 0].tolist()])
 
 
-def _program_of(
+def _trace_program(
     model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]
 ) -> tuple[_Program, PackageInputs]:
     """Return the program of a model, and arguments to compile it with; `plain` is as for `traced_program`."""
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
     alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
     seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), alone, None)
-    example = example_of(model, seed)
+    example = make_example(model, seed)
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
-    state = state_of(weighted)
+    state = read_state(weighted)
     # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
-    program = traced_program(
+    program = trace_program(
         weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
     )
-    _check_branches(owner, model, condition_of(program), state, example)
+    _check_branches(owner, model, read_size_conditions(program), state, example)
     rewrite_products(program)
-    rewrite_sums(program, sum_of_each(program, state, example))
+    rewrite_sums(program, find_targets(program, state, example))
     for node in list(program.graph.nodes):
         if node.target is operator.pos:  # of sizes, which torch.export does not take
             node.replace_all_uses_with(node.args[0])
@@ -258,9 +258,9 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
     pos = example.pos[:8] - example.pos[:1]
     few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))
     fewer = Inputs.of(example.z[:8], pos, pos.new_zeros(2, 3, 3), few, None)
-    for other in (fewer, example_of(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
+    for other in (fewer, make_example(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
         given = {**state, "weights": other.pos[:, 0]}
-        if not ShapeEnv().evaluate_guards_expression(condition, leaves_of(given, other)):
+        if not ShapeEnv().evaluate_guards_expression(condition, list_tensors(given, other)):
             raise ValueError(
                 f"{owner} takes another branch for {len(other.z)} atoms than for {len(example.z)}; expected a model "
                 "that computes the same for any number"
@@ -281,11 +281,11 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, P
         energy, forces, stress, energies = model.energy_forces_stress(*given, cell=cells, neighbors=neighbors)
         stress = energy.new_full((len(energy), 3, 3), torch.nan) if stress is None else stress
         atoms = PackageInputs.of(*given, cells, neighbors)
-        virials = virials_of(model, *given, atoms.cells, neighbors)
+        virials = compute_virials(model, *given, atoms.cells, neighbors)
         yield name, atoms, [energy, forces, energies, stress, virials]  # type: ignore[list-item]
 
 
-def virials_of(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
     """Return the virials of `results_with_virials`, edge by edge, in Python."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
     energy = outputs_of_atoms(model, z, vec, neighbors).sum()
@@ -305,7 +305,7 @@ def _metadata(
 
     dtype = str(atoms.pos.dtype).removeprefix("torch.")
     facts = {"format": FORMAT, "model": type(model).__name__, "dtype": dtype, "stress": f"{int(stress)}"}
-    facts |= {"cutoff": repr(float(model.cutoff)), "reach": f"{reach_of(model, numbers[0])}"}
+    facts |= {"cutoff": repr(float(model.cutoff)), "reach": f"{count_hops(model, numbers[0])}"}
     facts |= {"units": "eV angstrom", "trigraph": trigraph.__version__, "torch": torch.__version__}
     facts |= {"numbers": " ".join(map(str, numbers)), "elements": " ".join(SYMBOLS[z - 1] for z in numbers)}
     facts["processor"] = torch.backends.cpu.get_cpu_capability()
@@ -379,7 +379,7 @@ def export_potential(
         changed += [n for n, t in own.named_buffers() if not torch.equal(t, state[n])]
         if changed:
             raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected that it stays")
-        program, atoms = _program_of(own, numbers, stress, key.not_compared)
+        program, atoms = _trace_program(own, numbers, stress, key.not_compared)
         sizes = tuple({1 if field == "edges" else 0: torch.export.Dim.AUTO} for field in PackageInputs._fields)
         with torch.no_grad():
             exported = torch.export.export(program, tuple(atoms), dynamic_shapes=(sizes,), strict=False)

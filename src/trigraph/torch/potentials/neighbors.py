@@ -104,7 +104,7 @@ def _pairs(
             i, j = atoms[which // len(steps)], order[place]
             cells = shift.view(-1, 3)[which] + crossed[i] - crossed[j]
             vec = positions[j] - positions[i] + _offset(cells, box[of_atom[i]])
-            near = length_of(vec) < cutoff
+            near = compute_lengths(vec) < cutoff
             near &= (i != j) | (cells != 0).any(1)
             yield j[near], i[near], cells[near]
 
@@ -114,7 +114,7 @@ def _offset(shifts: Tensor, box: Tensor) -> Tensor:
     return shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
 
 
-def length_of(vec: Tensor) -> Tensor:
+def compute_lengths(vec: Tensor) -> Tensor:
     """Return the length of each row, summed in NumPy's order."""
     x, y, z = vec.unbind(1)
     return (x * x + y * y + z * z).sqrt()

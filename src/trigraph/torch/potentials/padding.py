@@ -84,7 +84,7 @@ def _up(number: int) -> int:
     return -(-number // ROWS) * ROWS
 
 
-def checked(owner: str, given: Any) -> list[Capacity]:
+def check_capacity(owner: str, given: Any) -> list[Capacity]:
     """Return one or several given capacities; raise TypeError or ValueError for anything else."""
     if given is None:
         return []

@@ -167,10 +167,10 @@ class Potential(Module):
             In torch.jit.trace without `neighbors`.
         """
         neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors)
-        energies = self.summed(z, pos, cells, neighbors)
+        energies = self.sum_outputs(z, pos, cells, neighbors)
         return energies[0] if neighbors.batch is None else energies
 
-    def summed(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
+    def sum_outputs(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
         """Return the sums of `forward`, shape (num_structures, out_channels), of prepared arguments."""
         return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
 

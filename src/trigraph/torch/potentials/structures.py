@@ -21,8 +21,8 @@ from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
 from trigraph.torch.layers.arguments import check_device
 from trigraph.torch.layers.edges import check_rows, narrow_indices
-from trigraph.torch.potentials.neighbors import length_of, nearest, search
-from trigraph.torch.signatures import nested, without_defaults
+from trigraph.torch.potentials.neighbors import compute_lengths, nearest, search
+from trigraph.torch.signatures import allow_nesting, without_defaults
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
@@ -219,7 +219,7 @@ class _Sums(torch.autograd.Function):
         return _Selected.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent: Tensor, *_: None) -> Any:
         return _Sums.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
 
@@ -240,7 +240,7 @@ class _Selected(torch.autograd.Function):
         return _Sums.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    @nested
+    @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent: Tensor, *_: None) -> Any:
         return _Selected.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
 
@@ -311,7 +311,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
     return cell.to(pos)
 
 
-def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
+def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
     """Return the number of structures: of cells if given, else up to the last structure with an atom."""
     several = (isinstance(cell, Tensor) and cell.dim() == 3) or isinstance(cell, Sequence)
     if batch is None:
@@ -390,7 +390,7 @@ def _search_plain(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
     """Compute `find_neighbors` for plain tensors."""
-    num_structures = _number_of_structures(owner, batch, cell, len(pos))
+    num_structures = _count_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = _periodic(owner, pbc, cell, num_structures)
     # A copy: `Neighbors.batch` must stay as it is when the caller writes to the tensor, since graphs are built from it.
@@ -403,7 +403,7 @@ def _search_plain(
     src, dst, shifts, offset = result
     vec = pos.detach()[src] - pos.detach()[dst] + offset.to(pos.dtype)
     if max_num_neighbors is not None:
-        keep = nearest(dst, length_of(vec), max_num_neighbors)
+        keep = nearest(dst, compute_lengths(vec), max_num_neighbors)
         src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
     return build_graphs(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
 

@@ -63,10 +63,10 @@ def want_less(program: Any) -> None:
         node.update_arg(len(node.args) - 1, mask(read))
 
 
-def condition_of(program: Any) -> str:
+def read_size_conditions(program: Any) -> str:
     """Return the conditions on sizes that a model evaluated during tracing, such as more than 20 atoms.
 
-    `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call, `leaves_of`.
+    `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call, `list_tensors`.
     """
     traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
@@ -181,12 +181,12 @@ def sums(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
     return _Sums.apply(values, index, *rest)  # type: ignore[no-untyped-call]
 
 
-def selected(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
+def select_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
     """Call `_Selected`."""
     return _Selected.apply(values, index, *rest)  # type: ignore[no-untyped-call]
 
 
-def sum_of_each(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
+def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
     """Return the nodes of the atom that each edge enters, and of the structure of each atom.
 
     They are by the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. The example is
@@ -211,7 +211,7 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
         elif node.target is _sums_backward and node.args[-1] == _ROWS:
             grad, _, weights, *absent = node.args[:6]
             graph = node.args[6:-1]
-            call, given = selected, (grad, indices.get(graph[0]), weights, *graph)
+            call, given = select_rows, (grad, indices.get(graph[0]), weights, *graph)
             weights = next((t for t in (weights, *absent) if t is not None), None)
         else:
             continue
