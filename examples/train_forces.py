@@ -33,7 +33,7 @@ torch.manual_seed(0)
 # have a standard deviation between 0.02 and 0.2 Å.
 
 
-def structure(cluster):
+def draw_structure(cluster):
     """Return a labelled cluster or slab."""
     share = rng.random()
     spacing = (1 - share) * SPACING[29] + share * SPACING[79]
@@ -44,7 +44,7 @@ def structure(cluster):
     return atoms
 
 
-structures = [structure(i % 2 == 1) for i in range(STRUCTURES)]
+structures = [draw_structure(i % 2 == 1) for i in range(STRUCTURES)]
 first = STRUCTURES - STRUCTURES // 5  # a fifth is held out
 
 # %%

@@ -147,7 +147,7 @@ class _Attention:
         self.given_scores = call.values.get("softmax_scores")  # saved by the forward, for the first order
 
     @lazy
-    def rows(self) -> Rows:
+    def rows_by_destination(self) -> Rows:
         """Positions by destination."""
         return sums.by_destination(self.graph)
 
@@ -221,7 +221,7 @@ class _Attention:
 
         Return the largest logit and the sum of exponentials of each row; None if `out` is given and no row is long.
         """
-        graph, heads, rows = self.graph, self.num_heads, self.rows
+        graph, heads, rows = self.graph, self.num_heads, self.rows_by_destination
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
         stats_overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
         overflow = None if out is None else self._overflow(rows, out.shape[1])
@@ -263,7 +263,7 @@ class _Attention:
 
     def aggregate(self, records: Any, out: Any) -> None:
         """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, of the records of `records`."""
-        rows, width = self.rows, out.shape[1]
+        rows, width = self.rows_by_destination, out.shape[1]
         lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
         self._launch(
             "gat_aggregate",
@@ -299,7 +299,7 @@ class _Attention:
 
         The sums of each destination's records and the gradient of its embedding are also written if requested.
         """
-        graph, heads, rows, orders = self.graph, self.num_heads, self.rows, 2 if self.second else 1
+        graph, heads, rows, orders = self.graph, self.num_heads, self.rows_by_destination, 2 if self.second else 1
         records = self.empty(graph.num_positions, heads, 2 * orders)
         out, totals = (None, None) if g is None else (self.fields["dst_embedding"], self.totals[1])
         means = parts_of_means = None
@@ -336,7 +336,7 @@ class _Attention:
                 launch(step, rows.num_parts)
                 if step != LAST_STEP:
                     sums.finish(self.kernels, rows, parts_of_means, means)
-        self._finish_target(rows, target)
+        self._add_long_row_parts(rows, target)
         return records
 
     @lazy
@@ -387,7 +387,7 @@ class _Attention:
             lanes=lanes,
             target=target,
         )
-        self._finish_target(rows, target)
+        self._add_long_row_parts(rows, target)
         if k == 2 and out is not None:
             sums.clear_unused(self.graph, out)
 
@@ -398,7 +398,7 @@ class _Attention:
         a, a_dot = self._select_weights(k)
         return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
-    def _finish_target(self, rows: Rows, target: _RowGradient) -> None:
+    def _add_long_row_parts(self, rows: Rows, target: _RowGradient) -> None:
         """Add up the parts of the long rows."""
         if target.out is not None:
             self._finish(rows, target.overflow, target.out)

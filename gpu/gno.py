@@ -44,7 +44,7 @@ def gno_kernel_fwd(call: Call) -> None:
     net, kernel = _Network(call), call.fields["kernel"]
     for first, count in sums.blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
         a = net.kernels.empty(count, net.hidden + 1)
-        net.load(first, count, a.shape[1], a=a)
+        net.compute_hidden(first, count, a.shape[1], a=a)
         net.kernels.matmul(a, net.v_hat(net.params), out=kernel[first : first + count])
 
 
@@ -63,7 +63,7 @@ def gno_kernel_bwd(call: Call) -> None:
                 net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
             if "params" in grads:
                 a, xi = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
-                net.load(first, count, a.shape[1], a=a, xi=xi)
+                net.compute_hidden(first, count, a.shape[1], a=a, xi=xi)
                 of_u.add(product_rows(net.kernels, xi, s))
                 of_v.add(product_rows(net.kernels, a, g))
 
@@ -87,7 +87,7 @@ def gno_kernel_bwd2(call: Call) -> None:
             both, xi = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
             if grads.requests_any("grad_kernel", "params"):
                 a = both.reshape(-1)[hidden:] if second else None
-                net.load(first, count, both.shape[1], a_dot=both, a=a, xi=xi)
+                net.compute_hidden(first, count, both.shape[1], a_dot=both, a=a, xi=xi)
             if "grad_kernel" in grads:
                 net.kernels.matmul(both, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
@@ -264,7 +264,9 @@ class _Network:
         stacked[len(above) :] = below
         return stacked
 
-    def load(self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None) -> None:
+    def compute_hidden(
+        self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None
+    ) -> None:
         """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` apart."""
         grid = (cover(count * (max(self.d, self.hidden) + 1), THREADS),)
         arguments: dict[str, Any] = {"network": self.argument, "first": first, "count": count, "stride": stride}

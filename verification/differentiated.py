@@ -24,7 +24,7 @@ from trigraph.verification.implementation import check_signature, name_fields
 from trigraph.verification.subjects import Subject
 
 
-def _device(framework: str, name: str | None) -> Any:
+def _array_on_device(framework: str, name: str | None) -> Any:
     """Return an array on a device; ValueError if there is no such device."""
     try:
         if framework == "torch":
@@ -124,7 +124,7 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
     except ImportError as error:
         raise ValueError(f"verify: framework {framework!r} cannot be used: {error}") from None
     DIFFERENTIATING[framework](print)  # which says what is missing
-    like = _device(framework, device)
+    like = _array_on_device(framework, device)
 
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
         if op.restriction is not None:
@@ -161,5 +161,5 @@ def differentiate_forward(
     fwd = OPERATORS[f"{target}_fwd"]
     absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are None are not passed
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
-    call = partial(_compute_by_autograd, own, framework, _device(framework, device))
+    call = partial(_compute_by_autograd, own, framework, _array_on_device(framework, device))
     return Subject(plain(name), False, call, selective=False), target

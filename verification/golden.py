@@ -69,7 +69,7 @@ class Vector:
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
         """Tolerance for a subject (None: the judge), in the units of `error`."""
         if self.single:
-            return tolerances.golden_maximum(dtype)
+            return tolerances.golden_relative_to_largest(dtype)
         terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
         own = 0.0 if subject is None else tolerances.accuracy(subject.chunked, terms)
         return own + tolerances.accuracy(False, terms)

@@ -245,7 +245,7 @@ def _difference(
     return errors
 
 
-def _curve_check(
+def _judge_curve(
     subject: Subject, s: System, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
     """Return the check of a curve of errors at `STEPS`."""
@@ -264,7 +264,7 @@ def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"]
         direction = numbers(f"{s.name} displacement", *s.positions.shape)
         return _difference(call, s, "positions", -forces, _energy, direction)
 
-    return [_curve_check(subject, s, operator, "forces", "positions", curve)]
+    return [_judge_curve(subject, s, operator, "forces", "positions", curve)]
 
 
 def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
@@ -278,7 +278,7 @@ def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["
         x = getattr(s.model, name)
         return _difference(call, s, name, gradient, _loss, x * numbers(f"{s.name} {name} direction", *x.shape))
 
-    return [_curve_check(subject, s, operator, "force training", name, partial(curve, name)) for name in TRAINED]
+    return [_judge_curve(subject, s, operator, "force training", name, partial(curve, name)) for name in TRAINED]
 
 
 # ---- invariance ------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Structure:
 
         Edges are added by the distance of their farther atom from the middle, then by length. All atoms are kept.
         """
-        if _triplets(self.src, self.dst) <= triplets:
+        if _count_triplets(self.src, self.dst) <= triplets:
             return self
         middle = np.linalg.norm(self.positions - self.positions.mean(axis=0), axis=1)
         rank = np.argsort(np.argsort(middle, kind="stable"), kind="stable")
@@ -77,7 +77,7 @@ class Structure:
         few, many = 0, len(order)
         while many - few > 1:
             half = (few + many) // 2
-            fits = _triplets(self.src[order[:half]], self.dst[order[:half]]) <= triplets
+            fits = _count_triplets(self.src[order[:half]], self.dst[order[:half]]) <= triplets
             few, many = (half, many) if fits else (few, half)
         keep = np.sort(order[:few])
         note = f"{few} of {len(order)} edges, those of at most {triplets} triplets around the middle"
@@ -105,7 +105,7 @@ class Structure:
 
         return (
             f"Structure {self.name}: {len(self.positions)} atoms, {len(self.src)} edges within {self.cutoff:g}, "
-            f"{_triplets(self.src, self.dst)} triplets. The judge is asked for {part(PATCH)}, differences, forces and "
+            f"{_count_triplets(self.src, self.dst)} triplets. The judge is asked for {part(PATCH)}, differences, forces and "
             f"invariances are of {part(WHOLE)}."
         )
 
@@ -114,7 +114,7 @@ class Structure:
         return self.within(PATCH if patch else WHOLE).note
 
 
-def _triplets(src: np.ndarray, dst: np.ndarray) -> int:
+def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
     size = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     return int(np.bincount(dst, minlength=size)[src].sum())
 

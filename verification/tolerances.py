@@ -144,6 +144,6 @@ def differences(dtype: str) -> float:
     return BEST[dtype]
 
 
-def golden_maximum(dtype: str) -> float:
+def golden_relative_to_largest(dtype: str) -> float:
     """Tolerance, relative to the largest value, against vectors computed in float32."""
     return (16 if dtype == "float32" else 8) * EPS["float32"]

@@ -184,7 +184,7 @@ def test_gradients_of_parameters_that_nobody_asks_for():
     model = potential()
     key, neighbors = ProgramKey(model), model.neighbors(pos)
     inputs = programs.Inputs.of(z, pos, None, neighbors, torch.ones_like(pos))
-    constants = tuple(map(programs.constants, programs.graphs_of(neighbors)))
+    constants = tuple(map(programs.constants, programs.list_graphs(neighbors)))
     program = programs.trace_program(
         programs.copy_model(model, key), constants, programs.make_example(model, inputs), ()
     )

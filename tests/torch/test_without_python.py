@@ -26,7 +26,7 @@ from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.compiled import list_graphs
-from trigraph.torch.potentials.export import LONGEST_CHAIN, count_hops, sort_edges, compute_virials
+from trigraph.torch.potentials.export import LONGEST_CHAIN, compute_virials, count_hops, sort_edges
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
 pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")

@@ -244,7 +244,7 @@ def test_transforms(small):
     equal({"": linear(x)}, {"": jax.jvp(lambda x: f(x, w), (x,), (x,))[1]})
 
 
-def in_plain(x, w, graph):
+def compute_in_jax_numpy(x, w, graph):
     """Return the sums of `small` by jax.numpy."""
     edges, weights = jnp.repeat(jnp.arange(6), jnp.diff(graph.offsets), total_repeat_length=15), w[graph.edge_ids]
     sums = (jax.ops.segment_sum(y, edges, 6) for y in (x[graph.indices] * weights[:, None], weights))
@@ -256,7 +256,7 @@ def test_transforms_inside_shard_map(small, mesh):
     """Gradients with scan and vmap inside, cast weights, and a graph for each device are those of jax.numpy."""
     graph, x, w, f = small
     graph = jax.tree.map(jnp.asarray, graph)
-    np.testing.assert_allclose(f(x, w), in_plain(x, w, graph), rtol=1e-12)
+    np.testing.assert_allclose(f(x, w), compute_in_jax_numpy(x, w, graph), rtol=1e-12)
     graphs = jax.tree.map(lambda a: jnp.stack([a, a]), graph)
     cast = getattr(jax.lax, "pcast", None)
 
@@ -283,7 +283,7 @@ def test_transforms_inside_shard_map(small, mesh):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
 
         results = []
-        for function in (f, in_plain):
+        for function in (f, compute_in_jax_numpy):
             local = partial(of_device, function)
             both = P(None, "i"), P()
             options = {"mesh": mesh, "in_specs": both, "check_vma": check}
@@ -298,7 +298,10 @@ def test_transforms_inside_shard_map(small, mesh):
         return jax.lax.psum((f(x, w, jax.tree.map(lambda a: a[0], graphs)) ** 3).sum(), "i")
 
     specs = P(), P(), P("i")
-    summed = [jax.shard_map(partial(of_graphs, g), mesh=mesh, in_specs=specs, out_specs=P()) for g in (f, in_plain)]
+    summed = [
+        jax.shard_map(partial(of_graphs, g), mesh=mesh, in_specs=specs, out_specs=P())
+        for g in (f, compute_in_jax_numpy)
+    ]
     for a, b in zip(*(jax.jit(jax.grad(g, (0, 1)))(x, w, graphs) for g in summed), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
     energy = lambda x, w: (f(x, w) ** 3).sum()  # noqa: E731

@@ -23,7 +23,7 @@ from trigraph.distributed.block_tables import (
 from trigraph.distributed.exchange import Halo, agreement, digest, send_rows
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.processors import share
+from trigraph.distributed.processors import limit_threads_to_share
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
@@ -315,7 +315,7 @@ def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     own: Any = comm.Get_attr(_key())
     if own is None:
         own = comm.Dup()
-        share(own)
+        limit_threads_to_share(own)
         comm.Set_attr(_key(), own)
     return own
 

@@ -17,7 +17,7 @@ def tell(listener: Callable[[int], None]) -> None:
         listener(min(_shares))
 
 
-def share(comm: MPI.Comm) -> None:
+def limit_threads_to_share(comm: MPI.Comm) -> None:
     """Find this rank's share of the processors, and limit its threads to that number. All ranks must call this.
 
     Ranks that the launcher has bound to different processors do not share them.

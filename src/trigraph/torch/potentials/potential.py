@@ -329,7 +329,7 @@ class Potential(Module):
             rows = [number % len(pos) * 3 + axis for number in numbers for axis in range(3)]
             size = block_size or max(1, EDGES_OF_ROWS // max(1, neighbors.graph.num_edges))
             blocks = [rows[k : k + size] for k in range(0, len(rows), size)]
-            rows_along = self.rows_of_hessian(z, pos, cells, neighbors) if blocks else None
+            rows_along = self.make_hessian_product(z, pos, cells, neighbors) if blocks else None
             hessian = [pos.new_empty(0, len(pos), 3)]
             for block in blocks if progress is None else progress(blocks):
                 directions = pos.new_zeros(len(block), pos.numel())
@@ -337,7 +337,7 @@ class Potential(Module):
                 hessian.append(rows_along(directions.reshape(-1, *pos.shape)))  # type: ignore[misc]
             return torch.cat(hessian).reshape(len(numbers), 3, len(pos), 3)
 
-    def rows_of_hessian(
+    def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
         """Return a function from directions (k, num_atoms, 3) to the Hessian's products, of prepared arguments."""

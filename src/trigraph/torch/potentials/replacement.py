@@ -81,7 +81,7 @@ class Replacement(Module):
         """Call the potential itself, for which torch.compile suffices."""
         return self.model(*args, **kwargs)
 
-    # Of this `prepare`, this `differentiated`, this `differentiated_along` and this `rows_of_hessian`.
+    # Of this `prepare`, this `differentiated`, this `differentiated_along` and this `make_hessian_product`.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
@@ -102,10 +102,10 @@ class Replacement(Module):
         """Return the result of `hessian_vector_product`, of prepared arguments."""
         raise NotImplementedError
 
-    def rows_of_hessian(
+    def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return the function of `Potential.rows_of_hessian`: products of a copy of the structures for each row."""
+        """Return the function of `Potential.make_hessian_product`: products of a copy of the structures for each row."""
         copies = functools.cache(neighbors.copies)  # depends on the number of copies alone, its argument
 
         def rows(directions: Tensor) -> Tensor:
