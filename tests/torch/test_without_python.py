@@ -298,7 +298,7 @@ def run(plugin, packages, tmp_path):
 def crystal(repeat, tilt=0.0):
     atoms = bulk("Cu", cubic=True).repeat(repeat)
     atoms.symbols[::3] = "C"  # hydrogen and oxygen do not occur
-    atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
+    atoms.set_cell(atoms.cell + tilt * np.array([[0, 0, 0], [1, 0, 0], [-0.6, 0.4, 0]]), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
     atoms.positions += 0.9  # away from the borders
     return atoms
