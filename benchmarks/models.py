@@ -137,7 +137,7 @@ def _mean_square(errors: Any, structures: Any) -> Any:
 
 def _energy_forces(
     sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any], curvature: bool = False
-) -> tuple[Any, Callable[[Any], Any]]:
+) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
 
     With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated; for
