@@ -105,7 +105,7 @@ class Replacement(Module):
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return the function of `Potential.make_hessian_product`: products of a copy of the structures for each row."""
+        """Return the function of `Potential.make_hessian_product`: products of copies of the structures."""
         copies = functools.cache(neighbors.copies)  # depends on the number of copies alone, its argument
 
         def rows(directions: Tensor) -> Tensor:
