@@ -105,8 +105,8 @@ class Structure:
 
         return (
             f"Structure {self.name}: {len(self.positions)} atoms, {len(self.src)} edges within {self.cutoff:g}, "
-            f"{_count_triplets(self.src, self.dst)} triplets. The judge is asked for {part(PATCH)}, differences, forces "
-            f"and invariances are of {part(WHOLE)}."
+            f"{_count_triplets(self.src, self.dst)} triplets. The judge is asked for {part(PATCH)}, differences, "
+            f"forces and invariances are of {part(WHOLE)}."
         )
 
     def remark(self, patch: bool) -> str:

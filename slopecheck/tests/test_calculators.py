@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.build import bulk
-from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 from ase.calculators.morse import MorsePotential
@@ -239,7 +239,10 @@ class Loose(Wrong):
 
 
 def value_of(self, name, atoms):
-    return self.compute(atoms)[name if name != "free_energy" else "energy"]
+    results, name = self.compute(atoms), name if name != "free_energy" else "energy"
+    if name not in results:
+        raise PropertyNotImplementedError(name)
+    return results[name]
 
 
 def by_identity(self, name, atoms):
