@@ -7,11 +7,8 @@ import copy
 
 import numpy as np
 import pytest
-from device_calls import draw
 
-from trigraph.backends.choice import supports_third
-from trigraph.benchmarks.models import SLAB, atoms_of, dimenet
-from trigraph.table import NAMED
+from trigraph.benchmarks.models import SLAB, build_atoms, dimenet
 from trigraph.torch import compile_potential
 from trigraph.torch.potentials.padding import Given
 from trigraph.torch.potentials.training_step import PaddedStructures
@@ -36,8 +33,8 @@ def model(request, place, device, torch):
 def batches(torch, model):
     """Yield arguments of calls: slabs of two sizes, the first displaced twice, then batches of molecules."""
     like = next(model.parameters())
-    large, small = (atoms_of("slab", SLAB | {"nx": n, "ny": n, "layers": 3})[0] for n in (3, 2))
-    molecules = atoms_of("molecules", {"molecules": 12})
+    large, small = (build_atoms("slab", SLAB | {"nx": n, "ny": n, "layers": 3})[0] for n in (3, 2))
+    molecules = build_atoms("molecules", {"molecules": 12})
     for seed, several in enumerate(
         ([large], [large], [large], [small], [small], molecules[:4], molecules[4:8], molecules)
     ):
@@ -86,7 +83,7 @@ def test_calculators(torch, model):
 
     places = []
     for options in ({}, {"capture": True}):
-        (atoms,) = atoms_of("slab", SLAB | {"nx": 3, "ny": 3, "layers": 2})
+        (atoms,) = build_atoms("slab", SLAB | {"nx": 3, "ny": 3, "layers": 2})
         atoms.calc = Calculator(model, skin=0.5, **options)
         VelocityVerlet(atoms, 1 * units.fs).run(20)
         places.append(atoms.positions)
@@ -105,9 +102,7 @@ def test_training(place, torch, device, model, form):
     """Losses and gradients are those of eager steps, with Adam inside the graph, and clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
-    curved, third = form == "curvature", NAMED["agg_edge_to_edge_bwd3"]
-    if curved and not place.rehearsal and not supports_third("gpu", third, draw(third)):
-        pytest.skip("composed third derivatives build graphs in each call, which no capture allows")
+    curved = form == "curvature"
 
     def loss(structures, labels):
         real, found = structures.real_atoms, structures.energy_forces_stress()

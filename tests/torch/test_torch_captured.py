@@ -14,14 +14,11 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from table_calls import draw
 
 import trigraph.ase
-from trigraph.backends.choice import supports_third
 from trigraph.graphs.edge_graph import with_reverse
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
-from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.padding import MOST, Given, Padding, choose
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
@@ -379,9 +376,6 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
     given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)
     labels = {"energy": torch.ones(2), **{n: torch.ones_like(given.pos) for n in ("forces", "vector", "curvature")}}
-    third = OPERATORS_OF_TORCH["agg_edge_to_edge_bwd3"].op
-    if isinstance(model, DimeNetPlusPlus) and not supports_third("gpu", third, draw(third, np.float32)):
-        del labels["curvature"]  # the composed third derivatives build graphs in each call
 
     def results(inputs, real, labels):
         structures = PaddedStructures(model, inputs, *real)

@@ -15,7 +15,6 @@ from trigraph.checks.attributes import check_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, names_in
-from trigraph.table.graph_kinds import GraphArgument
 
 HALF_BACKENDS = ("gpu", "gpu-host")
 
@@ -155,13 +154,6 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
         if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
             raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")
     return first_dtype, first_device
-
-
-def graph_expected(op: Operator, argument: GraphArgument) -> str:
-    """Return the accepted types of a graph argument, for messages."""
-    assert op.graph is not None
-    alternatives = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-    return f"a trigraph.{op.graph.type_name}{alternatives}"
 
 
 def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, device: Any, stacklevel: int = 4) -> None:

@@ -81,7 +81,7 @@ class Replacement(Module):
         """Call the potential itself, for which torch.compile suffices."""
         return self.model(*args, **kwargs)
 
-    # Of this `prepare`, this `differentiated`, this `differentiated_along` and this `make_hessian_product`.
+    # These methods call `prepare` and what computes in the class of the replacement, not the methods of the model.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian

@@ -23,7 +23,7 @@ if _forward.native and _backward.native:
 else:
     _sums, _sums_backward = _forward.overload, _backward.overload
     _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
-# Operators of several fields, of which some are requested: the names, and what the last argument is for some of them.
+# Derivatives compute only the requested fields: the name of each field, and the argument that requests some of them.
 _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
     overload: ([f.name for f in op.op.fields], mask)
     for op in OPERATORS_OF_TORCH.values()
