@@ -71,9 +71,13 @@ class ProgramKey:
         self._empty = [c for c in self._containers if not c]
         self._containers = [c for c in self._containers if c]
         self._views = [c.values() for c in self._containers if isinstance(c, Mapping)]
-        self._objects, self._properties = list(self._objects_now()), self._properties_now()
-        for name, *properties in zip(self.state, map(type, self._tensors), *self._properties, strict=True):
-            self.values[f"{name} as a tensor"] = properties
+        self._objects, self._properties = list(self._objects_now()), list(map(_properties, self._tensors))
+        self._strided = [t for t in self._tensors if t.layout is torch.strided]
+        self._strides = list(map(Tensor.stride, self._strided))
+        strides = iter(self._strides)
+        for name, tensor, properties in zip(self.state, self._tensors, self._properties, strict=True):
+            stride = next(strides) if tensor.layout is torch.strided else None
+            self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
     def unchanged(self, root: Module) -> bool:
         """Return whether a new key of this module would be equal; False also for a value assigned once more."""
@@ -81,7 +85,8 @@ class ProgramKey:
             root is self.root
             and not any(self._empty)
             and all(map(operator.is_, self._objects_now(), self._objects))
-            and self._properties_now() == self._properties
+            and list(map(_properties, self._tensors)) == self._properties
+            and list(map(Tensor.stride, self._strided)) == self._strides  # after their layouts: others have none
         )
 
     def _objects_now(self) -> Iterator[Any]:
@@ -89,9 +94,6 @@ class ProgramKey:
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
         return chain(inherited, *modules, *self._containers, *self._views)
-
-    def _properties_now(self) -> tuple[list[Any], list[Any]]:
-        return list(map(_properties, self._tensors)), list(map(_strides, self._tensors))
 
     def _comparable(self, place: str, value: Any) -> Any:
         """Return what equals that of another value exactly if a program may be the same."""
@@ -113,10 +115,6 @@ class ProgramKey:
             return cls, tuple((self._comparable(place, k), self._comparable(place, v)) for k, v in value.items())
         elements = (self._comparable(place, one) for one in value)
         return cls, frozenset(elements) if cls in (set, frozenset) else tuple(elements)
-
-
-def _strides(tensor: Tensor) -> Any:
-    return tensor.stride() if tensor.layout is torch.strided else None
 
 
 def _is_fixed(value: Any) -> bool:
