@@ -178,22 +178,26 @@ class Calls(Identities):
         problem = f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
         return self.check(order, what, error, allowed, problem, inconclusive=unsure)
 
-    def _tolerate_order(self, error: float, lowest: int) -> tuple[float, bool]:
+    def _tolerate_order(self, error: float, lowest: int, numbers: Sequence[Arrays] | None = None) -> tuple[float, bool]:
         """Return the relative difference of results, from an order on, that another order of sums may make.
 
-        The second value is whether an error above it may be rounding.
+        The second value is whether an error above it may be rounding. `numbers` are the arrays of each group of
+        arguments, by default those of the point.
         """
         least = max(ROUNDING, MARGIN * self.accuracy)
         if error <= least:
             return least, False
-        here = self._list_results(self._arguments(), lowest)
+        numbers = [self.p.x, *self.rest] if numbers is None else numbers
+        here = self._list_results(self.p.arguments(*numbers), lowest)
         rounding = 0.0
         for _ in range(3):
-            near = self.p.arguments(*(self.p.perturb(a, EPSILON) for a in (self.p.x, *self.rest)))
+            near = self.p.arguments(*(self.p.perturb(a, EPSILON) for a in numbers))
             nearby = self._list_results(near, lowest)
             rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
-        return allowed, allowed < error <= MARGIN * rounding
+        # At a singular matrix, for example, the last bits decide whether a logarithm is infinite.
+        undefined = math.isinf(error) and rounding > UNSURE
+        return allowed, undefined or allowed < error <= MARGIN * rounding
 
     def _name_own_function(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
         """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
@@ -223,10 +227,12 @@ class Calls(Identities):
                 for name, value in self._layouts(array, like):
                     plain, other = self._arguments(), self._arguments()
                     at = p.wanted[k] if group == "inputs" else k
-                    getattr(plain, group)[at] = p.framework.from_host(_lay_out_same(name, array), like)
+                    same = _lay_out_same(name, array)
+                    getattr(plain, group)[at] = p.framework.from_host(same, like)
                     getattr(other, group)[at] = value
+                    numbers = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
                     for row in self._compare_layouts(
-                        f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:]
+                        f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:], numbers
                     ):
                         own = row.failed and group == "inputs" and not math.isinf(row.error)
                         more = self._name_own_function(other.inputs, Calls.compare_in_layout) if own else ""
@@ -236,11 +242,18 @@ class Calls(Identities):
         return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
 
     def _compare_layouts(
-        self, what: str, plain: Arguments, other: Arguments, lowest: int, usual: Sequence[Sequence[float]]
+        self,
+        what: str,
+        plain: Arguments,
+        other: Arguments,
+        lowest: int,
+        usual: Sequence[Sequence[float]],
+        numbers: Sequence[Arrays] | None = None,
     ) -> Iterator[Check]:
         """Compare results for a contiguous array with those for the same numbers in another layout.
 
         `usual` are magnitudes of results at the point, because those for equal rows may be zero up to rounding.
+        `numbers` are those of `_tolerate_order`.
         """
         try:
             right = self._results(plain, lowest)
@@ -258,7 +271,7 @@ class Calls(Identities):
                 for a, b, size in zip(*rows, strict=True)
             ]
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
-            allowed, unsure = self._tolerate_order(worst, lowest)
+            allowed, unsure = self._tolerate_order(worst, lowest, numbers)
             problem = f"{where} differ from those of the contiguous layout by {worst:.0e}" + f"; {BETTER}" * unsure
         yield self.check("", what, worst, allowed, problem, inconclusive=unsure)
 

@@ -18,6 +18,8 @@ def read(x):
 
 
 WRONG = {
+    # Torch 2.13: second derivatives are NaN instead of 0 where the exponential of the difference overflows.
+    "logaddexp": (torch.logaddexp, of(0.0, 500.0), of(1.0, -500.0)),
     "cumprod in float32": (lambda x: x.float().cumprod(0).double() + x, V),
     "norm in float32": (lambda x: x / x.float().norm().double(), V),
     "einsum in half precision": (lambda x: torch.einsum("ij,ik->jk", x.half(), x.half()).double(), W),
@@ -65,7 +67,6 @@ WRONG = {
 RIGHT = {
     "softplus of large": (F.softplus, of(-700.0, 700.0, 0.1)),
     "log of a sum": (lambda x: (x.exp().sum() + 1).log(), of(-50.0, 2.0, 1.0)),
-    "logaddexp": (torch.logaddexp, of(0.0, 500.0), of(1.0, -500.0)),
     "near the origin": (lambda x: x.norm() ** 3, 1e-3 * V),
     "tanh far out": (torch.tanh, of(-19.0, 15.0, 0.2)),
     "log near 1": (torch.log, 1 + 1e-9 * V),
