@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.arrays import cupy_module
-from trigraph.gpu.instances import C_TYPES, INSTANCES, parse_template_arguments, slowness, together
+from trigraph.gpu.instances import C_TYPES, INSTANCES, may_run, parse_template_arguments, slowness, together
 from trigraph.gpu.sources import expand_includes
 from trigraph.table import DEFINITIONS
 
@@ -209,6 +209,9 @@ def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: 
         types |= {C_TYPES[kind.name], "float"} if kind.itemsize == 2 else {C_TYPES[kind.name]}
     chosen = dict.fromkeys(families[name] for name in names)
     pairs = [
-        (family, name) for family in chosen for name in INSTANCES[family] if parse_template_arguments(name)[0] <= types
+        (family, name)
+        for family in chosen
+        for name in INSTANCES[family]
+        if parse_template_arguments(name)[0] <= types and may_run(name)
     ]
     return sorted(pairs, key=lambda pair: slowness(pair[1]))

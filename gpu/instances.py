@@ -4,6 +4,7 @@ Names are C++ name expressions such as ``gno_hidden<float>``. This module uses o
 reads it before NumPy is installed.
 """
 
+import os
 from itertools import product
 
 FLOATS = ("float", "double")
@@ -44,6 +45,28 @@ def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
     return frozenset(arguments) & frozenset(C_TYPES.values()), degrees
 
 
+#: The environment variable that makes float32 kernels multiply on tensor cores: 1, or 0 (the default).
+TENSOR_VARIABLE = "TRIGRAPH_TENSOR_CORES"
+#: The end of the names of these kernels. Their parameters are those of the kernel without it, which other dtypes use.
+TENSOR = "_tensor"
+
+
+def uses_tensor_cores() -> bool:
+    """Return whether float32 kernels multiply on tensor cores (kernels/tensor.cuh), by the environment at this moment.
+
+    No cache depends on it, because the kernels have other names.
+    """
+    value = os.environ.get(TENSOR_VARIABLE) or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"{TENSOR_VARIABLE} is {value!r}; expected 0 or 1")
+    return value == "1"
+
+
+def may_run(name: str) -> bool:
+    """Return whether calls launch an instance: those for tensor cores only if they are in use."""
+    return uses_tensor_cores() or not name.partition("<")[0].endswith(TENSOR)
+
+
 #: Kernels that take seconds to compile, the slowest first.
 SLOW = ("dimenet_out_edges", "dimenet_in_edges")
 
@@ -57,7 +80,9 @@ def slowness(name: str) -> int:
 def together(family: str, name: str) -> list[str]:
     """Return the other instances for calls with the types and degrees of an instance, slowest to compile first."""
     types, degrees = parse_template_arguments(name)
-    arguments = {other: parse_template_arguments(other) for other in INSTANCES[family] if other != name}
+    arguments = {
+        other: parse_template_arguments(other) for other in INSTANCES[family] if other != name and may_run(other)
+    }
     return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=slowness)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from trigraph.gpu.instances import TENSOR, uses_tensor_cores
 from trigraph.gpu.launcher import Extents, Types, runtime
 from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, MATRIX_THREADS, PART_SIZE, THREADS
@@ -40,6 +41,10 @@ class Kernels:
     ) -> None:
         """Launch a kernel of the family with these named arguments; see `Runtime.launch`."""
         self.runtime.launch(self.family, kernel, types, grid, block, shared_mem=shared_mem, **arguments)
+
+    def by_tensor_cores(self, kernel: str) -> str:
+        """Return the name of the kernel's version for tensor cores if float32 uses them, else `kernel`."""
+        return kernel + TENSOR if self.dtype == "float32" and uses_tensor_cores() else kernel
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
         """Return left @ right, or add it to `out`; `right` may be the transpose of a C-contiguous matrix.

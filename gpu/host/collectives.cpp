@@ -1,5 +1,7 @@
 // What the warp collectives compute once every lane of their mask has arrived; runtime.cpp waits for the lanes.
 
+#include <math.h>
+
 #include <algorithm>
 
 #include "runtime.h"
@@ -55,6 +57,62 @@ void finish_shuffle_index(Collective& warp) {
 void finish_shuffle_xor(Collective& warp) {
     finish_shuffle(warp,
                    [](int lane, int operand, int, int end) { return (lane ^ operand) < end ? lane ^ operand : lane; });
+}
+
+namespace {
+
+double bfloat16_value(unsigned bits) { return from_bits<float>(Bits(bits & 0xffffu) << 16); }
+
+// sum + the 8 products left[x] right[x]: exact products, aligned to the largest term's exponent, truncated to 24 bits
+// there, and added; the sum is truncated to float32. That is meant to be worse than any tensor core: studies found that
+// devices of compute capability 8.0 add 8 products at a time, later ones more, and that they keep further bits. An
+// overflow gives infinity.
+float add_truncated(float sum, const double* left, const double* right) {
+    double terms[9], largest = fabs(double(sum)), total = sum;
+    terms[8] = sum;
+    for (int x = 0; x < 8; x++) {
+        terms[x] = left[x] * right[x];  // 16 bits
+        largest = fmax(largest, fabs(terms[x]));
+        total += terms[x];
+    }
+    if (!isfinite(total) || largest == 0) {
+        return float(total);
+    }
+    const double unit = ldexp(1.0, ilogb(largest) - 23);
+    total = 0;
+    for (const double term : terms) {
+        total += trunc(term / unit) * unit;
+    }
+    const float rounded = float(total);
+    return fabs(double(rounded)) > fabs(total) && isfinite(rounded) ? nextafterf(rounded, 0.0f) : rounded;
+}
+
+}  // namespace
+
+// The operands of the lanes are as PTX describes them for mma.m16n8k16 with bfloat16 numbers.
+void finish_multiply_tiles(Collective& warp) {
+    double left[16][16], right[8][16];
+    const TileOperands* operands[32];
+    for (int lane = 0; lane < 32; lane++) {
+        operands[lane] = reinterpret_cast<const TileOperands*>(size_t(warp.value[lane]));
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < 4; i++) {
+                left[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + half] =
+                    bfloat16_value(operands[lane]->left[i] >> 16 * half);
+            }
+            for (int i = 0; i < 2; i++) {
+                right[lane / 4][lane % 4 * 2 + i * 8 + half] = bfloat16_value(operands[lane]->right[i] >> 16 * half);
+            }
+        }
+    }
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 4; i++) {
+            const double* const row = left[lane / 4 + i / 2 * 8];
+            const double* const col = right[lane % 4 * 2 + i % 2];
+            float& sum = operands[lane]->sum[i];
+            sum = add_truncated(add_truncated(sum, row, col), row + 8, col + 8);
+        }
+    }
 }
 
 }  // namespace cuda_host

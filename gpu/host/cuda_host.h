@@ -89,6 +89,14 @@ void finish_syncwarp(Collective& warp);
 void finish_ballot(Collective& warp);
 void finish_shuffle_index(Collective& warp);
 void finish_shuffle_xor(Collective& warp);
+void finish_multiply_tiles(Collective& warp);
+
+// What a lane gives to mma.sync.m16n8k16 of bfloat16 numbers, and the sums that it gets back.
+struct TileOperands {
+    const unsigned (&left)[4];
+    const unsigned (&right)[2];
+    float (&sum)[4];
+};
 
 template <class T>
 Bits to_bits(T value) {
@@ -177,6 +185,13 @@ inline int __any_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
 inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
     return cuda_host::collective("__all_sync", mask, cuda_host::finish_ballot, predicate != 0, 0, {file, line}) == mask;
 }
+
+namespace cuda_host {
+inline void multiply_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
+    TileOperands operands{left, right, sum};  // on the stack of a lane that waits
+    collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
+}
+}  // namespace cuda_host
 
 #undef CUDA_HOST_SITE
 

@@ -168,6 +168,7 @@ def collect() -> dict[str, Any]:
     """Return the environment as a report keeps it, ready for JSON."""
     from trigraph.fortran.levels import available
     from trigraph.fortran.threads import get_num_threads
+    from trigraph.gpu.instances import TENSOR_VARIABLE
 
     commit_id, dirty = commit() or (None, None)
     facts = system(PACKAGES)
@@ -184,7 +185,7 @@ def collect() -> dict[str, Any]:
             "levels": [_level_name(level) for level in available()],
         },
         "device": device(),
-        "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
+        "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES, TENSOR_VARIABLE)},
         "warnings": platform_warnings() + tf32_problems(),
         "backends": backend_states(),
     }

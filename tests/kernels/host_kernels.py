@@ -18,7 +18,12 @@ PRIMITIVES = (*expand("dynamic_memory", FLOATS), *expand("scalars"), *expand("sc
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
-INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "storage": expand("storage_round", STORAGE)}
+INSTANCES = {
+    "primitives": PRIMITIVES,
+    "faults": FAULTS,
+    "storage": expand("storage_round", STORAGE),
+    "tensor": ("tensor_product",),
+}
 
 
 def require(available, what):

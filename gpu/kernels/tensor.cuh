@@ -1,0 +1,141 @@
+// Products of float32 matrices on tensor cores: each number is the sum of three bfloat16 parts, and six of the nine
+// products of parts are added. The three that are left out are below 2^-24 of the product of the numbers.
+//
+// mma.sync.m16n8k16 multiplies a left tile of 16 rows and depth 16 by a right tile of 8 columns. A tensor core may
+// truncate when it adds; the manufacturer does not say how. Therefore the product of the leading parts starts at zero,
+// and ordinary additions, which round to nearest, add it to the running sum. The five small products are at most 2^-7
+// of it, so that truncation among them does no harm. An element of the result depends only on its row and its column.
+//
+// Three parts hold every float32 number exactly, except infinities, NaN, numbers next to the largest one, and numbers
+// below 2^-110 in magnitude. All sums with one of these are NaN; the caller computes sums that are not finite once
+// more, without tensor cores.
+#pragma once
+
+#include "gat_storage.cuh"
+
+// Whether the instance is compiled for a device with bfloat16 tensor cores. Others compile, but must not execute it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr bool has_tensor_cores = false;
+#else
+constexpr bool has_tensor_cores = true;
+#endif
+
+constexpr int tensor_rows = 16, tensor_cols = 8, tensor_depth = 16;
+
+// The parts of two numbers that are neighbours along the depth, the largest first: in a word, the bfloat16 part of the
+// number at the lower depth is in the lower half.
+struct Parts {
+    unsigned at[3];
+};
+
+__device__ inline unsigned bfloat16_pair(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return unsigned(rounded_to_bfloat16(high).bits) << 16 | rounded_to_bfloat16(low).bits;
+#endif
+}
+
+__device__ inline Parts split(float low, float high) {
+    Parts parts;
+#pragma unroll
+    for (int p = 0; p < 3; p++) {
+        parts.at[p] = bfloat16_pair(low, high);
+        low -= __uint_as_float(parts.at[p] << 16);
+        high -= __uint_as_float(parts.at[p] & 0xffff0000u);
+    }
+    if (!(low == 0.0f && high == 0.0f)) {
+        parts.at[0] = 0x7fff7fffu;  // NaN
+    }
+    return parts;
+}
+
+// The parts that a lane of a warp has of a left tile: word i is of row left_row(i), and of the depth left_depth(i) and
+// the next one.
+struct LeftParts {
+    unsigned at[3][4];
+};
+__device__ inline int left_row(int i) { return int(threadIdx.x) % 32 / 4 + i % 2 * 8; }
+__device__ inline int left_depth(int i) { return int(threadIdx.x) % 4 * 2 + i / 2 * 8; }
+
+// The same of a right tile: word i is of column right_col().
+struct RightParts {
+    unsigned at[3][2];
+};
+__device__ inline int right_col() { return int(threadIdx.x) % 32 / 4; }
+__device__ inline int right_depth(int i) { return int(threadIdx.x) % 4 * 2 + i * 8; }
+
+// Row and column of sum number i of a lane.
+__device__ inline int sum_row(int i) { return int(threadIdx.x) % 32 / 4 + i / 2 * 8; }
+__device__ inline int sum_col(int i) { return int(threadIdx.x) % 4 * 2 + i % 2; }
+
+// The parts of left(row, depth).
+template <class Left> __device__ LeftParts split_left(const Left& left) {
+    LeftParts parts;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const Parts pair = split(left(left_row(i), left_depth(i)), left(left_row(i), left_depth(i) + 1));
+#pragma unroll
+        for (int p = 0; p < 3; p++) {
+            parts.at[p][i] = pair.at[p];
+        }
+    }
+    return parts;
+}
+
+// The parts of right(depth, col).
+template <class Right> __device__ RightParts split_right(const Right& right) {
+    RightParts parts;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const Parts pair = split(right(right_depth(i), right_col()), right(right_depth(i) + 1, right_col()));
+#pragma unroll
+        for (int p = 0; p < 3; p++) {
+            parts.at[p][i] = pair.at[p];
+        }
+    }
+    return parts;
+}
+
+// sum += left right for one part of each, by all lanes of a warp.
+__device__ inline void multiply_parts(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4]) {
+#ifdef TRIGRAPH_GPU_HOST
+    cuda_host::multiply_tiles(left, right, sum);
+#elif __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+#endif
+}
+
+// sum += left right for tiles of float32 numbers, by all lanes of a warp. The depth of a tile is rounded separately, as
+// a run of 16 terms elsewhere (see sums.cuh).
+__device__ inline void multiply_add(const LeftParts& left, const RightParts& right, float (&sum)[4]) {
+    float small[4] = {}, leading[4] = {};
+    multiply_parts(left.at[2], right.at[0], small);
+    multiply_parts(left.at[0], right.at[2], small);
+    multiply_parts(left.at[1], right.at[1], small);
+    multiply_parts(left.at[1], right.at[0], small);
+    multiply_parts(left.at[0], right.at[1], small);
+    multiply_parts(left.at[0], right.at[0], leading);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sum[i] += leading[i] + small[i];
+    }
+}
+
+__device__ inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+
+// Whether any lane of the warp has a sum that must be computed without tensor cores: each one that is not finite, and
+// no other, so that an element never depends on its neighbours.
+template <int n> __device__ bool any_not_finite(const float (&sums)[n]) {
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        finite = finite && is_finite(sums[i]);
+    }
+    return __any_sync(0xffffffffu, !finite);
+}

@@ -1,0 +1,24 @@
+// One tile on tensor cores.
+#include "../../gpu/kernels/tensor.cuh"
+
+// sums = left right for tiles of 16 x 16 by 16 x 8 numbers, `repeated` times; one warp. `parts` receives the parts of
+// left[0, 0], and `redo` whether any sum is not finite.
+__global__ void tensor_product(const float* left, const float* right, int repeated, float* sums, float* parts,
+                               int* redo) {
+    const LeftParts l = split_left([&](int row, int x) { return left[row * tensor_depth + x]; });
+    const RightParts r = split_right([&](int x, int col) { return right[x * tensor_cols + col]; });
+    float sum[4] = {};
+    for (int i = 0; i < repeated; i++) {
+        multiply_add(l, r, sum);
+    }
+    for (int i = 0; i < 4; i++) {
+        sums[sum_row(i) * tensor_cols + sum_col(i)] = sum[i];
+    }
+    const bool any = any_not_finite(sum);
+    if (threadIdx.x == 0) {
+        redo[0] = any;
+        for (int p = 0; p < 3; p++) {
+            parts[p] = __uint_as_float(l.at[p][0] << 16);
+        }
+    }
+}
