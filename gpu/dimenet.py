@@ -24,7 +24,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.dimenet_third import agg_edge_to_edge_bwd3 as agg_edge_to_edge_bwd3
 from trigraph.gpu.sums import ROWS, cover, sum_rows
-from trigraph.table.constants import DEGREES, PAD, PROJECTED, THREADS
+from trigraph.table.constants import DEGREES, PAD, PROJECTED, RADIALS, THREADS
 
 USUAL_DEGREES = 7  # number of degrees with separate float32 instances
 BLOCKS = 2048  # most blocks of the kernel that sums gradients of weights; each has a copy of the sums
@@ -209,7 +209,7 @@ class _Triplets:
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
         arguments = self._radial("sbf_rad", "weights") | {"projected": projected, "projected_dot": projected_dot}
-        grid = (cover(self.edges, PROJECTED),)
+        grid = (cover(self.edges, PROJECTED), cover(self.mid, self._mids))
         self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), **arguments)
         return projected, projected_dot
 
@@ -224,10 +224,6 @@ class _Triplets:
         dots = {f"{name}_dot": getattr(self.dots, name) for name in names}
         sizes = {"num_edges": self.edges, "n_mid": self.mid, "num_spherical": self.spherical, "num_radial": self.radial}
         return inputs | dots | sizes
-
-    def _first_weights(self, weights: Any) -> Any:
-        """Return W1, a row for each degree and radial function."""
-        return None if weights is None else weights[: self.spherical * self.radial]
 
     def _second_weights(self, weights: Any) -> Any:
         """Return W2, a row for each channel."""
@@ -247,6 +243,11 @@ class _Triplets:
         """Rows of a tile of transposed weights."""
         return cover(self.mid, DEGREES) * DEGREES
 
+    @property
+    def _mids(self) -> int:
+        """Columns of a tile of first weights."""
+        return 32 // int(self.dtype.itemsize)
+
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum from in-edges to out-edges."""
         grid = (self.graph.num_nodes, self.tiles)
@@ -257,7 +258,8 @@ class _Triplets:
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges, for the requested gradients."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
-        wanted, shape = fields.requests_any("sbf_rad", "weights"), (self.edges, self.mid, self.spherical)
+        wanted = fields.requests_any("sbf_rad", "weights")
+        shape = (self.edges, self.spherical, cover(self.mid, self._mids) * self._mids)
         grad = self._empty(*shape, wanted=wanted)
         grad_dot = self._empty(*shape, wanted=wanted and self.second)
         per_block = 1 if weights is None else self._nodes_per_block()
@@ -284,12 +286,11 @@ class _Triplets:
         )
         grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
         if fields.requests_any("sbf_rad"):
-            names = ("weights", self.inputs), ("weights_dot", self.dots)
-            columns = {name: self._transpose(self._first_weights(of.weights)) for name, of in names}
-            arguments = self._radial() | columns | grads | {"rows": self._rows, "out": fields["sbf_rad"]}
-            self._each("dimenet_sbf_rad_gradient", fields["sbf_rad"].size, **arguments)
+            arguments = self._radial("weights") | grads | {"out": fields["sbf_rad"]}
+            grid = (cover(self.edges, PROJECTED), cover(self.radial, RADIALS))
+            self.kernels.launch("dimenet_sbf_rad_gradient", (self.dtype,), grid, (THREADS,), **arguments)
         if weights is not None:
-            self._first_gradient(grads, self._first_weights(weights))
+            self._first_gradient(grads, weights[: self.spherical * self.radial])
             sum_rows(self.kernels, totals, self._second_weights(weights), self.mid)
 
     def _nodes_per_block(self) -> int:
@@ -302,7 +303,7 @@ class _Triplets:
         """Add the gradient of W1 to `out`."""
         parts = self._empty(cover(self.edges, ROWS), out.size)
         arguments = self._radial("sbf_rad") | grads | {"parts": parts}
-        grid = (len(parts), cover(out.size, THREADS))
+        grid = (len(parts), cover(self.radial, RADIALS) * cover(self.mid, self._mids))
         self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), **arguments)
         sum_rows(self.kernels, parts, out)
 

@@ -1,6 +1,7 @@
 // DimeNet++: radial basis, and the sum over triplets k -> j -> i in a form linear in edges. gpu/dimenet.py calls the kernels.
 // An input that is a null pointer is absent; an output that is one is not computed.
 #include "dimenet_bessel.cuh"
+#include "dimenet_first_weights.cuh"
 #include "dimenet_in_edges.cuh"
 #include "dimenet_out_edges.cuh"
 #include "dimenet_radial_third.cuh"
@@ -139,70 +140,6 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
     }
 }
 
-// Sum of `terms` products of numbers that are PAD apart with numbers that are `stride` apart.
-template <class T>
-__device__ T product_sum(const T* left, const T* right, long long at, long long from, int terms, int stride) {
-    T sum = T(0);
-    for (int n = 0; n < terms; n++) {
-        sum += left[at + n * PAD] * right[from + (long long)(n) * stride];
-    }
-    return sum;
-}
-
-// Number of edges of a block of dimenet_project, and of a thread.
-constexpr int TOGETHER = 4;
-
-// sums[k] = sum_n sbf_rad[e+k,l,n] weights[l,n,m] for existing edges; sbf_rad points to [e,l] (edges `width` apart), weights to
-// [l,:,m].
-template <class T>
-__device__ void project(const T* sbf_rad, const T* weights, int terms, int width, int n_mid, int count,
-                        T (&sums)[TOGETHER]) {
-#pragma unroll 2
-    for (int n = 0; n < terms; n++) {
-        const T weight = weights[(long long)(n) * n_mid];
-#pragma unroll
-        for (int k = 0; k < TOGETHER; k++) {
-            sums[k] += sbf_rad[(long long)(min(k, count - 1)) * width + n] * weight;
-        }
-    }
-}
-
-// projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = num_spherical to 8; projected_dot from sbf_rad_dot
-// and weights_dot.
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ weights,
-                const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
-                int n_mid, int num_spherical, int num_radial) {
-    const int columns = n_mid * DEGREES, width = num_spherical * num_radial;
-    for (int i = int(threadIdx.x); i < PROJECTED / TOGETHER * columns; i += THREADS) {
-        const int group = i / columns, column = i - group * columns, l = column % DEGREES, m = column / DEGREES;
-        const long long e = (long long)(blockIdx.x) * PROJECTED + group * TOGETHER;
-        if (e < num_edges) {
-            const int count = int(min((long long)(TOGETHER), num_edges - e)), terms = l < num_spherical ? num_radial : 0;
-            const long long at = e * width + l * num_radial, weight = (long long)(l) * num_radial * n_mid + m;
-            const T norm = angular_norm(T(0), l);
-            T sums[TOGETHER] = {}, by_sbf_rad[TOGETHER] = {}, by_weights[TOGETHER] = {};
-            project(sbf_rad + at, weights + weight, terms, width, n_mid, count, sums);
-            if (projected_dot != nullptr && sbf_rad_dot != nullptr) {
-                project(sbf_rad_dot + at, weights + weight, terms, width, n_mid, count, by_sbf_rad);
-            }
-            if (projected_dot != nullptr && weights_dot != nullptr) {
-                project(sbf_rad + at, weights_dot + weight, terms, width, n_mid, count, by_weights);
-            }
-#pragma unroll
-            for (int k = 0; k < TOGETHER; k++) {
-                if (k < count) {
-                    projected[(e + k) * columns + column] = norm * sums[k];
-                    if (projected_dot != nullptr) {
-                        projected_dot[(e + k) * columns + column] = norm * (by_sbf_rad[k] + by_weights[k]);
-                    }
-                }
-            }
-        }
-    }
-}
-
 // up = down (num_columns, n_mid) transposed, as tiles of `rows` rows and PAD columns, padded by zeros: see
 // dimenet_triplets.cuh.
 template <class T>
@@ -250,62 +187,5 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
         by_length -= dot(grad_u, u) * inverse;
         const Vec<T> by_unit = {grad_u.x * inverse, grad_u.y * inverse, grad_u.z * inverse};
         store_sum(out, e, times(factor, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}), true);
-    }
-}
-
-// sbf_rad[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero if
-// the edge is in no triplet. The weights come from dimenet_transpose, so that neighbouring lanes read neighbouring numbers.
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
-                         const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
-                         T* __restrict__ out, long long num_edges, long long rows, int n_mid, int num_spherical,
-                         int num_radial) {
-    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int width = num_spherical * num_radial;
-    if (i < num_edges * width) {
-        const long long e = i / width;
-        const int column = int(i - e * width), l = column / num_radial, terms = alone[e] ? 0 : n_mid;
-        const long long at = e * n_mid * num_spherical + l, weight = column / PAD * rows * PAD + column % PAD;
-        T sum = T(0);
-        for (int m = 0; m < terms; m += CHUNK) {
-            const long long from = at + (long long)(m) * num_spherical, to = weight + (long long)(m) * PAD;
-            const int count = min(CHUNK, terms - m);
-            sum += product_sum(weights, grad_projected, to, from, count, num_spherical);
-            if (weights_dot != nullptr) {
-                sum += product_sum(weights_dot, grad_projected_dot, to, from, count, num_spherical);
-            }
-        }
-        out[i] = angular_norm(T(0), l) * sum;
-    }
-}
-
-// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of sbf_rad[e,l,n] grad_projected[e,m,l] + sbf_rad_dot
-// grad_projected_dot, without edges in no triplet.
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
-                      const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
-                      long long num_edges, int n_mid, int num_spherical, int num_radial) {
-    const int i = int(blockIdx.y * blockDim.x + threadIdx.x), width = num_spherical * num_radial;
-    if (i < width * n_mid) {
-        const int column = i / n_mid, m = i - column * n_mid, l = column / num_radial;
-        const long long begin = (long long)(blockIdx.x) * CHUNK;
-        const int count = int(min((long long)(CHUNK), num_edges - begin));
-        TreeSum<T, 4, 2> terms;
-        for (int k = 0; k < count; k++) {
-            const long long e = begin + k, at = (e * n_mid + m) * num_spherical + l;
-            terms.add(alone[e] ? T(0) : sbf_rad[e * width + column] * grad_projected[at], k);
-        }
-        T sum = terms.value();
-        if (sbf_rad_dot != nullptr) {
-            TreeSum<T, 4, 2> terms_dot;
-            for (int k = 0; k < count; k++) {
-                const long long e = begin + k, at = (e * n_mid + m) * num_spherical + l;
-                terms_dot.add(alone[e] ? T(0) : sbf_rad_dot[e * width + column] * grad_projected_dot[at], k);
-            }
-            sum += terms_dot.value();
-        }
-        parts[(long long)(blockIdx.x) * width * n_mid + i] = angular_norm(T(0), l) * sum;
     }
 }

@@ -3,7 +3,7 @@
 // An in-edge only needs h_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum leaves out the
 // out-edges e whose forward sum leaves out f; these are the edges left out of f's own sum (trigraph.EdgeGraph).
 #pragma once
-#include "dimenet_triplets.cuh"
+#include "dimenet_first_weights.cuh"
 
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of every tile
@@ -333,7 +333,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // projected[f,m,l] (stored if `fresh`, else added to) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two
+    // projected[f,l,m] (stored if `fresh`, else added to) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two
     // lanes share the channels of each f and m.
     __device__ void add_projected(I first, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
@@ -380,7 +380,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 }
             }
             const I f = graph.dst_edge_index[first + k];
-            const long long at = ((long long)(f) * inputs.n_mid + m) * degrees();
+            const long long at = (long long)(f) * degrees() * padded<T>(inputs.n_mid) + m;
             const bool write = threadIdx.x % 2 == 0 && begin + int(threadIdx.x) < 2 * count * inputs.n_mid;
 #pragma unroll
             for (int l = 0; l < S; l++) {
@@ -389,9 +389,10 @@ template <class T, class I, bool second, int S> struct InEdges {
                     sum_dot[l] += __shfl_xor_sync(FULL, sum_dot[l], 1);
                 }
                 if (write && l < degrees()) {
-                    grads.projected[at + l] = fresh ? sum[l] : grads.projected[at + l] + sum[l];
+                    const long long to = at + l * padded<T>(inputs.n_mid);
+                    grads.projected[to] = fresh ? sum[l] : grads.projected[to] + sum[l];
                     if (second) {
-                        grads.projected_dot[at + l] = fresh ? sum_dot[l] : grads.projected_dot[at + l] + sum_dot[l];
+                        grads.projected_dot[to] = fresh ? sum_dot[l] : grads.projected_dot[to] + sum_dot[l];
                     }
                 }
             }
@@ -504,7 +505,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 };
 
 // Nodes starting at blockIdx.x * nodes_per_block. First order, with feature_f[l,c] = x_f[c] q_f[l,c]:
-//     grad_embedding[f,c] = sum_l q h;   grad_projected[f,m,l] = sum_c W2[c,m] x_f[c] h;   grad_unit (tiles, num_edges, 3) = the
+//     grad_embedding[f,c] = sum_l q h;   grad_projected[f,l,m] = sum_c W2[c,m] x_f[c] h;   grad_unit (tiles, num_edges, 3) = the
 //     cotangents of the in-edges' directions;   totals[block,m,c] = sum over f, l of projected[f,m,l] x_f[c] h.
 // Second order, for the derivative along the cotangents of gradients, with h_dot:
 //     grad_embedding = sum_l q h_dot + q_dot h;   the cotangents of q and q_dot are x h_dot + x_dot h and x h, from which

@@ -90,7 +90,10 @@ DIMENET = {
     "gpu/kernels/dimenet_in_edges.cuh": {"sign of the left-out edges": "add_pair(e, ⟦linear ? T(-1) : T → T⟧(1), edge"},
     "gpu/kernels/dimenet.cu": {
         "weights not transposed": "? down[⟦c * n_mid + m → m * num_columns + c⟧] : T(0);",
-        "NaN of an edge in no triplet": "terms.add(⟦alone[e] ? T(0) : sbf_rad → sbf_rad⟧[e * width + column] * grad",
+    },
+    "gpu/kernels/dimenet_first_weights.cuh": {
+        "NaN of an edge in no triplet": "first + k * GROUPS >= num_edges⟦ || alone[e] != 0 → ⟧;",
+        "rows of another degree": "tile + l * DEGREE_STRIDE<T> - ⟦m0 → 0⟧ * DEGREES;",
     },
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
     "gpu/kernels/dimenet_triplets.cuh": {

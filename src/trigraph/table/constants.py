@@ -11,7 +11,8 @@ MATRIX_ROWS = 128  # rows of a block's tile
 # DimeNet++.
 DEGREES = 8  # largest number of degrees of spherical harmonics
 PAD = 64  # channels in a tile of what the kernels call up
-PROJECTED = 16  # edges per block of dimenet_project
+PROJECTED = 64  # edges of a block of the products with the first weights
+RADIALS = 6  # radial functions of a tile of the first weights, the usual number
 # GemNet-OC.
 MOST_IN_ORDER = 256  # triplets of an edge that are added without a tree
 INTERM = 32  # rows of P that a warp computes

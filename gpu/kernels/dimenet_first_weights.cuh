@@ -1,0 +1,260 @@
+// Products with the first weights W1 (num_spherical, num_radial, n_mid), which have a block for each degree l. A thread has one
+// degree, and a tile of sums in registers.
+#pragma once
+#include "dimenet_triplets.cuh"
+
+constexpr int GROUPS = THREADS / DEGREES;     // of threads, one for each degree
+constexpr int WARP_GROUPS = LANES / DEGREES;  // whose edges number k follow each other
+constexpr int TOGETHER = PROJECTED / GROUPS;  // edges of a thread
+constexpr int MOST_ROWS = 16;                 // rows of weights of a degree in shared memory, and radial functions at most
+template <class T> constexpr int MIDS = 32 / int(sizeof(T));  // columns m of a thread
+// Distance of two degrees in shared memory, such that reads of 16 bytes have no bank conflicts.
+template <class T> constexpr int DEGREE_STRIDE = MOST_ROWS * DEGREES + 16 / int(sizeof(T));
+
+template <class T, int count> using EdgeSums = T[TOGETHER][count];
+template <class T> using EdgeRows = const T* [TOGETHER];
+
+// Number of columns of a row of gradients, whose padding may have any values.
+template <class T> __device__ __forceinline__ int padded(int n_mid) { return (n_mid + MIDS<T> - 1) / MIDS<T> * MIDS<T>; }
+
+template <class T, int rows, int count> __device__ __forceinline__ void add_sums(T (&sums)[rows][count], const T (&part)[rows][count]) {
+#pragma unroll
+    for (int i = 0; i < rows; i++) {
+#pragma unroll
+        for (int j = 0; j < count; j++) {
+            sums[i][j] += part[i][j];
+        }
+    }
+}
+
+// to[l, row, column] = from(l, row, column) for rows of DEGREES numbers.
+template <class T, class From> __device__ void stage_degrees(T* to, int degrees, int rows, const From& from) {
+    const int l = int(threadIdx.x) % DEGREES;
+    for (int i = int(threadIdx.x) / DEGREES; i < rows * DEGREES && l < degrees; i += GROUPS) {
+        to[l * DEGREE_STRIDE<T> + i] = from(l, i / DEGREES, i % DEGREES);
+    }
+}
+
+// The edges of a thread, WARP_GROUPS apart.
+struct EdgesOfThread {
+    long long first;
+    int count;  // may be zero or negative
+
+    __device__ EdgesOfThread(long long num_edges) {
+        const int group = int(threadIdx.x) / DEGREES, in_warp = group % WARP_GROUPS;
+        first = (long long)(blockIdx.x) * PROJECTED + (group - in_warp) * TOGETHER + in_warp;
+        count = int((min(num_edges - first, (long long)(PROJECTED)) + WARP_GROUPS - 1) / WARP_GROUPS);
+    }
+    // The rows of the edges, `stride` numbers long; the last edge again for those that do not exist.
+    template <class T> __device__ __forceinline__ void find_rows(const T* array, int stride, EdgeRows<T>& rows) const {
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            rows[k] = array + (first + max(0, min(k, count - 1)) * WARP_GROUPS) * stride;
+        }
+    }
+};
+
+// sums[k][c] += sum over i of rows[k][i] right[i, c], for begin <= i < end, `step` numbers i at a time.
+template <int step, class T, int count>
+__device__ __forceinline__ void add_products(const EdgeRows<T>& rows, const T* right, int begin, int end, EdgeSums<T, count>& sums) {
+#pragma unroll 1
+    for (int i = begin; i < end; i += step) {
+        T left[TOGETHER][step];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            load<step>(rows[k] + i, left[k]);
+        }
+#pragma unroll
+        for (int j = 0; j < step; j++) {
+            T here[count];
+            load<count>(right + (i + j) * DEGREES, here);
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) {
+#pragma unroll
+                for (int c = 0; c < count; c++) {
+                    sums[k][c] += left[k][j] * here[c];
+                }
+            }
+        }
+    }
+}
+
+// projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = num_spherical to 8; projected_dot from sbf_rad_dot
+// and weights_dot. A block has PROJECTED edges and MIDS columns m.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ weights,
+                const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
+                int n_mid, int num_spherical, int num_radial) {
+    constexpr int count = MIDS<T>, stride = DEGREE_STRIDE<T>;
+    __shared__ __align__(16) T tile[DEGREES * stride];
+    __shared__ __align__(16) T tile_dot[DEGREES * stride];
+    const int l = int(threadIdx.x) % DEGREES, m0 = int(blockIdx.y) * count, mids = min(count, n_mid - m0);
+    const auto stage = [&](T* to, const T* from) {
+        stage_degrees(to, num_spherical, num_radial, [&](int l, int n, int m) {
+            return m < mids ? from[(long long)(l * num_radial + n) * n_mid + m0 + m] : T(0);
+        });
+    };
+    stage(tile, weights);
+    if (projected_dot != nullptr && weights_dot != nullptr) {
+        stage(tile_dot, weights_dot);
+    }
+    __syncthreads();
+    const EdgesOfThread edges(num_edges);
+    const int terms = l < num_spherical && edges.count > 0 ? num_radial : 0, width = num_spherical * num_radial;
+    const T norm = angular_norm(T(0), l);
+    const auto store = [&](T* to, const EdgeSums<T, count>& sums) {
+        T* const first = to + (edges.first * n_mid + m0) * DEGREES + l;
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+#pragma unroll
+            for (int m = 0; m < count; m++) {
+                if (k < edges.count && m < mids) {
+                    first[((long long)(k) * WARP_GROUPS * n_mid + m) * DEGREES] = norm * sums[k][m];
+                }
+            }
+        }
+    };
+    EdgeRows<T> rows;
+    edges.find_rows(sbf_rad + l * num_radial, width, rows);
+    EdgeSums<T, count> sums = {};
+    add_products<1>(rows, tile + l * stride, 0, terms, sums);
+    store(projected, sums);
+    if (projected_dot != nullptr) {
+        EdgeSums<T, count> sums_dot = {}, by_weights = {};
+        if (weights_dot != nullptr) {
+            add_products<1>(rows, tile_dot + l * stride, 0, terms, by_weights);
+        }
+        if (sbf_rad_dot != nullptr) {
+            edges.find_rows(sbf_rad_dot + l * num_radial, width, rows);
+            add_products<1>(rows, tile + l * stride, 0, terms, sums_dot);
+        }
+        add_sums(sums_dot, by_weights);
+        store(projected_dot, sums_dot);
+    }
+}
+
+// out[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,l,m] + weights_dot[l,n,m] grad_projected_dot[e,l,m]), zero if the edge
+// is in no triplet. A block has PROJECTED edges and RADIALS functions n.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
+                         const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
+                         T* __restrict__ out, long long num_edges, int n_mid, int num_spherical, int num_radial) {
+    constexpr int step = 4;
+    __shared__ __align__(16) T tile[DEGREES * DEGREE_STRIDE<T>];
+    const int l = int(threadIdx.x) % DEGREES, n0 = int(blockIdx.y) * RADIALS, radials = min(RADIALS, num_radial - n0);
+    const EdgesOfThread edges(num_edges);
+    const bool active = l < num_spherical && edges.count > 0;
+    EdgeSums<T, RADIALS> sums = {};
+#pragma unroll 1
+    for (int order = 0; order < (weights_dot == nullptr ? 1 : 2); order++) {
+        const T* const from = order == 0 ? weights : weights_dot;
+        EdgeRows<T> rows;
+        edges.find_rows((order == 0 ? grad_projected : grad_projected_dot) + l * padded<T>(n_mid), num_spherical * padded<T>(n_mid), rows);
+#pragma unroll 1
+        for (int chunk = 0; chunk < n_mid; chunk += CHUNK) {
+            EdgeSums<T, RADIALS> part = {};
+#pragma unroll 1
+            for (int m0 = chunk; m0 < min(chunk + CHUNK, n_mid); m0 += MOST_ROWS) {
+                const int mids = min(MOST_ROWS, n_mid - m0), steps = mids / step * step;
+                const T* const here = tile + l * DEGREE_STRIDE<T> - m0 * DEGREES;
+                __syncthreads();
+                stage_degrees(tile, num_spherical, mids, [&](int l, int m, int n) {
+                    return n < radials ? from[(long long)(l * num_radial + n0 + n) * n_mid + m0 + m] : T(0);
+                });
+                __syncthreads();
+                add_products<step>(rows, here, m0, active ? m0 + steps : 0, part);
+                add_products<1>(rows, here, m0 + steps, active ? m0 + mids : 0, part);
+            }
+            add_sums(sums, part);
+        }
+    }
+    // The sums of a warp go through shared memory, so that neighbouring lanes write neighbouring numbers.
+    const int lane = int(threadIdx.x) % LANES, in_warp = lane / DEGREES, n = lane % DEGREES;
+    T* const rows = tile + int(threadIdx.x) / LANES * LANES * DEGREES;
+    const long long left = (num_edges - edges.first + in_warp) * num_spherical;  // rows from the warp's first edge on
+    T* to = out + ((edges.first - in_warp) * num_spherical + in_warp) * num_radial + n0 + n;
+    const T norm = angular_norm(T(0), l);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++) {
+        const bool none = k >= edges.count || alone[edges.first + k * WARP_GROUPS] != 0;
+#pragma unroll
+        for (int i = 0; i < RADIALS && l < num_spherical; i++) {
+            rows[(in_warp * num_spherical + l) * DEGREES + i] = none ? T(0) : norm * sums[k][i];
+        }
+        __syncwarp();
+        const int end = n < radials ? int(min(left - k * WARP_GROUPS * num_spherical, (long long)(WARP_GROUPS) * num_spherical)) : 0;
+        for (int row = in_warp; row < end; row += WARP_GROUPS, to += WARP_GROUPS * num_radial) {
+            *to = rows[row * DEGREES + n];
+        }
+        __syncwarp();
+    }
+}
+
+// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of sbf_rad[e,l,n] grad_projected[e,l,m] + sbf_rad_dot
+// grad_projected_dot, without edges in no triplet. A block has RADIALS functions n and MIDS columns m, a thread CHUNK / GROUPS edges.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
+                      const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
+                      long long num_edges, int n_mid, int num_spherical, int num_radial) {
+    constexpr int count = MIDS<T>, size = RADIALS * count, run = 4;  // longest sum of a thread
+    __shared__ T totals[GROUPS * DEGREES * size];
+    const int l = int(threadIdx.x) % DEGREES, group = int(threadIdx.x) / DEGREES;
+    const int tiles = (n_mid + count - 1) / count, n0 = int(blockIdx.y) / tiles * RADIALS, m0 = int(blockIdx.y) % tiles * count;
+    const int radials = min(RADIALS, num_radial - n0), mids = min(count, n_mid - m0);
+    T total[RADIALS][count] = {};
+#pragma unroll 1
+    for (int i = 0; i < (sbf_rad_dot == nullptr ? CHUNK : 2 * CHUNK) && l < num_spherical; i += run * GROUPS) {
+        const T *const left = i < CHUNK ? sbf_rad : sbf_rad_dot, *const right = i < CHUNK ? grad_projected : grad_projected_dot;
+        const long long first = (long long)(blockIdx.x) * CHUNK + i % CHUNK + group;
+        T part[RADIALS][count] = {};
+#pragma unroll 2
+        for (int k = 0; k < run; k++) {
+            const long long e = min(first + k * GROUPS, num_edges - 1), row = e * num_spherical + l;
+            const bool none = first + k * GROUPS >= num_edges || alone[e] != 0;
+            T grad[count];
+            load<count>(right + row * padded<T>(n_mid) + m0, grad);
+#pragma unroll
+            for (int m = 0; m < count; m++) {
+                grad[m] = none ? T(0) : grad[m];
+            }
+#pragma unroll
+            for (int n = 0; n < RADIALS; n++) {
+                const T here = left[row * num_radial + n0 + min(n, radials - 1)], factor = none ? T(0) : here;
+#pragma unroll
+                for (int m = 0; m < count; m++) {
+                    part[n][m] += factor * grad[m];
+                }
+            }
+        }
+        add_sums(total, part);
+    }
+#pragma unroll
+    for (int i = 0; i < size; i++) {
+        totals[(i * GROUPS + group) * DEGREES + l] = total[i / count][i % count];
+    }
+    __syncthreads();
+    for (int i = int(threadIdx.x); i < size * DEGREES; i += THREADS) {
+        const int n = i / DEGREES / count, m = i / DEGREES % count;
+        const T* const from = totals + i / DEGREES * GROUPS * DEGREES + l;
+        T sums[GROUPS];
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            sums[j] = from[j * DEGREES];
+        }
+#pragma unroll
+        for (int half = GROUPS / 2; half > 0; half /= 2) {
+#pragma unroll
+            for (int j = 0; j < half; j++) {
+                sums[j] += sums[j + half];
+            }
+        }
+        if (l < num_spherical && n < radials && m < mids) {
+            const long long row = ((long long)(blockIdx.x) * num_spherical + l) * num_radial + n0 + n;
+            parts[row * n_mid + m0 + m] = angular_norm(T(0), l) * sums[0];
+        }
+    }
+}
