@@ -85,7 +85,7 @@ class Bumps:
         self.widths, self.heights = rng.uniform(1, 2.5, (number, 3)), rng.standard_normal((number, 3))
 
     def at(self, points):
-        """Return (number, points)."""
+            """Return the values at points, shape (number, points)."""
         squares = ((points[:, None, None] - self.centers) ** 2).sum(axis=3)
         return (self.heights * np.exp(-squares / (2 * self.widths**2))).sum(axis=2).T
 
@@ -94,7 +94,7 @@ class Bumps:
 # The operator
 # ------------
 # Every node of the mesh is a neighbour of every point where ``u`` is computed. The kernel depends on the two positions,
-# their distance, and their distances from the boundary. ``f`` enters by its integral around each node. None of this
+# their distance, and their distances from the boundary. ``f`` enters as its integral around each node. None of this
 # depends on the mesh.
 
 
@@ -133,7 +133,7 @@ class Solver(torch.nn.Module):
 # %%
 # Training on the coarse mesh
 # ---------------------------
-# Each step fits ``u`` for four random functions at 80 random nodes. The loss is the square of the relative error.
+# Each step fits ``u`` for four of the functions at 80 random nodes. The loss is the square of the relative error.
 
 f = Bumps(200).at(mesh.points)
 u = mesh.solve(f)

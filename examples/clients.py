@@ -29,7 +29,7 @@ x = torch.randn(500, 16, requires_grad=True)
 
 
 def results():
-    """Return the output, the gradient of its squares in x, and the gradient of the squares of that."""
+    """Return the output, the gradient of its sum of squares, and the gradient of that gradient's sum of squares."""
     y = model(x, edge_index)
     (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), x)
@@ -41,7 +41,7 @@ before = results()
 # %%
 # Convert
 # -------
-# ``convert`` returns what it replaced and what it left, with the reason.
+# ``convert`` returns a list of the layers that it replaced, and of the layers that it left, with the reasons.
 
 conversion = convert(model)
 print(conversion)

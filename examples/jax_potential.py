@@ -43,7 +43,7 @@ def gno_layer(params, features, coords, graph, width):
 
 
 def potential():
-    """Compute energy, forces and a Hessian, take steps downhill, and check them."""
+    """Compute forces and a Hessian, and check them."""
     rng = np.random.default_rng(0)
     positions = np.array([[i, j, k] for i in range(2) for j in range(2) for k in range(2)]) * 1.5
     positions += 0.1 * rng.normal(size=positions.shape)

@@ -52,7 +52,7 @@ class Morse(Potential):
 
 
 # %%
-# LAMMPS makes the crystal and moves the atoms. At the end, the forces are compared with those of ASE's calculator.
+# LAMMPS makes the crystal and moves the atoms. The last forces are compared with the forces of the ASE calculator.
 
 with open("in.copper", "w") as file:
     file.write(SCRIPT.format(CELLS))

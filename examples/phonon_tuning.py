@@ -31,9 +31,9 @@ torch.manual_seed(0)
 # %%
 # Clusters and crystals
 # ---------------------
-# A batch has four structures. About none, an eighth, three eighths and a half of their atoms are gold. At first the
-# model learns only energies and forces of clusters of 13 atoms. Later it learns columns of the Hessians of crystals,
-# which are cells of eight atoms.
+# A batch has four structures, in which about 0, 1/8, 3/8 and 1/2 of the atoms are gold. At first the model learns only
+# energies and forces of clusters of 13 atoms. Later it also learns columns of the Hessians of crystals, which are cells
+# of eight atoms.
 
 
 def make_batch(kind):
@@ -66,8 +66,8 @@ held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
 # %%
 # The loss
 # --------
-# ASE's EMT has no analytic Hessian. A column is computed from forces at two opposite displacements. Columns of the
-# model are exact, and ``create_graph=True`` makes them differentiable.
+# ASE's EMT has no analytic Hessian. Its columns are computed from forces at two opposite displacements. The columns of
+# the model are exact, and ``create_graph=True`` makes them differentiable.
 
 
 def emt_column(atoms, direction, step=0.01):
@@ -180,8 +180,8 @@ def report(title):
 # %%
 # Before and after
 # ----------------
-# For comparison, the model also takes the same number of steps without columns. The clusters stay in the loss, so that
-# the model does not forget them.
+# For comparison, the model is also trained for the same number of steps without columns. The clusters stay in the loss,
+# so that the model does not forget them.
 
 train(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
 before, errors = report("trained on forces")

@@ -53,7 +53,7 @@ def gatconv(
 
 
 def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
-    """Return the output of MatterGen's bilinear layer, after its basis layers. It pads the triplets of each edge."""
+    """Return the output of MatterGen's bilinear layer, which pads the triplets of each edge, after its basis layers."""
     if atoms is not None:
         raise NotImplementedError("sums over atoms")
     edge, width = torch.tensor(triplets.index).long(), rad_W1.shape[1]

@@ -48,8 +48,7 @@ structures = [draw_structure(i % 2 == 1) for i in range(STRUCTURES)]
 first = STRUCTURES - STRUCTURES // 5  # a fifth is held out
 
 # %%
-# Energies of free atoms do not affect forces. They are fitted to the training set, and their sum is subtracted from all
-# labels.
+# Energies of free atoms do not affect forces. They are fitted to the training set and subtracted from all labels.
 
 energies = np.array([atoms.get_potential_energy() for atoms in structures])
 counts = np.array([[np.sum(atoms.numbers == n) for n in ELEMENTS] for atoms in structures])

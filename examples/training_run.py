@@ -1,6 +1,6 @@
 """A training run that can be interrupted: checkpoints, averaged weights, mixed precision, one or several processes.
 
-python training_run.py run.pt 4                             # until epoch 4; with 8, it continues from there
+python training_run.py run.pt 4                             # until epoch 4; with 8 it continues until epoch 8
 torchrun --nproc-per-node 2 training_run.py run.pt 8        # the same in two processes (DistributedDataParallel)
 python training_run.py other.pt 4 bfloat16                  # linear layers in bfloat16, the rest in float32
 """

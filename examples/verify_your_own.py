@@ -41,9 +41,9 @@ except AssertionError as error:
 assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= {"edge_weight"}
 
 # %%
-# The first message names the gradient in ``edge_weight``. The finite differences show the mistake as well. A sum is
-# linear in its weights, so a central difference of the right gradient has only rounding errors. Here the error is the
-# same at every step.
+# The first message names the gradient in ``edge_weight``. The finite differences show the mistake as well. A weighted
+# sum is linear in its weights, so a central difference has only rounding errors if the gradient is right. Here the error
+# is the same at every step.
 
 
 def curves(result):
