@@ -17,15 +17,15 @@ from trigraph.verification.subjects import Subject, attempt
 
 
 def largest(errors: np.ndarray) -> float:
-    """Largest error; 0 for none, NaN if one is NaN."""
+    """Return the largest error: 0 if there is none, NaN if any is NaN."""
     return float(np.max(errors)) if errors.size else 0.0
 
 
 def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
-    """Largest |got - ref| / (eps * scale + tiny + more); NaN if there is a NaN in `got` or in the judge's result.
+    """Return the largest |got - ref| / (eps * scale + tiny + more); NaN if `got` or the judge's result has a NaN.
 
-    The triple, (3, *got.shape), has hi, lo and scale from the judge. `got` was computed in `dtype`. `more` is a further
-    absolute error that a tolerance of 1 allows.
+    The judge's result is a triple (3, *got.shape): hi, lo and scale. `got` was computed in `dtype`. `more` is an
+    absolute error that a tolerance of 1 allows in addition.
     """
     hi, lo, scale = triple
     with np.errstate(invalid="ignore", over="ignore"):
@@ -34,7 +34,7 @@ def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarr
 
 
 def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
-    """Return a description of a wrong kind, dtype or shape of a field; "" if all are right."""
+    """Describe a wrong type, dtype or shape of a field; return "" if all are right."""
     if not isinstance(got, np.ndarray):
         return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
     if str(got.dtype) != dtype:
@@ -46,12 +46,12 @@ def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -
 
 
 def expect_dtype(field: Array, case: Case) -> str:
-    """Return the expected dtype of a field: that of the case, or of its graph for integers."""
+    """Return the expected dtype of a field: the dtype of the case, or for integers of its graph."""
     return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
 
 
 def field_error(got: np.ndarray, field: Array, expected: np.ndarray, dtype: str) -> float:
-    """Error in units of eps * scale; for integers, the number of wrong ones."""
+    """Return the error in units of eps * scale; for integers, the number of wrong ones."""
     return float(np.count_nonzero(got != expected)) if field.index else scaled_error(got, expected, dtype)
 
 
@@ -62,11 +62,11 @@ def check_accuracy(
     absent: tuple[str, ...] = (),
     back: Mapping[str, np.ndarray] | None = None,
 ) -> list[Check]:
-    """Compare every field of an operator with the judge; the arguments `absent` are None.
+    """Compare every field of an operator with the judge; the arguments in `absent` are None.
 
-    `back` are results of the subject's fwd that are passed to its bwd. There is a check for each field, with the error
-    in units of eps * scale, infinite if the form is wrong. A further check (kind ``empty``) for each field requires
-    that elements without any terms, for which the judge's scale is 0, are exactly 0.
+    `back` has results of the subject's fwd that are passed to its bwd. There is a check for each field, with the error
+    in units of eps * scale, infinite for a wrong dtype or shape. A further check (kind ``empty``) for each field
+    requires that elements without any terms, for which the judge's scale is 0, are exactly 0.
     """
     case = judged.case
     outcome = attempt(subject, op, judged.arguments(op, absent) | dict(back or {}))
@@ -91,12 +91,12 @@ def check_accuracy(
 
 
 def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Ask for some fields at a time, and leave out one cotangent, or all but one, at a time.
+    """Request subsets of the fields, and leave out one cotangent at a time, or all but one.
 
-    Derivatives are asked for one field, and the forward for its outputs without each auxiliary output that it returns
-    only on request. These fields must have the same bits as in a call for all, and the others must be None; the error
-    is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the judge, which
-    takes None as zero.
+    Derivatives are requested for one field, and the forward for its outputs without one of the auxiliary outputs that
+    it returns only on request. The requested fields must have the same bits as in a call for all, and the others must
+    be None; the error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the
+    judge, which treats None as zero.
     """
     case = judged.case
     checks = []
@@ -134,14 +134,14 @@ def count_subsets(case: Case, op: Operator) -> int:
 
 
 def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
-    """Return the sets of cotangents that are left out: each, and all but each."""
+    """Return the sets of cotangents to leave out: each one, and all but each one."""
     ggs = [a.name for a in case.select_present(op) if a.nullable and not a.optional]
     some = [(name,) for name in ggs] + [tuple(other for other in ggs if other != name) for name in ggs]
     return list(dict.fromkeys(absent for absent in some if absent))
 
 
 def _there(case: Case, op: Operator) -> set[str]:
-    """Names of the results of fwd that may be passed to bwd."""
+    """Return the names of the results of fwd that may be passed to bwd."""
     fwd = list_operators(case.definition)[0]
     return {f.name for f in case.list_returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 

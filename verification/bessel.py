@@ -34,7 +34,7 @@ def decades(dtype: str, seed: int) -> Judged:
 
 
 def _scipy(x: np.ndarray) -> np.ndarray:
-    """Envelope times normalised spherical Bessel functions, (num_edges, degrees, radial), from scipy in float64."""
+    """Return envelope times normalised spherical Bessel functions by scipy, float64 (num_edges, degrees, radial)."""
     x = x.astype(np.float64)[:, None, None]
     q = EXPONENT + 1
     # This factorised form has no cancellation at the cutoff: env = (1 - x)^3 sum_n (n+1)(n+2)/2 x^n / x, n < q.

@@ -1,4 +1,4 @@
-"""A case: the values of all arguments that a definition's operators take, and directions of differences."""
+"""A case: the values of all arguments of a definition's operators, and directions for finite differences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,36 +14,36 @@ from trigraph.table import Argument, Array, Definition, Operator
 class Case:
     """Arguments of the operators of one definition."""
 
-    name: str  # variant, or the real input's name
+    name: str  # the variant, or the name of the real input
     definition: Definition
     sizes: Mapping[str, int]  # of every symbol
     values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
     directions: Mapping[str, np.ndarray]  # one for each input, each ``grad_<output>`` and each ``gg_<input>``
-    largest_step: float  # steps up to this size cross no kink
+    largest_step: float  # no step up to this size crosses a kink
     note: str = ""  # remark for readers of the results
-    # Whether all or many terms of its sums are equal, as when many edges share few rows. Rounding errors of a direct
-    # sum then add up instead of partly cancelling.
+    # Whether all or many terms of its sums are equal, as when many edges share few rows. The rounding errors of a
+    # direct sum then add up instead of partly cancelling.
     equal_terms: bool = False
-    half: str | None = None  # dtype of half precision that holds exactly the numbers of arrays that may be of one
+    half: str | None = None  # the half-precision dtype that represents the numbers of arrays that may have it exactly
     gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
 
     @property
     def inputs(self) -> tuple[Array, ...]:
-        """Inputs that are present; optional ones may be absent."""
+        """The inputs that are present; optional ones may be absent."""
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
     def select_present(self, op: Operator) -> tuple[Argument, ...]:
-        """Array arguments of an operator that are present."""
+        """Return the array arguments of an operator that are present."""
         return op.select_present(self.arguments(op))
 
     def list_returned(self, op: Operator) -> tuple[Array, ...]:
-        """Fields an operator returns for these inputs and choices."""
+        """Return the fields that an operator returns for these inputs and choices."""
         return op.list_returned(self.values, self.sizes)
 
     def list_differentiable(self, op: Operator) -> tuple[Array, ...]:
-        """Fields that have a derivative."""
+        """Return the fields that have a derivative."""
         return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
 
     @cached_property  # depends on fields that do not change
@@ -52,7 +52,7 @@ class Case:
         return str(self.values[self.definition.inputs[0].name].dtype)
 
     def arguments(self, op: Operator) -> dict[str, Any]:
-        """Keyword arguments of one of the definition's operators, without `wrt` and without results of fwd."""
+        """Return the keyword arguments of an operator of the definition, without `wrt` and results of fwd."""
         absent = [f"{prefix}{a.name}" for a in self.definition.inputs if a.optional for prefix in ("gg_", "ggg_")]
         absent += [a.name for a in op.arguments if a.given_back]
         values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}

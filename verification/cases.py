@@ -24,7 +24,7 @@ from trigraph.verification.variants import hubs as hubs
 from trigraph.verification.variants import variants as variants
 
 # Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest finite-difference step.
-# Cases that are only compared at one point use this step, whose change is larger than that by rounding.
+# Cases that are only evaluated at one point use this step, whose effect is larger than rounding.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
 ROOM = 32  # powers of two between the largest number of a format and the products of scaled cotangents
@@ -39,24 +39,24 @@ def draw(
     data: str = "any",
     half: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, of given sizes.
+    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, with the given sizes.
 
     Numbers are rounded to `dtype`, so that all subjects and the judge get the same ones; arrays are read-only. If
-    `half` names a dtype of half precision, arrays that kernels also accept in that dtype are rounded to it first.
+    `half` is the name of a half-precision dtype, arrays that kernels also accept in that dtype are rounded to it first.
 
-    `data` is "any" for standard normal numbers; "integers" from -2 to 2, whose sums of products are exact in every
+    `data` is "any" for standard normal numbers; "integers" for -2 to 2, whose sums of products are exact in every
     order, so that arguments of kinks are often exactly zero, which tests conventions such as relu'(0) = 0; "positive",
     so that no sum has cancellation; or "constant": positive numbers, and equal rows of nodes, edges and so on.
     """
 
     def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # usually up to a little beyond the cutoff, which is at 1
+        if sample == "unit interval":  # a little beyond the cutoff, which is usually 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # those of DimeNet++ are from pi to 6 pi
+        if sample == "frequency":  # in DimeNet++ they range from pi to 6 pi
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
-        if data == "integers":  # positive weights are needed because their sum is a divisor
+        if data == "integers":  # weights must be positive because their sum is a divisor
             return rng.integers(1, 3, shape) if sample == "positive" else rng.integers(-2, 3, shape)
         if data != "any" or sample == "positive":
             return rng.uniform(0.5, 1.5, shape)
@@ -73,7 +73,7 @@ def draw(
 
 
 def half_types() -> tuple[str, ...]:
-    """Return the names of the dtypes of half precision: float16 and, where ml_dtypes is installed, bfloat16."""
+    """Return the names of the half-precision dtypes: float16 and, if ml_dtypes is installed, bfloat16."""
     return HALF if importlib.util.find_spec("ml_dtypes") else HALF[:1]
 
 
@@ -87,8 +87,8 @@ def kink_violations(
 ) -> dict[str, np.ndarray]:
     """Return a mask of the rows of each resampled input that are too close to a kink.
 
-    The mask is True if some |value| < 2 |change| for a step of +-`step`, the largest finite-difference step, along some
-    input's direction.
+    The mask is True if |value| < 2 |change| holds somewhere for a step of +-`step`, the largest finite-difference step,
+    along some input's direction.
     """
     violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
@@ -113,7 +113,7 @@ def kink_violations(
 
 
 def _resample(case: Case, rng: np.random.Generator) -> Case:
-    """Draw rows again until none is close to a kink; RuntimeError if that does not terminate."""
+    """Draw rows again until none is close to a kink; raise RuntimeError if this does not terminate."""
     for _ in range(MAX_ROUNDS):
         bad = kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
@@ -130,12 +130,12 @@ def _resample(case: Case, rng: np.random.Generator) -> Case:
 
 
 def plain(array: Array) -> Array:
-    """Return the array to be drawn from standard normal numbers: cotangents have no restricted domain."""
+    """Return the array to draw from standard normal numbers: cotangents have no restricted domain."""
     return replace(array, sample="normal")
 
 
 def direction(array: Array) -> Array:
-    """Return the array for directions; those of frequencies are scaled like these, which are not of order one."""
+    """Return the array for directions; directions of frequencies are scaled like the frequencies, which exceed one."""
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
@@ -150,11 +150,11 @@ def assemble(
     data: str = "any",
     half: str | None = None,
 ) -> Case:
-    """Draw the arrays of a case whose graph objects are there, by argument name; `data` and `half` as of `draw`.
+    """Draw the arrays of a case with given graph objects, by argument name; `data` and `half` as for `draw`.
 
-    `sizes` are those that no graph object settles. `setting` has the choices and numbers that are not the defaults, and
-    inputs and graph objects that are absent (None). The case has no directions and is not kept clear of kinks. Its
-    arrays are read-only: a backend that writes to its inputs fails.
+    `sizes` has the sizes that no graph object determines. `setting` has the choices and numbers that differ from the
+    defaults, and inputs and graph objects that are absent (None). The case has no directions and may be close to kinks.
+    Its arrays are read-only, so that a backend that writes to its inputs fails.
     """
     op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
     graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
@@ -170,7 +170,7 @@ def assemble(
     ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
     (make_third_order_tasks,) = rng.spawn(
         1
-    )  # whose numbers leave those of the others as they are without the third order
+    )  # drawn last, so that the other numbers are the same without the third order
     gggs = {f"ggg_{n}": plain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
     ggg = draw(gggs, sizes, dtype, make_third_order_tasks, data, half)
@@ -179,7 +179,7 @@ def assemble(
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build the case of a variant, one of `variants(definition)`; `half` as for `draw`.
+    """Build the case of a variant, one of `variants(definition)`; `half` is as for `draw`.
 
     Arrays are read-only, so that a backend that writes to its inputs fails.
     """
@@ -211,9 +211,9 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
 
 
 def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
-    """Multiply cotangents by powers of two, of which at most one kind gets small ones.
+    """Multiply cotangents by powers of two; at most one kind of cotangent gets small ones.
 
-    Results are sums of products of cotangents of some of the kinds, none of which overflows.
+    Results are sums of products of some of the cotangents. No product overflows.
     """
     room = np.finfo(case.dtype).maxexp - ROOM
     powers = np.diff([0, *np.sort(rng.integers(room, size=2)), room])

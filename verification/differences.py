@@ -1,8 +1,8 @@
-"""Central differences of one derivative order against the next.
+"""Central differences of one derivative order, compared with the next order.
 
-The function differenced is phi(x) = sum over fields of <w, L.field(x)>: L = fwd with the cotangents ``grad_`` as w, or
-L = bwd with the cotangents ``gg_``; its gradient is what bwd, or bwd2 or a part of it, returns. Along one random
-direction v for each argument,
+The differences are of phi(x) = sum over fields of <w, L.field(x)>, where L is fwd and w the cotangents ``grad_``, or L
+is bwd and w the cotangents ``gg_``. The gradient of phi is the result of bwd, or of bwd2 or a part of it. Along one
+random direction v for each argument,
 
     error(h) = |phi(x+) - phi(x-) - <grad, x+ - x->| / sum |grad_i (x+ - x-)_i|
 
@@ -28,11 +28,11 @@ from trigraph.verification import tolerances
 from trigraph.verification.judged import Judged, ask, list_operators
 from trigraph.verification.subjects import Subject, arrays_of
 
-# Those up to the largest step of the case are taken. They are dense where truncation dominates and where the error is
-# smallest; 2^-13 completes two decades where the largest step is 2^-6.
+# Steps up to the largest one of the case are used. They are dense where truncation dominates and where the error is
+# smallest; 2^-13 completes two decades if the largest step is 2^-6.
 STEPS = tuple(2.0**-k for k in (*range(4, 12, 2), 12, 13, 14, 16, 18, *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
-# Minimum ratio of steps if there is no truncation error, whose slope would need many steps.
+# Smallest ratio of steps without truncation error; measuring its slope would need many steps.
 APART = 2.0**8
 
 # Pairs of arrays, each (2, ...), whose products are summed.
@@ -41,9 +41,9 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class _Arithmetic:
-    """Functions to compute a curve.
+    """The functions that compute a curve.
 
-    `evaluate(op, values, names)` returns fields of L or of its gradient as pairs, `shift(x, h, v)` the point x + h v,
+    `evaluate(op, values, names)` returns fields of L or of its gradient as pairs, `shift(x, h, v)` returns x + h v,
     and `gap(x, h, v)` the difference x(+h) - x(-h) as a pair.
     """
 
@@ -85,7 +85,7 @@ def _make_judge_arithmetic(judged: Judged) -> _Arithmetic:
 
 
 def inner(pairs: Products) -> tuple[float, float]:
-    """Sum of inner products of pairs in real128, and sum of the |terms|."""
+    """Return the sum of inner products of pairs in real128, and the sum of the |terms|."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
     hi, _, scale = judge.dot(left, right)
@@ -97,9 +97,9 @@ def check_differences(
 ) -> list[Check]:
     """Compare finite differences of the operator one order below `upper` with `upper`, for each of its fields.
 
-    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3, recorded as `operator`. Without a subject, the judge is
-    differenced in real128. The case has no kinks up to the largest step; steps are descending powers of two. The error
-    of a check is the smallest relative error over the steps, or infinite if the curve is rejected.
+    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3; it is recorded as `operator`. Without a subject, the
+    differences are of the judge, in real128. The case has no kinks up to the largest step; steps are descending powers
+    of two. The error of a check is the smallest relative error over the steps, or infinite if the curve is rejected.
     """
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
@@ -156,7 +156,7 @@ def _lower(judged: Judged, upper: Operator) -> Operator:
 def _curve(
     arithmetic: _Arithmetic, judged: Judged, upper: Operator, name: str, steps: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Relative errors and roundoff floors at the steps, along the direction of argument `name`."""
+    """Return relative errors and rounding floors at the steps, along the direction of argument `name`."""
     case, lower = judged.case, _lower(judged, upper)
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
     # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
@@ -184,7 +184,7 @@ def _curve(
         size = float(np.sum(abs(gradient[0] * gap[0])))
         largest = float(np.sum(gradient_scale * abs(gap[0])))
         if size <= unit * largest:
-            # The gradient is zero up to rounding, as that of a softmax along a common shift of all scores. Compare the
+            # The gradient is zero up to rounding, as for a softmax along a common shift of all scores. Compare the
             # residual with the change that a gradient of the size of phi would cause.
             size = 2 * step * phi_scale
         size += tolerances.tiny("float64")  # if phi is zero, the residual must be zero

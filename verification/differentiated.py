@@ -1,9 +1,9 @@
-"""A user's forward function in torch or JAX as a subject: all orders of an operator by automatic differentiation.
+"""A user's forward function in torch or JAX as a subject: automatic differentiation yields all orders of an operator.
 
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
-It returns what the operator's fwd returns: a tensor, a tuple in field order, or a mapping from field to tensor, without
-auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice; of trigraph's own functions
-bwd3 comes from a third time, with and without a record of the last one.
+It returns the results of the operator's fwd as a tensor, a tuple in field order, or a mapping from field to tensor;
+auxiliary outputs that it does not have are left out. Differentiating once and twice gives bwd and bwd2. For trigraph's
+own functions, differentiating a third time gives bwd3, with and without a record of the last derivative.
 """
 
 import importlib
@@ -48,9 +48,9 @@ def _compute_by_autograd(
     wrt: Sequence[str] | None,
     recorded: bool = False,
 ) -> dict[str, Any]:
-    """Return the fields of an operator of any order; None for those not asked for.
+    """Return the fields of an operator of any order; None for fields that are not requested.
 
-    `recorded` is whether the last derivative is computed as one that can be differentiated again.
+    With `recorded`, the last derivative is computed so that it can be differentiated again.
     """
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
@@ -116,14 +116,14 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
     """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
 
     With `recorded`, their last derivative can be differentiated again, for which they compute it in another way.
-    ValueError if it cannot be imported.
+    Raises ValueError if they cannot be imported.
     """
     name = f"trigraph.{framework}"
     try:
         functions = importlib.import_module(name)
     except ImportError as error:
         raise ValueError(f"verify: framework {framework!r} cannot be used: {error}") from None
-    DIFFERENTIATING[framework](print)  # which says what is missing
+    DIFFERENTIATING[framework](print)  # raises an error that says what is missing
     like = _array_on_device(framework, device)
 
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def differentiate_forward(
     """Make a user's forward function a subject for the three orders of an operator; return it and the operator.
 
     The function is imported by its `name`, ``"mymodule:function"``, unless it is given. The operator is named without
-    order, ``"mha_gat_n2n"``, by default as the function; the device as the framework names it (default: ``"cpu"``).
-    ValueError if the function cannot be loaded or does not take the arguments, or there is no such operator, framework
-    or device.
+    order, ``"mha_gat_n2n"``; by default it has the function's name. The device is named as in the framework (default:
+    ``"cpu"``). Raises ValueError if the function cannot be loaded or does not take the arguments, or if there is no
+    such operator, framework or device.
     """
     if framework not in DIFFERENTIATING:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")
@@ -157,9 +157,9 @@ def differentiate_forward(
     target, names = definition or getattr(own, "__name__", ""), [d.name for d in DEFINITIONS]
     if target not in names:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
-    DIFFERENTIATING[framework](own)  # which says what is missing
+    DIFFERENTIATING[framework](own)  # raises an error that says what is missing
     fwd = OPERATORS[f"{target}_fwd"]
-    absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are None are not passed
+    absent = [a.name for a in fwd.definition.inputs if a.optional]  # None is not passed
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
     call = partial(_compute_by_autograd, own, framework, _array_on_device(framework, device))
     return Subject(plain(name), False, call, selective=False), target

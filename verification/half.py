@@ -1,4 +1,4 @@
-"""Arrays in half precision: kernels of the gpu backends read and write them, and compute in float32."""
+"""Arrays in half precision: kernels of the gpu backends read and write them, but compute in float32."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from trigraph.verification.judged import Judged
 from trigraph.verification.subjects import Subject, attempt
 
 # If attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's embedding
-# is the sum of the output's cotangents at its destinations.
+# is the sum of the output cotangents at its destinations.
 EVERY_NUMBER = "mha_gat_n2n_bwd"
 WIDTH = 64  # heads of width one, so that a cotangent that is not finite affects no other number
 
@@ -24,7 +24,7 @@ WIDTH = 64  # heads of width one, so that a cotangent that is not finite affects
 def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Pass and return arrays in half precision where allowed, and compare with the judge; each element is rounded once.
 
-    Sums are computed in float32, and the arguments are exact in the half type.
+    Sums are computed in float32, and the half type represents the arguments exactly.
     """
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half

@@ -1,10 +1,10 @@
 """A user's function as a subject: the checks of a backend for one operator that is implemented elsewhere.
 
 The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; not those that choose
-fields, and no cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a
+fields, and no cotangent is None). It returns an array if the operator has one field, a tuple in field order, or a
 mapping from field to array; auxiliary outputs may be left out, or None. It raises NotImplementedError for requests that
-it does not support (`NotOffered`). If a check also needs the operator's derivative, or the operator that it is the
-derivative of, fortran-reference computes it.
+it does not support (`NotOffered`). If a check also needs the operator's derivative, or the operator whose derivative it
+is, fortran-reference computes it.
 """
 
 import inspect
@@ -26,7 +26,7 @@ def name_fields(
 ) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
 
-    TypeError if it is none of the forms that are taken, or lacks a field.
+    Raises TypeError if it has none of the accepted forms, or lacks a field.
     """
     extra = [a.name for a in op.definition.auxiliary]
     names = [f.name for f in op.fields]
@@ -60,8 +60,8 @@ def check_signature(
 ) -> None:
     """Raise ValueError if a user's function cannot take an operator's arguments by keyword.
 
-    `passed` are their names, of which `optional` ones are not always passed. A function whose signature Python does not
-    know is not checked.
+    `passed` has their names; those in `optional` are not always passed. A function whose signature Python cannot
+    determine is not checked.
     """
     try:
         signature = inspect.signature(function)
@@ -78,7 +78,7 @@ def check_signature(
 def _own(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Call the user's function with copies of the arguments; return these, and the fields."""
+    """Call the user's function with copies of the arguments; return the copies and the fields."""
     values = {name: value for name, value in values.items() if name not in op.definition.requests}
     arguments = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     try:
@@ -111,8 +111,8 @@ def _observe_user_function(
 def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
     """Make a user's function a subject called `name`; it is imported by that name unless `function` is given.
 
-    It implements `operator`, by default the one with its own name. ValueError if it cannot be loaded, there is no such
-    operator, or it does not take its arguments.
+    It implements `operator`; the default is the operator with its name. Raises ValueError if the function cannot be
+    loaded, there is no such operator, or the function does not take its arguments.
     """
     own = load(name, "verify: implementation") if function is None else function
     target = operator or getattr(own, "__name__", "")

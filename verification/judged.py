@@ -34,7 +34,7 @@ def list_all_operators(definition: Definition) -> tuple[Operator, ...]:
 
 
 def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Compute an operator's fields by the judge, as triples (3, ...) of hi, lo and scale; integers are unchanged.
+    """Compute an operator's fields with the judge, as triples (3, ...) of hi, lo and scale; integers are unchanged.
 
     Arrays of float32 or float64 are converted exactly, arrays of pairs (2, ...) are used directly, and None is zero.
     """
@@ -56,15 +56,15 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        # Results depend on the case, whose arrays do not change, and on what is asked: the key has operator and choice.
+        # Results depend on the case, whose arrays do not change, and on the request: the key has operator and choice.
         self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """Triples (hi, lo, scale) of every field of one of the case's operators; the arguments `absent` are None."""
+        """Return triples (hi, lo, scale) of all fields of an operator; the arguments in `absent` are None."""
         return self.cache_result((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
 
     def cache_result(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result of `compute` for this key, which is called only once."""
+        """Return the result of `compute` for this key; it is called only once."""
         if key not in self._cache:
             start = time.perf_counter()
             self._cache[key] = compute()
@@ -72,16 +72,16 @@ class Judged:
         return self._cache[key]
 
     def arguments(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Keyword arguments of one of the case's operators; the arguments `absent` are None."""
+        """Return the keyword arguments of one of the case's operators; arguments in `absent` are None."""
         return self.case.arguments(op) | dict.fromkeys(absent)
 
-    @cached_property  # depends on the case alone
+    @cached_property  # depends only on the case
     def terms(self) -> int:
         """Number of terms of the longest direct sum."""
         return evaluate(self.case.definition.terms, self.case.sizes)
 
     def tolerance(self, subject: Subject) -> float:
-        """Tolerance of the accuracy rule for a subject."""
+        """Return the tolerance of the accuracy rule for a subject."""
         return tolerances.accuracy(subject.chunked, self.terms, self.case.equal_terms)
 
     def check(
@@ -95,7 +95,7 @@ class Judged:
         calls: Sequence[Outcome],
         note: str = "",
     ) -> Check:
-        """Return the record of a comparison on this case; if a call failed, its problem is the note."""
+        """Return the record of a comparison on this case; if a call failed, the note has its problem."""
         return Check(
             operator=operator,
             backend=subject.name,

@@ -1,4 +1,4 @@
-"""Kinds of generated cases: their special properties, and the checks they undergo."""
+"""Kinds of generated cases: their special properties, and the checks that use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,33 +11,33 @@ import numpy as np
 class Kind:
     """Properties of all variants of one name.
 
-    Sizes are typical ones of the table, except that `entities` fixes those that may be zero (nodes, edges), `widths`
-    chooses among the others, and `sizes` fixes some. Definitions without all symbols of `sizes` have no such variant.
+    Sizes are typical ones of the table, except that `entities` fixes sizes that may be zero (nodes, edges), `widths`
+    chooses among the others, and `sizes` fixes some. A definition without all symbols of `sizes` has no such variant.
     """
 
-    remark: str = ""  # remark for readers of its failures; "" if nothing is special
+    remark: str = ""  # remark for readers of its failures; "" for ordinary cases
     entities: int | None = None
-    # "typical"; "least"; "wide": odd, and larger than tiles of 16, 32 and 64; or "one channel": some are 1 and others
-    # are not, because an axis of length one may have any stride.
+    # "typical"; "least"; "wide": odd, and larger than tiles of 16, 32 and 64; or "one channel": some widths are 1 and
+    # others are not, because an axis of length one may have any stride.
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
     data: str = "any"  # distribution of numbers, "any" or "integers" (`cases.draw`)
-    # Powers of two that multiply inputs; definitions without all of these inputs have no such variant.
+    # Powers of two that multiply inputs; a definition without all of these inputs has no such variant.
     factors: Mapping[str, float] = field(default_factory=dict)
     differenced: bool = False  # keeps the wide margin from kinks, for finite differences and the algebraic properties
-    every_setting: bool = False  # is tried with every setting; others use settings in turn
-    # Has so many edges, or such widths, that the emulated device uses one dtype for each setting, in turn.
+    every_setting: bool = False  # used with every setting; other kinds use the settings in turn
+    # It has so many edges, or such widths, that the emulated device uses one dtype for each setting, in turn.
     large: bool = False
     # One sum has more terms than a chunk; results with small blocks are then also compared with the judge.
     many: bool = False
     # Checks with several threads are skipped: one thread does all the work, or it is divided as in "regular".
     one_thread: bool = False
-    # Is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype for each setting, in turn.
+    # It is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype for each setting, in turn.
     called: bool = False
-    batch: bool = False  # is called in a batch with other graphs
-    third: bool = False  # is used for third derivatives, in one dtype for each setting, in turn (`scaled`: in both)
+    batch: bool = False  # called in a batch with other graphs
+    third: bool = False  # used for third derivatives, in one dtype for each setting, in turn (`scaled`: in both)
     equal_terms: bool = False  # see `case.Case`
-    scaled: bool = False  # cotangents are multiplied by powers of two, many apart and up to the ends of the format
+    scaled: bool = False  # cotangents are multiplied by very different powers of two, up to the ends of the format
 
 
 def _length(terms: int) -> Kind:
@@ -45,7 +45,7 @@ def _length(terms: int) -> Kind:
 
 
 def _heads(width: int) -> Kind:
-    """More heads than are processed together (4 and 8), with widths of whole vectors of a processor or thread."""
+    """More heads than are processed together (4 and 8); widths are multiples of a vector of a processor or thread."""
     remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
     return Kind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
@@ -100,7 +100,7 @@ CASE_KINDS = {
     "length 256": _length(256),
     "length 257": replace(_length(257), third=True),
     "length 512": _length(512),
-    # Other periodic images of i than that of e are left out, and nodes have enough edges to use the linear sum.
+    # Images of i other than the image in e are left out, and nodes have enough edges to use the linear sum.
     "images": Kind(
         "two images of every other node, both left out of a triplet sum that is linear in the edges",
         large=True,
@@ -133,24 +133,24 @@ CASE_KINDS = {
 
 
 def find_case_kind(name: str) -> Kind:
-    """Return the kind of a variant's name; hubs and real inputs have the default kind."""
+    """Return the kind with a variant's name; hubs and real inputs have the default kind."""
     return CASE_KINDS.get(name, Kind())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How the sizes and the graph of a case are chosen."""
+    """The choice of the sizes and the graph of a case."""
 
     name: str
     pick: int  # chooses among the typical sizes
-    index: type[np.signedinteger[Any]]  # dtype of the graph
+    index: type[np.signedinteger[Any]]  # index dtype of the graph
     setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and absent inputs (None)
-    degree: int = 0  # of hubs (`graphs.CaseGraphs.hub`), 0 elsewhere
+    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.hub`), else 0
     hub_data: str = ""  # distribution of numbers for hubs
 
     @property
     def kind(self) -> Kind:
-        """Properties of variants of its name."""
+        """The properties of variants with its name."""
         return find_case_kind(self.name)
 
     @property
@@ -160,5 +160,5 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Its name, and its setting."""
+        """The name of the kind and the setting."""
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])

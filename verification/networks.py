@@ -1,7 +1,7 @@
 """Realistic graphs for graph attention and weighted aggregation: a mesh, a social network, and a power law.
 
-The mesh is pyamg's airfoil, the network Zachary's karate club. The power law is generated here, with thirty thousand
-edges and the uneven degrees of large social networks or knowledge graphs.
+The mesh is pyamg's airfoil, the network is Zachary's karate club. The power law is generated here, with thirty thousand
+edges and uneven degrees as in large social networks or knowledge graphs.
 """
 
 from functools import cache
@@ -20,7 +20,7 @@ PATCH = 40  # number of destinations in the power law's patch; they have middle 
 HEADS, DIM_HEAD = 2, 3
 
 
-@cache  # depends on the installed file alone
+@cache  # depends only on the installed file
 def airfoil() -> dict[str, np.ndarray]:
     """Return the arrays of pyamg's airfoil mesh, and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
@@ -28,7 +28,7 @@ def airfoil() -> dict[str, np.ndarray]:
 
 
 def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions of the nodes, and source and destination of every edge; a patch has the in-edges of `NEAR` nodes."""
+    """Return node positions, and source and destination of every edge; a patch has the in-edges of `NEAR` nodes."""
     z = airfoil()
     positions, offsets, src = z["positions"], z["offsets"], z["indices"]
     dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
@@ -43,11 +43,11 @@ def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
-    """Graph whose in- and out-degrees decrease as rank**-exponent; rows of edge arrays are positions.
+    """Return a graph whose in- and out-degrees decrease as rank**-exponent; rows of edge arrays are positions.
 
-    For exponents between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
+    Exponents are between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
     Both ends of every edge are drawn independently, the node of rank r with a probability proportional to
-    ``r**-exponent``, by inversion of its continuous distribution: ``r = nodes * u**(1/(1 - exponent))`` with u uniform
+    ``r**-exponent``, by inversion of the continuous distribution: ``r = nodes * u**(1/(1 - exponent))`` with u uniform
     in [0, 1) from NumPy's PCG64. Random permutations assign the ranks of destinations and of sources to nodes. Edges
     are stably sorted by destination. Duplicates and self-loops are kept.
     """
@@ -61,9 +61,9 @@ def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, see
     return CSC(offsets, src[np.argsort(dst, kind="stable")], nodes)
 
 
-@cache  # depends on the installed file alone
+@cache  # depends only on the installed file
 def club() -> tuple[CSC, np.ndarray, np.ndarray]:
-    """Zachary's karate club: graph (both directions of a friendship share a row), weights of rows, side of members."""
+    """Return Zachary's karate club: graph (both directions of an edge share a row), row weights, members' sides."""
     with np.load(DATA / "karate.npz") as archive:
         ends, weights, side = archive["ends"], archive["weights"], archive["side"]
     rows = np.tile(np.arange(len(ends)), 2)
@@ -72,7 +72,7 @@ def club() -> tuple[CSC, np.ndarray, np.ndarray]:
 
 
 def _some(graph: CSC, nodes: np.ndarray) -> CSC:
-    """Return the in-edges of some destinations; sources and rows are renumbered."""
+    """Return the in-edges of some destinations, with renumbered sources and rows."""
     spans = [np.arange(graph.offsets[i], graph.offsets[i + 1]) for i in nodes]
     sources, numbers = np.unique(graph.indices[np.concatenate(spans)], return_inverse=True)
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in spans])])
@@ -80,7 +80,7 @@ def _some(graph: CSC, nodes: np.ndarray) -> CSC:
 
 
 def _sines(nodes: int, width: int, phase: float) -> np.ndarray:
-    """Features for nodes that have none: a different sine for each column."""
+    """Return features for nodes without any: a different sine for each column."""
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 

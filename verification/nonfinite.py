@@ -15,7 +15,7 @@ from trigraph.verification.subjects import Subject, attempt
 
 
 class Spoiler(NamedTuple):
-    """A value that replaces elements of an argument, starting at a fraction of them, every so many (None: only one)."""
+    """A value that replaces elements of an argument: from a fraction on, every so many (None: only one)."""
 
     value: float
     part: float
@@ -23,7 +23,7 @@ class Spoiler(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Text for notes."""
+        """Description for notes."""
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
 
 
@@ -32,7 +32,7 @@ SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf,
 
 
 def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
-    """Return the spoilers for an argument; without -inf for arguments that must be positive, which would be refused."""
+    """Return the spoilers for an argument; -inf is left out for positive arguments, because it would be refused."""
     return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
 
 
@@ -44,12 +44,12 @@ def _spoil(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 
 def _marks(array: np.ndarray, value: float) -> np.ndarray:
-    """Return a mask of spoilt results: NaN or, for an infinite `value`, which may turn into NaN, not finite."""
+    """Return a mask of spoilt results: NaN or, for an infinite `value`, which may turn into NaN, any not finite."""
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
 def _expect_marks(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
-    """Return the judge's marks of each field, or the field itself if it holds integers."""
+    """Return the judge's masks of each field, or the field itself if it holds integers."""
     arguments = judged.case.arguments(op)
     arguments[name] = _spoil(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
@@ -74,8 +74,8 @@ def _wrong(
         error = math.inf
         if not note:
             marks = got if field.index else _marks(got, spoiler.value)
-            # The judge's bwd3 differentiates every product that bwd and bwd2 make, also by factors that do not change,
-            # whose derivative is 0, and 0 NaN is NaN: a backend that leaves such products out spoils less.
+            # The judge's bwd3 differentiates every product that bwd and bwd2 form, also with respect to factors that do
+            # not change. Their derivative is 0, and 0 NaN is NaN: a backend that leaves such products out spoils less.
             unequal = marks & ~expected[field.name] if op.order == 3 else marks != expected[field.name]
             error = float(np.count_nonzero(unequal))
         wrong[field.name] = error, note or (f"{spoiler.label} {name}" if error else "")
@@ -83,7 +83,7 @@ def _wrong(
 
 
 def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -> list[Check]:
-    """Spoil some elements of an argument; the same results as the judge's must be spoilt, and no others.
+    """Spoil some elements of an argument; exactly the results that the judge spoils must be spoilt.
 
     The error of a field is the number, over all spoilers, of elements that are spoilt only for the subject or, below
     the third order, only for the judge, and of integers that differ. The note names the first spoiler with such an

@@ -30,7 +30,7 @@ from trigraph.verification.judged import ask
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
 from trigraph.verification.subjects import Subject, arrays_of, backend
 
-# Operators in the chain of a check, which is recorded under the first.
+# The operators of each check's chain; the check is recorded under the first.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
     "forces": CHAIN,
@@ -47,7 +47,7 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class System:
-    """Atoms, graph and model; `target` (num_nodes, 3) are the target forces of the loss."""
+    """Atoms, graph and model; `target` (num_nodes, 3) has the target forces of the loss."""
 
     name: str
     positions: np.ndarray
@@ -58,11 +58,11 @@ class System:
     target: np.ndarray
     note: str = ""
 
-    # What is computed once depends on the fields alone, which do not change.
+    # Cached values depend only on the fields, which do not change.
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of both operators."""
+        """The sizes of both operators."""
         widths = {
             "num_spherical": SUM["num_spherical"],
             "num_radial": SUM["num_radial"],
@@ -78,7 +78,7 @@ class System:
 
 
 def prepare(structure: Structure) -> System:
-    """Return the system of a structure, or of a part that fits into memory with pyref."""
+    """Return the system of a structure, or of a part of it that fits into memory with pyref."""
     some = structure.within(WHOLE)
     target = numbers(f"{structure.name} forces", len(some.positions), 3)
     return System(some.name, some.positions, some.offset, some.cutoff, some.graph, model(some), target, some.note)
@@ -89,7 +89,7 @@ def prepare(structure: Structure) -> System:
 
 @dataclass(frozen=True)
 class Forward:
-    """Intermediate results of the energy for its derivatives."""
+    """Intermediate results of the energy that its derivatives need."""
 
     vec: np.ndarray
     unit: np.ndarray
@@ -100,11 +100,11 @@ class Forward:
     out: np.ndarray
 
     def basis(self, s: System) -> dict[str, Any]:
-        """Arguments of radial_basis_fwd."""
+        """Return the arguments of radial_basis_fwd."""
         return {"dist": self.dist, "freq": s.model.freq, **BASIS}
 
     def sum(self, s: System) -> dict[str, Any]:
-        """Arguments of agg_edge_to_edge_fwd."""
+        """Return the arguments of agg_edge_to_edge_fwd."""
         arrays = {"vec": self.vec, "sbf_rad": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
         return {**arrays, "graph": s.graph, **SUM}
 
@@ -194,7 +194,7 @@ def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Sec
 
 
 def _caller(subject: Subject) -> Call:
-    """Return a function that calls the subject's operators by name, and raises `CallError`."""
+    """Return a function that calls the subject's operators by name; it raises `CallError`."""
 
     def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
@@ -211,7 +211,7 @@ def _energy(call: Call, s: System) -> Products:
 
 
 def _loss(call: Call, s: System) -> Products:
-    """Half the sum of squared force errors, as products."""
+    """Return half the sum of squared force errors, as products."""
     missing = judge.pair(backward(call, s, forward(call, s)).forces - s.target)
     return [(0.5 * missing, missing)]
 
@@ -230,7 +230,7 @@ def _difference(
     function: Callable[[Call, System], Products],
     direction: np.ndarray,
 ) -> list[float]:
-    """|f(x+) - f(x-) - <gradient, x+ - x->| / sum |gradient_i (x+ - x-)_i| for each step, as in differences.py."""
+    """Return |f(x+) - f(x-) - <gradient, x+ - x->| / sum |gradient_i (x+ - x-)_i| by step, as in differences.py."""
     x = s.positions if name == "positions" else getattr(s.model, name)
     errors = []
     for step in STEPS:
@@ -239,7 +239,7 @@ def _difference(
         products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
         _, size = inner(products)
         residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
-        # If atoms have only their own images as neighbours, nothing depends on x: equal up to the rounding of the sum.
+        # If atoms have only their own images as neighbours, nothing depends on x: both are equal up to rounding.
         equal = abs(residual) <= SUM_ROUNDING * terms
         errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
     return errors
@@ -251,12 +251,12 @@ def _judge_curve(
     """Return the check of a curve of errors at `STEPS`."""
     tolerance = tolerances.differences("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
-    # The floors are zero: neither energy nor loss is a polynomial, so that the order must show.
+    # The floors are zero: neither energy nor loss is a polynomial, so the order must show.
     return with_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
 def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"][0]) -> list[Check]:
-    """Compare forces with differences of the energy in the positions of all atoms, along one random direction."""
+    """Compare forces with differences of the energy with respect to all positions, along one random direction."""
     call = _caller(subject)
 
     def curve() -> list[float]:
@@ -268,7 +268,7 @@ def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"]
 
 
 def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
-    """Compare gradients of a loss of forces with respect to the parameters with its differences."""
+    """Compare the gradient of a loss of forces with respect to the parameters with differences of the loss."""
     call = _caller(subject)
 
     def curve(name: str) -> list[float]:
@@ -289,10 +289,10 @@ def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def _rounding(s: System) -> tuple[float, float]:
-    """Scales of the rounding errors of E and of sum(target * F): the scale of each step times its weight in them.
+    """Return scales of the rounding errors of E and of sum(target * F): the weighted sums of the scales of each step.
 
     Steps are the two operators and their derivatives (with the judge's scales), the products with the projection, and
-    the vectors, whose rounding errors are those of positions and offset after any motion.
+    the vectors, which have the rounding errors of positions and offset after any motion.
     """
     call = _caller(backend("pyref"))
     f = forward(call, s)
@@ -327,7 +327,7 @@ def _rotate(matrix: np.ndarray, s: System) -> System:
 
 
 def _renumber(s: System) -> System:
-    """Renumber the atoms; sort edges by their new source, in another order for each source."""
+    """Renumber the atoms; sort edges by their new source, in a random order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
@@ -356,7 +356,7 @@ MOTIONS: dict[str, Callable[[System], System]] = {
 def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
     """Compare the energy, and forces along `target`, which moves with the atoms, before and after each of `MOTIONS`.
 
-    Errors are in units of eps * scale of rounding errors; both values may differ by c from the exact one.
+    Errors are in units of eps * scale of rounding errors; each value may differ from the exact one by the tolerance c.
     """
     call = _caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
@@ -394,5 +394,5 @@ CHECKS: dict[str, Callable[[Subject, System, str], list[Check]]] = {
     "force training": check_force_training,
     "invariance": check_invariance,
 }
-# Number of checks of each kind.
+# The number of checks of each kind.
 COUNTS = {"forces": 1, "force training": len(TRAINED), "invariance": 2 * len(MOTIONS)}

@@ -24,7 +24,7 @@ from trigraph.verification.subjects import Subject, attempt, call_and_catch, ext
 from trigraph.verification.transforms import embed_in_batch, list_member_fields, renumber_case
 
 THREADS = (1, 2, 3)
-# Batch-invariant backends: bits of a node's or an edge's results do not depend on other nodes and edges in the call.
+# Backends that are batch-invariant: the results of a node or edge do not depend, bitwise, on others in the call.
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
@@ -61,9 +61,9 @@ def _two_sides(
 
 
 def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None) -> Check:
-    """<g, jvp(v)> = <bwd(g), v>, with the Jacobian-vector product jvp(v) = bwd2(gg=v).grad_<output>.
+    """Check <g, jvp(v)> = <bwd(g), v>, with the Jacobian-vector product jvp(v) = bwd2(gg=v).grad_<output>.
 
-    `operator` is the name for the record (default: that of bwd2).
+    `operator` is the name for the record (default: the name of bwd2).
     """
     case = judged.case
     _, bwd, bwd2 = list_operators(case.definition)
@@ -77,7 +77,7 @@ def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None)
 
 
 def check_symmetry(subject: Subject, judged: Judged) -> Check:
-    """<bwd2(gg=v).inputs, w> = <bwd2(gg=w).inputs, v>: second derivatives of <g, fwd> are symmetric."""
+    """Check <bwd2(gg=v).inputs, w> = <bwd2(gg=w).inputs, v>: second derivatives of <g, fwd> are symmetric."""
     case = judged.case
     bwd2 = list_operators(case.definition)[2]
     names = [a.name for a in case.inputs]
@@ -93,9 +93,9 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
 
 
 def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
-    """<bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>, which is linear in both.
+    """Check <bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>.
 
-    a' and g' are directions of the cotangents gg_ and grad_; bwd2's derivative along them is bwd2 with them in place.
+    a' and g' are directions of the cotangents gg_ and grad_; bwd2 is linear in both, so its derivative is bwd2 at them.
     """
     case = judged.case
     bwd2, bwd3 = list_operators(case.definition)[2], find_third(case.definition)
@@ -119,7 +119,7 @@ def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
 
 
 def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
-    """<bwd3(c, a).inputs, u> is equal for all six orders of c, a and u: third derivatives of <g, fwd> are symmetric."""
+    """Check that <bwd3(c, a).inputs, u> is equal for all six orders of c, a and u: third derivatives are symmetric."""
     case = judged.case
     bwd3 = find_third(case.definition)
     names = [a.name for a in case.inputs]
@@ -149,7 +149,7 @@ def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
 
 
 def list_renumbered_fields(case: Case, op: Operator) -> list[Array]:
-    """Fields that renumbering only permutes: neither over positions of the graph, nor with positions as values."""
+    """Return the fields that renumbering only permutes: those neither indexed by positions nor holding positions."""
     return [f for f in case.list_returned(op) if not ("num_positions" in f.dims or f.index)]
 
 
@@ -201,7 +201,7 @@ def _equal_bits(
     calls: Sequence[Outcome],
     fields: Iterable[Array] | None = None,
 ) -> list[Check]:
-    """Return for each field the check that all trials have the same bits as the first one."""
+    """Return, for each field, the check that all trials have the same bits as the first one."""
     checks = []
     for field in judged.case.list_returned(op) if fields is None else fields:
         error = max(_different(bits, field.name, trials[0]) for bits in trials[1:])
@@ -221,10 +221,10 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 
 def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
-    """Call in a batch: results of the case's own nodes and edges must be as accurate as alone, or have equal bits.
+    """Call in a batch: results for the case's own nodes and edges must have equal bits, or be as accurate as alone.
 
-    Bits are compared for `BATCH_INVARIANT`. For other backends, whose library products may depend on sizes, and for
-    users' functions, values are compared with the judge's results for the case alone.
+    Bits are compared for backends in `BATCH_INVARIANT`. Library products of other backends may depend on sizes. For
+    these, and for users' functions, values are compared with the judge's results for the case alone.
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
@@ -245,10 +245,10 @@ def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> li
 
 
 def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Write to the caller's arrays, filled with NaN, at the start of a cache line and 8 bytes after one.
+    """Let the call write to the caller's arrays, filled with NaN, at the start of a cache line and 8 bytes after one.
 
-    The error of a field is the number of elements whose bits differ from those of an ordinary call, plus 1 for each
-    array that was not returned, or was written out of bounds.
+    The error of a field is the number of elements whose bits differ from an ordinary call, plus 1 for each array that
+    was not returned, or was written out of bounds.
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.list_returned(op)
@@ -281,13 +281,13 @@ def check_blocks(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 
 def levels() -> tuple[list[str], list[str]]:
-    """Return the instruction-set levels not in use, and those whose bits must be equal (none or 2)."""
+    """Return the instruction-set levels not in use, and the levels whose bits must be equal (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in available()]
     return [level for level in available() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
 def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Compare builds for other instruction-set levels with the judge; bits of those in `EQUAL_BITS` must be equal."""
+    """Compare builds for other instruction-set levels with the judge; bits of levels in `EQUAL_BITS` must be equal."""
     different, equal = levels()
     before = get_cpu_level()
     checks, outcomes = [], []
@@ -323,7 +323,7 @@ def _layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) -> str:
 def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Check that every field is C-contiguous, of the case's dtype, writeable, and has its own memory.
 
-    The error is 1 if a field of the first or of a second call is wrong.
+    The error is 1 if a field is wrong in the first or the second call.
     """
     case = judged.case
     values, calls = case.arguments(op), []

@@ -1,4 +1,4 @@
-"""Real inputs: small data files shipped with the package, with the scripts that made them, and the user's structures.
+"""Real inputs: small data files shipped with the package, the scripts that made them, and the user's structures.
 
 Real coordinates close to a kink cannot be drawn again. Such edges are left out, and the note gives their number.
 """
@@ -22,7 +22,7 @@ from trigraph.verification.structures import Structure, default_structures
 from trigraph.verification.triplets import sums_over
 
 SLAB = "copper slab with CO"
-WIDTH = 8  # features in and out, given by the weights
+WIDTH = 8  # number of input and output features, determined by the weights
 # Finite-difference steps on the full input; directions are relative (v_i = x_i times a normal number). GNO is piecewise
 # polynomial of degree 2 at most, and GemNet-OC linear in each input; DimeNet++ needs enough steps to show the order.
 POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
@@ -54,8 +54,8 @@ class RealInput:
 
     `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, on a patch that is
     small enough for the judge or on the whole input, with the rows of the resampled input for which `keep` is True
-    (None: all). `steps` are the finite-difference steps on the whole input; `remark(patch)` describes what is left out.
-    A large whole input is only used for `backends`.
+    (None: all). `steps` are the finite-difference steps on the whole input; `remark(patch)` describes the parts that
+    are left out. A large whole input is only used for `backends`.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RealInput:
 
 
 def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
-    """Return the real inputs of a family: those shipped or generated and, for DimeNet++, the user's structures."""
+    """Return the real inputs of a family, shipped or generated, and for DimeNet++ also the user's structures."""
     if family in ("gat", "weighted"):
         return (
             RealInput("airfoil", networks.mesh_values, NETWORK_STEPS),

@@ -1,4 +1,4 @@
-"""The report of a run: ``report.json``, ``report.html``, a page in one file, and pictures."""
+"""The report of a run: ``report.json``, a self-contained page ``report.html``, and pictures."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
 
 
 def evidence(checks: Sequence[Check]) -> dict[str, Any]:
-    """Count the comparisons of a run, for the paragraph of the page that a referee reads."""
+    """Count the comparisons of a run, for the paragraph that a referee reads."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in TERMS.kinds}
     accuracy, curves = groups["accuracy"], [c for c in made if c.kind in TERMS.curves]
@@ -39,7 +39,7 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
         "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
-        # Inputs that were compared with the judge, of all definitions.
+        # Inputs, of all definitions, that were compared with the judge.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
         # The comparison with the judge whose error is the largest multiple of its tolerance.
         "closest": worst(accuracy),
@@ -51,7 +51,7 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def _capture_print(show: Callable[..., None], *what: Any) -> str:
-    """Return what `trigraph verify` prints of something, on lines as long as they need to be."""
+    """Return the output of `trigraph verify`, on lines as long as necessary."""
     text = io.StringIO()
     show(Console(file=text, width=10_000, highlight=False), *what)
     return text.getvalue()
@@ -82,8 +82,8 @@ def write(
 ) -> None:
     """Write ``report.json``, ``report.html`` and the pictures of `PICTURES` (``agreement.png``...) into a folder.
 
-    The folder is created if necessary. `checks` are those that the report was assembled from. Pictures without data are
-    removed. OSError if there is no space or no permission; the files of an earlier report are then unchanged.
+    The folder is created if necessary. The report was assembled from `checks`. Pictures without data are removed.
+    Raises OSError without space or permission; the files of an earlier report are then unchanged.
     """
     from slopecheck.plots import PICTURES, png, svg
 

@@ -39,7 +39,7 @@ DEFINED = frozenset(spec.name for spec in DEFINITIONS)
 # Backends without finite differences, because their calls are expensive; kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
-# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a backend's share.
+# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a backend's time.
 WEIGHTS = {
     "accuracy": 6,
     "threads": 15,
@@ -65,23 +65,23 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Kinds of check of which an implementation may leave out some.
+# Kinds of check that an implementation may leave out.
 SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete", "not offered"))
 
-# Hubs: every subject but the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
-# only once, are for subjects that sum in chunks, also the emulated device: these promise the same accuracy for any
+# Hubs: every subject except the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
+# only once, are for subjects that sum in chunks, including the emulated device: these promise the same accuracy for any
 # number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one, so that every level of
-# the tree of partial sums is in use. The kernels add partial sums of the longest one 8 at a time.
+# the tree of partial sums is in use. The kernels add partial sums of the longest sum 8 at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
 def available_backends() -> tuple[str, ...]:
-    """Return the backends that can run here; they always include the judge."""
+    """Return the backends that can run here, which always include the judge."""
     return (*(name for name in BACKENDS if not unavailable(name)), "judge")
 
 
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
-    """Names of operators, from names of operators, definitions and families; ValueError if a name is none of these."""
+    """Return names of operators, from names of operators, definitions and families; ValueError for other names."""
     if operators is None:
         return frozenset(NAMED)
     selected: set[str] = set()
@@ -121,7 +121,7 @@ class _Run:
         ]
 
     def units(self) -> Iterator[Unit]:
-        """Units in order: generated cases, real inputs, golden vectors; or only those of the structures."""
+        """Return the units in order: generated cases, real inputs, golden vectors; or only units of the structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
                 for real in real_inputs("dimenet", self.structures)[len(default_structures()) :]:
@@ -144,8 +144,8 @@ class _Run:
         yield from self._golden()
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
-        """Units of a case; kinds that use one dtype for each setting are included if it is this dtype's `turn`."""
-        # This cache and those below have one entry: what the function depends on is bound to it.
+        """Return the units of a case; kinds with one dtype for each setting take part if it is this dtype's `turn`."""
+        # This cache and those below have one entry: everything that the function depends on is bound to it.
         judged = cache(partial(self._judge_case, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
@@ -197,7 +197,7 @@ class _Run:
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:
-                # One unit for all subjects, so that the judge's results for so many edges are not kept any longer.
+                # One unit for all subjects, so that the judge's results for so many edges can be freed early.
                 judged = partial(self._judge_case, definition, variant, dtype)
                 check = partial(tasks.make_hub_tasks, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
@@ -241,7 +241,7 @@ class _Run:
         yield from self._forces((*default_structures(), *self.structures))
 
     def _half(self) -> Iterator[Unit]:
-        """Cases stored in half precision: float16 and bfloat16 take turns (without ml_dtypes float16 alone)."""
+        """Return units for cases in half precision; float16 and bfloat16 take turns (without ml_dtypes: float16)."""
 
         def scopes(half: str) -> list[Scope]:
             named = [s for s in self.scopes if s.subject.name in HALF_BACKENDS]
@@ -293,7 +293,7 @@ class _Run:
 def _unit(
     label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
 ) -> Unit:
-    """Return the unit of the checks of one kind, which ``tasks(scope, *arguments)`` returns."""
+    """Return the unit for the checks of one kind, which ``tasks(scope, *arguments)`` returns."""
     subject = scope.subject.name
     weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
     return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
@@ -312,21 +312,21 @@ def plan(
     device: str | None = None,
     skip: Iterable[str] = (),
 ) -> list[Unit]:
-    """Lay out a run: every number that is drawn follows from the seed.
+    """Plan a run: all drawn numbers follow from the seed.
 
-    `operators` are names of operators, definitions or families (default: all); with an implementation, the operator
-    that it implements (default: the function's own name). `backends` are by default those of `available_backends`, and
-    with an implementation none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`;
-    with a `framework` ("torch" or "jax") it is the forward of an operator on tensors on a `device`, of which all
-    orders are checked (`differentiated`); without an implementation, the functions of `trigraph.torch` or
-    `trigraph.jax` are. `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the only
-    ones (`structures.read`). `where` are settings that all operators are restricted to (`settings.restriction`).
-    `skip` are kinds of check (`SKIPPED`) that are not made of the implementation.
+    `operators` has names of operators, definitions or families (default: all); with an implementation, the operator
+    that it implements (default: the one with the function's name). `backends` defaults to `available_backends`, and
+    with an implementation to none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`.
+    With a `framework` ("torch" or "jax"), it is the forward of an operator on tensors on a `device`, and all orders are
+    checked (`differentiated`); if no implementation is given, the functions of `trigraph.torch` or `trigraph.jax` are
+    checked. `structures` are inputs of the DimeNet++ family in addition to the shipped ones, with `alone` the only ones
+    (`structures.read`). `where` has settings to which all operators are restricted (`settings.restriction`). `skip` has
+    kinds of check (`SKIPPED`) that are left out for the implementation.
 
-    ValueError if a name or kind is unknown, a backend cannot run here, structures are given for no operator, or
-    `TRIGRAPH_CPU_LEVEL` is no level that can run here.
+    Raises ValueError if a name or kind is unknown, a backend cannot run here, structures are given but no operator uses
+    them, or `TRIGRAPH_CPU_LEVEL` is not a level that can run here.
     """
-    with suppress(ImportError):  # a missing backend, if it is asked for, is reported below
+    with suppress(ImportError):  # if a missing backend is requested, this is reported below
         get_cpu_level()
     operators = None if operators is None else list(operators)
     skip, scopes = list(skip), []
@@ -370,7 +370,7 @@ def plan(
 
 
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
-    """Return structures with distinct names, since two files may have the same name."""
+    """Return structures with distinct names, since several files may have the same name."""
     taken = {s.name for s in default_structures()}
     distinct = []
     for structure in structures:

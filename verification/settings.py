@@ -18,7 +18,7 @@ ABSENT, GIVEN = "None", "given"
 
 
 def _choices(definition: Definition) -> dict[str, dict[str, Any]]:
-    """Values, by their texts, of every argument that a restriction may name; "given" stands for no particular value."""
+    """Return the values, by their texts, of every argument that a restriction may name; "given" means any value."""
     choices = (a for a in definition.attributes if a.choices and not a.requests)
     attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
     return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
@@ -31,7 +31,7 @@ def _text(value: Any) -> str:
 def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     """Parse a restriction of operators: words ``"name=value"``; several words with the same name are alternatives.
 
-    ValueError if a word has another form, or an operator has no such setting or value; the message lists valid ones.
+    Raises ValueError if a word has another form, or no operator has this setting or value; the message lists valid ones.
     """
     where: dict[str, tuple[str, ...]] = {}
     definitions = {NAMED[name].definition.name: NAMED[name].definition for name in operators}
@@ -55,8 +55,8 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
 def parse_setting(case: str, definition: Definition) -> Where:
     """Return the restriction to the settings in the name of a generated case, ``"regular, op=sum, edge_weight=None"``.
 
-    Restricted to all of them, in their order, a run has the case with the same name, and thus the same numbers. An
-    optional argument that such a name leaves out is given. Names of other cases have no settings.
+    A run restricted to all of them, in their order, has the case with the same name, and thus the same numbers. An
+    optional argument that is missing from the name is given. Names of other cases have no settings.
     """
     kind, *parts = case.split(", ")
     if kind not in CASE_KINDS:

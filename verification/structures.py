@@ -1,4 +1,4 @@
-"""Molecules, slabs and crystals as input of the DimeNet++ family: files, graphs with periodic images, a small model.
+"""Molecules, slabs and crystals as inputs of the DimeNet++ family: files, graphs with periodic images, a small model.
 
 The default run reads the shipped structures with NumPy only; other files need ASE.
 """
@@ -21,12 +21,12 @@ from trigraph.table import Definition
 
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
-# Attributes of the radial basis and of the sum: DimeNet++'s, with the rule for periodic systems.
+# Attributes of the radial basis and of the sum, as in DimeNet++, with the rule for periodic systems.
 BASIS: dict[str, Any] = {"num_spherical": 7, "envelope_exponent": 5}
 SUM: dict[str, Any] = {"num_spherical": 7, "num_radial": 6, "exclude": "edge"}
 WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections; small because the judge is slow
-# Most triplets of the patch that is compared with the judge, and of the input of differences and physics, for which
-# pyref stores arrays of all triplets.
+# Largest number of triplets of the patch that is compared with the judge, and of the input of differences and physics,
+# for which pyref stores arrays over all triplets.
 PATCH, WHOLE = 1500, 10_000
 # Peak memory in bytes for each edge while neighbours are found and sorted (measured: 253).
 BYTES_PER_EDGE = 256
@@ -43,13 +43,13 @@ class Structure:
     src: np.ndarray  # int64, (num_edges,); edges are sorted by source
     dst: np.ndarray
     shifts: np.ndarray  # int64, (num_edges, 3): cells crossed by each edge
-    note: str = ""  # what was left out
+    note: str = ""  # the parts that were left out
 
-    # What is computed once depends on the fields alone, which do not change.
+    # Cached values depend only on the fields, which do not change.
 
     @cached_property
     def graph(self) -> EdgeGraph:
-        """Its graph; shifts determine the reverse edges."""
+        """The graph of the structure; shifts determine the reverse edges."""
         return EdgeGraph(self.src, self.dst, len(self.positions), shifts=self.shifts)
 
     @cached_property
@@ -60,13 +60,13 @@ class Structure:
 
     @property
     def vec(self) -> np.ndarray:
-        """Vector of each edge."""
+        """The vector of each edge."""
         return np.asarray(self.positions[self.src] - self.positions[self.dst] + self.offset)
 
     def within(self, triplets: int) -> "Structure":
-        """Return a part with at most the given number of triplets (including those left out of sums).
+        """Return a part with at most the given number of triplets (including triplets that sums leave out).
 
-        Edges are added by the distance of their farther atom from the middle, then by length. All atoms are kept.
+        Edges are added in order of the distance of their farther atom from the middle, then of length. Atoms are kept.
         """
         if _count_triplets(self.src, self.dst) <= triplets:
             return self
@@ -84,7 +84,7 @@ class Structure:
         return replace(self, src=self.src[keep], dst=self.dst[keep], shifts=self.shifts[keep], note=note)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Arguments of fwd, see `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
+        """Return arguments of fwd, see `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
         some = self.within(PATCH if patch else WHOLE)
         drawn = model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
@@ -96,7 +96,7 @@ class Structure:
         return {**arrays, "graph": some.graph, **SUM}
 
     def describe(self) -> str:
-        """Return a description of it, and of the parts that are compared with the judge and used by other checks."""
+        """Describe the structure, and the parts that are compared with the judge and used by other checks."""
 
         def part(triplets: int) -> str:
             edges = len(self.within(triplets).src)
@@ -110,7 +110,7 @@ class Structure:
         )
 
     def remark(self, patch: bool) -> str:
-        """Return a description of what is left out of the patch or of the whole."""
+        """Describe the parts that are left out of the patch or of the whole."""
         return self.within(PATCH if patch else WHOLE).note
 
 
@@ -121,7 +121,7 @@ def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Model:
-    """Parameters of one interaction block: embedding_e = `embedding`_e * (rbf_e @ `projection`), then the sum.
+    """Parameters of an interaction block, which sums with the embedding `embedding`_e * (rbf_e @ `projection`).
 
     Shapes: `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M). `readout` (num_edges,
     C) has the weights of the sum's elements in the energy.
@@ -164,7 +164,7 @@ def default_structures() -> tuple[Structure, ...]:
 def _expect_edges(atoms: Any, cutoff: float) -> float:
     """Return the approximate number of edges: exact without periodic directions, else from the mean density.
 
-    The number of images of a pair within the cutoff is the volume of a ball of that radius over that of the cell.
+    The number of images of a pair within the cutoff is the volume of a ball of that radius over the volume of the cell.
     """
     periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
     number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5
@@ -178,8 +178,8 @@ def _expect_edges(atoms: Any, cutoff: float) -> float:
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     """Find the neighbours of an ``ase.Atoms``.
 
-    ValueError if two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector,
-    or there is no memory for so many edges.
+    Raises ValueError if two atoms coincide, no two are closer than `cutoff`, a periodic direction has no cell vector,
+    or memory is insufficient for so many edges.
     """
     edges, memory = _expect_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not edges * BYTES_PER_EDGE <= memory:
@@ -196,9 +196,9 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
 
 
 def read(name: str | Path, cutoff: float) -> Structure:
-    """Read a structure file, or a frame of a trajectory, as `read_atoms`; `cutoff` is in the file's unit of length.
+    """Read a structure file, or a frame of a trajectory, with `read_atoms`; `cutoff` is in the file's unit of length.
 
-    ValueError if ASE is not installed, the file cannot be read, or its atoms make no graph.
+    Raises ValueError if ASE is not installed, the file cannot be read, or its atoms form no valid graph.
     """
     atoms, own = read_atoms(name), Path(name).name
     try:

@@ -34,7 +34,7 @@ class Subject:
 
     name: str  # `Check.backend`
     chunked: bool  # whether it sums in chunks, which determines the tolerance of the accuracy rule
-    call: Call  # ``call(op, values, wrt)`` returns None for fields not asked for; `wrt` None asks for all
+    call: Call  # ``call(op, values, wrt)`` returns None for fields that are not requested; `wrt` None requests all
     only: str | None = None  # the operator that a user's function implements; fortran-reference computes all others
     # ``native(op, values)`` returns the arguments and fields in the backend's own arrays, if these differ from the
     # arrays that `call` takes and returns (else None).
@@ -47,7 +47,7 @@ class Subject:
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
     # Whether derivatives are separate functions, which take `wrt` and results of fwd.
     selective: bool = True
-    # Whether it has bwd3 of an operator, for arguments with these choices.
+    # Whether it has the bwd3 of an operator for arguments with these choices.
     supports_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
 
 
@@ -56,17 +56,17 @@ class CallError(ValueError):
 
 
 def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
-    """Make a call, with exceptions treated as by `observe`; tracebacks begin below the frames of the verification."""
+    """Make a call, with exceptions treated as by `observe`; tracebacks start below the frames of the verification."""
     return observe(call, "trigraph.verification")
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
-    """Call a subject; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
+    """Call a subject; any exception but the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
     return call_and_catch(lambda: subject.call(op, values, wrt))
 
 
 def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return fields of a call of a subject; `CallError` if it fails, or a field is not an array."""
+    """Return the fields of a call of a subject; raise `CallError` if it fails, or a field is not an array."""
     outcome = attempt(subject, op, values)
     if outcome.problem:
         raise CallError(f"{op.name}: {outcome.problem}")
@@ -78,7 +78,7 @@ def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: 
 
 
 def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
-    """Return an operator's result as a mapping from field to array; TypeError if it has the wrong type."""
+    """Return an operator's result as a mapping from field to array; raise TypeError for a wrong type."""
     if op.single:
         return {op.fields[0].name: result}
     if not isinstance(result, result_type(op.name)):
@@ -88,7 +88,7 @@ def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
 
 @cache  # depends on the backend, the dtype and the installed CuPy
 def takes(name: str, dtype: np.dtype) -> bool:
-    """Whether the arrays of a backend can have a dtype: only recent versions of CuPy have bfloat16."""
+    """Return whether arrays of a backend can have a dtype: only recent versions of CuPy have bfloat16."""
     try:
         if BACKENDS[name][1] == "cupy":
             _to_host(to_device(np.zeros(1, dtype)))
@@ -106,7 +106,7 @@ def _to_host(value: Any) -> Any:
 
 
 def _to_backend(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments in the kind of arrays that a backend takes."""
+    """Return the arguments as the kind of arrays that a backend takes."""
     return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
 
@@ -123,7 +123,7 @@ def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Seque
 
 
 def extent(array: Any) -> tuple[int, int]:
-    """Return the first address of an array, and the one after its last; for a device array, on the device."""
+    """Return the first address of an array, and the address after its last byte; for a device array, on the device."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     start, strides = interface["data"][0], interface["strides"]
     if strides is None:
@@ -154,7 +154,7 @@ def _call_into(
 
 
 def backend(name: str) -> Subject:
-    """Return a backend of the package as a subject; ValueError if there is no such backend, or it cannot run here."""
+    """Return a backend as a subject; raise ValueError if there is no such backend, or it cannot run here."""
     if name not in BACKENDS:
         raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
     if unavailable(name):

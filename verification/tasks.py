@@ -23,7 +23,7 @@ Lazy = Callable[[], Judged]
 
 @dataclass(frozen=True)
 class Scope:
-    """A subject, the selected operators, and the settings that they are restricted to."""
+    """A subject, the selected operators, and the settings to which they are restricted."""
 
     subject: Subject
     selected: frozenset[str]
@@ -31,18 +31,18 @@ class Scope:
     skip: frozenset[str] = frozenset()  # kinds of check that are left out
 
     def has(self, op: Operator) -> bool:
-        """Whether the subject's operator is to be checked."""
+        """Return whether the subject's operator is to be checked."""
         return op.name in self.selected and self.subject.only in (None, op.name)
 
     def operators(self, case: Case) -> list[Operator]:
-        """Operators of a case that are to be checked."""
+        """Return the operators of a case that are to be checked."""
         return [op for op in list_all_operators(case.definition) if self.has(op) and admits(self.where, case.values)]
 
     def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
-        """Return the name under which to record a check of `ops`, the checked one first; None if it is not to be made.
+        """Return the name under which to record a check of `ops`, the checked one first; None to leave the check out.
 
-        `values` are arguments of the definition. For a user's function, the name is that of the operator it implements,
-        whichever of `ops` it is.
+        `values` has arguments of the definition. A user's function has the name of the operator that it implements,
+        whichever of `ops` that is.
         """
         if not admits(self.where, values):
             return None
@@ -52,14 +52,14 @@ class Scope:
 
 
 def _on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
-    """Make checks on one thread, because others would only wait in small calls; bits are equal (`check_threads`)."""
+    """Make checks on one thread, because others would only wait in small calls; `check_threads` compares their bits."""
     with restore_num_threads():
         set_num_threads(1)
         return make()
 
 
 def _task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
-    """Return a task of checks of a kind; it has none if the scope leaves the kind out."""
+    """Return a task for checks of a kind; it has none if the scope leaves the kind out."""
     if kind in scope.skip:
         return Task(operator, scope.subject.name, dtype, 0, list)
     return Task(operator, scope.subject.name, dtype, count, partial(_on_one_thread, make))
@@ -105,7 +105,7 @@ def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: A
 
 
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Check repetition, layout and `out`; ask for some fields, leave out some cotangents."""
+    """Check repetition, layout and `out`; request some fields, leave out some cotangents."""
     subject = scope.subject  # users' functions have no wrt
     offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
@@ -120,7 +120,7 @@ def make_number_tasks(scope: Scope, name: str) -> list[Task]:
 
 
 def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Give NaN and infinity in each argument."""
+    """Put NaN and infinity into each argument."""
     judged = lazy()
     case, subject = judged.case, scope.subject
     check = partial(nonfinite.check_nonfinite, subject, judged)
@@ -132,7 +132,7 @@ def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
-    """Adjoint, symmetry, permutation."""
+    """Check adjoint identities, symmetry and renumbering."""
     judged = lazy()
     case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_operators(judged.case.definition)[2]
     name = scope.record_as(case.values, bwd2)
@@ -151,7 +151,7 @@ def make_third_order_tasks(
     case, op = judged.case, find_third(judged.case.definition)
     if not (scope.has(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
-    if subject.name == "fortran-reference":  # it returns the judge's bwd3, with which it would be compared
+    if subject.name == "fortran-reference":  # it returns the judge's bwd3, so the comparison would be empty
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
     make = partial(_task, scope)
@@ -170,7 +170,7 @@ def make_third_order_tasks(
     adjoint = partial(properties.check_adjoint_of_third, subject, judged)
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
-    if subject.name in BACKENDS:  # the plain forms of trigraph.torch subtract what is left out of a sum
+    if subject.name in BACKENDS:  # the plain forms of trigraph.torch subtract the terms that a sum leaves out
         spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
         tasks += [
             make("nan", op.name, case.dtype, _fields(case, op), partial(spoil, a.name)) for a in case.select_present(op)
@@ -249,7 +249,7 @@ def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.Sys
 
 
 def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Task]:
-    """Compare a subject (None: the judge) with vectors of other programs."""
+    """Compare a subject (None: the judge) with vectors from other programs."""
     tasks = []
     for vector in vectors():
         if dtype in vector.dtypes and (scope is None or scope.has(OPERATORS[vector.operator])):

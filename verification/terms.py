@@ -1,4 +1,4 @@
-"""Names and texts of the verification, which tables, pages, pictures and comparisons of `slopecheck` show."""
+"""Names and texts of the verification for `slopecheck`'s tables, pages, pictures and comparisons."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ CONVENTIONS = {
     "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
 }
 
-# Things that bits depend on, by their place in a report.
+# Settings on which bits depend, by their place in a report.
 INFLUENCES = {
     "seed": ("seed",),
     "trigraph": ("environment", "trigraph", "version"),
@@ -98,7 +98,7 @@ TERMS = Terms(
     influences=INFLUENCES,
     definitions={name: op.definition.name for name, op in NAMED.items()},
     remarks=remarks,
-    # Okabe and Ito's colours, which are distinguishable with all kinds of colour vision.
+    # Okabe and Ito's colours, which can be distinguished with all kinds of colour vision.
     colours=dict(
         zip((*BACKENDS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#8a919c"), strict=True)
     ),

@@ -1,7 +1,7 @@
 """The one table of tolerances, each a multiple of the machine epsilon (or a power of it) with its reason.
 
-Errors are divided by their scale before they are compared, so a tolerance is a pure number. `TABLE` is what reports and
-the documentation print; the functions below it are what the checks call.
+Errors are divided by their scale before they are compared, so a tolerance is a pure number. Reports and the
+documentation print `TABLE`; the checks call the functions below it.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from slopecheck import tolerances as of_functions
 from slopecheck.tolerances import Tolerance
 
-# Epsilon of what a computation delivers. The judge computes in real128 (2**-112) and hands back pairs of float64.
+# Epsilon of the numbers that a computation returns. The judge computes in real128 (2**-112) and returns float64 pairs.
 EPS = {**of_functions.EPS, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 CHUNKED = 8.0
@@ -120,19 +120,19 @@ BEST = {"float64": of_functions.BEST, "real128": 2.0**-64}
 
 
 def eps(dtype: str) -> float:
-    """Machine epsilon of ``"float32"``, ``"float64"``, ``"real128"``, ``"float16"`` or ``"bfloat16"``."""
+    """Return the machine epsilon of ``"float32"``, ``"float64"``, ``"real128"``, ``"float16"`` or ``"bfloat16"``."""
     return EPS[dtype]
 
 
 def tiny(dtype: str) -> float:
-    """Smallest normal number of a dtype; bfloat16 has the exponents of float32."""
+    """Return the smallest normal number of a dtype; bfloat16 has the exponents of float32."""
     return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
 def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:
-    """Tolerance of the accuracy rule in units of eps * scale: of sums in chunks, or of direct sums of so many terms.
+    """Return the tolerance of the accuracy rule in units of eps * scale, for sums in chunks or direct sums of `terms`.
 
-    Of equal terms the rounding errors of a direct sum can have one sign.
+    The rounding errors of a direct sum of equal terms can all have one sign.
     """
     if chunked:
         return CHUNKED
@@ -140,10 +140,10 @@ def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:
 
 
 def differences(dtype: str) -> float:
-    """Tolerance of the best relative error of a finite-difference curve."""
+    """Return the tolerance of the best relative error of a finite-difference curve."""
     return BEST[dtype]
 
 
 def golden_relative_to_largest(dtype: str) -> float:
-    """Tolerance, relative to the largest value, against vectors computed in float32."""
+    """Return the tolerance, relative to the largest value, for vectors computed in float32."""
     return (16 if dtype == "float32" else 8) * EPS["float32"]

@@ -1,8 +1,8 @@
 """Renumbering of a case, and embedding of a case in a batch, which do not change its results.
 
 In a batch, nodes and edges of other graphs come before and after the case's own, and no edge connects them. Results of
-a node or an edge must be bitwise equal to those of the case alone: they depend neither on the rest of the call nor on
-positions in the arrays.
+a node or an edge must be bitwise equal to the results for the case alone: they depend neither on the rest of the call
+nor on positions in the arrays.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import rows_are_positions
 
-# Nodes of other graphs before the case have few rows (graphs.CROWDED), those after it have few members, which changes
+# Nodes of other graphs before the case have few rows (graphs.CROWDED), nodes after it few members, which changes
 # every mean degree. No number here is a multiple of a size by which backends divide their work.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
@@ -60,12 +60,12 @@ class Batch:
 
 
 def _entity(dims: tuple[str, ...]) -> tuple[int, str]:
-    """Return the first axis of an array that counts nodes, edges or the like, and its size's name; -1 for none."""
+    """Return the first axis of an array that counts nodes, edges or similar, and its size's name; -1 for none."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
 def list_member_fields(case: Case, op: Operator) -> list[Array]:
-    """Return the fields with values for each node, edge and the like, which are not sums over all of them."""
+    """Return the fields with values for each node, edge and so on, which are not sums over all of them."""
     return [field for field in case.list_returned(op) if _entity(field.dims)[0] >= 0]
 
 
@@ -76,7 +76,7 @@ def embed_in_batch(case: Case, seed: int) -> Batch:
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if rows_are_positions(case):  # keep it so: position p of the batch has edge row p
+    if rows_are_positions(case):  # keep this property: position p of the batch has edge row p
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 

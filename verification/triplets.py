@@ -1,6 +1,6 @@
 """Structures as input of the GemNet-OC family: triplets and quadruplets with periodic images, and their sums.
 
-The lists are those of the atoms. Bases, weights and embeddings are random numbers: operators are linear in each.
+The lists are from the atoms. Bases, weights and embeddings are random numbers: operators are linear in each.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from trigraph.verification.structures import Structure, numbers
 
 CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as in GemNet-OC
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
-NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than those of triplets
+NEAREST = 3.0  # angstrom: edges of quadruplets are shorter than edges of triplets, as in GemNet-OC
 
 
 def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the position in `nodes` and the edge, for every edge into each node."""
+    """Return, for every edge into each node, the position in `nodes` and the edge."""
     offsets, order = structure.graph.dst_offsets, structure.graph.dst_edge_index
     counts = (offsets[1:] - offsets[:-1])[nodes]
     place = np.repeat(np.arange(len(nodes)), counts)
@@ -35,7 +35,7 @@ def triplets(structure: Structure) -> Triplets:
 
 
 def quadruplets(structure: Structure) -> Triplets:
-    """Return every edge c -> a with all b -> a and d -> b, the inner edge; the four atoms differ, but for images."""
+    """Return every edge c -> a with all b -> a and d -> b, the inner edge; the four atoms differ, but may be images."""
     outer, middle = _in_edges(structure, structure.dst)
     outer, middle = outer[middle != outer], middle[middle != outer]
     place, inner = _in_edges(structure, structure.src[middle])
@@ -48,7 +48,7 @@ def quadruplets(structure: Structure) -> Triplets:
 
 @dataclass(frozen=True)
 class Sums:
-    """Input of the family's operators from a structure: `lists`, width of the basis, whether edges sum into atoms.
+    """Input of the family's operators from a structure: `lists`, basis width, and whether edges sum into atoms.
 
     `patch` and `whole` limit the number of triplets; only edges shorter than `reach` are used (None: all).
     """
@@ -93,7 +93,7 @@ class Sums:
         return values
 
     def remark(self, patch: bool) -> str:
-        """Return the number of triplets or quadruplets, and what is left out of the patch or of the whole."""
+        """Return the number of triplets or quadruplets, and describe what the patch or the whole leaves out."""
         some, lists = self.within(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 

@@ -14,7 +14,7 @@ from trigraph.verification.settings import Where, admits, list_settings
 WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
 WIDTH = 2  # all other widths
 
-# Choices with different summation code; others only differ in the terms.
+# Choices with different summation code; other choices only differ in the terms.
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "mha_gat_n2n": ({"activation": "ELU"},),
     "agg_weighted_n2n": ({"op": "sum"}, {"op": "mean", "mean_by": "weight"}),
@@ -23,7 +23,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
-    """Variants of a definition: each kind uses one setting, in turn, or all settings if it has `every_setting`.
+    """Return variants of a definition: each kind uses one setting, in turn, or all if it has `every_setting`.
 
     `where` restricts the settings.
     """
@@ -32,7 +32,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= names)
     if not settings:
         return base
-    # Some variants fix a choice, as "images" does. They are left out where the restriction asks for another value.
+    # Some variants fix a choice, as "images" does. They are left out if the restriction requires another value.
     base = tuple(v for v in base if admits({n: w for n, w in (where or {}).items() if n in v.setting}, v.setting))
     turns = [replace(v, setting={**settings[i % len(settings)], **v.setting}) for i, v in enumerate(base)]
     more = [replace(v, setting=s) for v in base if v.kind.every_setting for s in settings]
@@ -40,7 +40,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
 
 
 def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
-    """Variants with sums of `degree` terms, which are "positive", or "constant" (positive and equal)."""
+    """Return variants with sums of `degree` terms, which are "positive", or "constant" (positive and equal)."""
     index = np.int32 if data == "positive" else np.int64
     return tuple(
         Variant(f"hub of {degree}, {data}", 0, index, setting, degree, data)
@@ -53,7 +53,7 @@ CHANNELS = ("d", "dim", "f_in", "n_emb", "num_heads", "num_spherical")
 
 
 def choose_sizes(definition: Definition, variant: Variant) -> dict[str, int]:
-    """Sizes of every symbol that a graph does not determine (`graphs.CaseGraphs`)."""
+    """Return the sizes of every symbol that a graph does not determine (`graphs.CaseGraphs`)."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
     sizes, kind = {}, variant.kind

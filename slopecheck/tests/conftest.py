@@ -1,4 +1,4 @@
-"""Tests use one thread, since there are as many test processes as processors."""
+"""Limit tests to one thread each, since there are as many test processes as processors."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A function of NumPy with its derivatives, a mistake in one of them, and what a check has found."""
+"""The cube as a NumPy function with its derivatives, and one mistake at a time in them."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""`check_derivatives` passes right functions and finds wrong ones.
+"""`check_derivatives` passes correct functions and finds wrong ones.
 
-test_field.py has right and wrong functions of torch.
+test_field.py has further correct and wrong functions of torch tensors.
 """
 
 import re
@@ -37,12 +37,12 @@ def one_more(array):
 
 
 def times(factor, array):
-    """Multiply an array in float32 alone."""
+    """Multiply an array, in float32 only."""
     return array * (factor if array.dtype == np.float32 else 1)
 
 
-# Wrong cubes, and wrong derivatives of the cube by their order: the kind of check that must find the mistake, the order
-# or the array that it is in, and the function, or what makes wrong results from a list of the right ones and arguments.
+# Wrong cubes, and wrong derivatives of the cube by order. Each row has the kind of check that must find the mistake,
+# the order or array in which it is found, and the function, or a function that makes correct results wrong.
 MISTAKES = {
     0: {
         "a wider output": ("form", "0", lambda x: cube(x).astype(np.longdouble)),
@@ -131,7 +131,7 @@ def test_mistakes_in_numpy(order, name):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("size", [1e9, 1e200])
 def test_a_wrong_small_output_beside_a_large_one(together, size):
-    """A wrong small output beside a large one is found, in one array or in two."""
+    """A small wrong output next to a large one is found, in one array or in two."""
 
     def both(x):
         parts = size * np.sin(x), np.cos(x)
@@ -150,7 +150,7 @@ def test_a_wrong_small_output_beside_a_large_one(together, size):
 
 @pytest.mark.parametrize("width", [10, 20])
 def test_one_wrong_element_among_many(width):
-    """One wrong element is named: of up to 200 each is differenced, of more by bisection."""
+    """One wrong element is named: up to 200 elements are compared individually, more by bisection."""
     x = np.linspace(1, 2, 15 * width).reshape(15, width)
     result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
     (note,) = failed(result, "elements")
@@ -234,7 +234,7 @@ def conditioned(number):
 
 
 def attention(*arrays):
-    """Return attention behind a causal mask of one array, or of three."""
+    """Return attention with a causal mask, as a function of one array or of three."""
     import torch
 
     q, k, v = arrays * 3 if len(arrays) == 1 else arrays
@@ -242,7 +242,7 @@ def attention(*arrays):
     return (q @ k.T / 2).masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
-# Right functions at ill-conditioned points.
+# Correct functions at ill-conditioned points.
 HARD = {
     "no memory": (lambda x: x.abs(), X),
     "saturated": (lambda x: x.softmax(-1), np.array([[0, 50, 100], [700, 0, -700]])),
@@ -266,7 +266,7 @@ HARD = {
     "attention": (attention, X),
     "attention of three": (attention, (X, X[::-1], 2 * X)),
 }
-# The checks that are inconclusive there.
+# The checks that are inconclusive at these points.
 COARSE = {"differences 1", "elements 1", "differences 2", "elements 2"}
 UNDECIDED = {"cancelling": {"float32", "differences 1"}, "badly conditioned": COARSE, "singular": COARSE}
 UNDECIDED |= {"attention": {"nan"}, "attention of three": {"nan"}}
@@ -295,7 +295,7 @@ def test_mistakes_at_hard_points_do_not_pass(name):
 @torch_only
 @pytest.mark.parametrize("name", HARD)
 def test_hard_points_are_no_failures(name):
-    """At ill-conditioned points right functions do not fail; undecided checks are inconclusive, with a reason."""
+    """At ill-conditioned points correct functions do not fail; undecided checks are inconclusive, with a reason."""
     function, x = HARD[name]
     expected = UNDECIDED.get(name, set())
     result = check_derivatives(function, tensors(x), seed=1, order=3, inconclusive="allow", reason="a hard point")
@@ -310,7 +310,7 @@ def test_hard_points_are_no_failures(name):
 @torch_only
 @pytest.mark.parametrize("order", [2, 3])
 def test_higher_derivatives_that_are_right_in_company_alone(order):
-    """A second or third backward that is wrong if one of its cotangents is absent (taken for ones) is found."""
+    """A second or third backward that takes an absent cotangent for ones is found."""
     import torch
     from field.entry import own
 
@@ -331,7 +331,7 @@ def test_higher_derivatives_that_are_right_in_company_alone(order):
 
 @torch_only
 def test_what_is_of_torch_itself_is_told():
-    """A failure that a function of torch shows alone names it; one of the user's own beside it does not."""
+    """A failure names the torch function that also fails alone, but not if the user's own code is the cause."""
     import torch
 
     x, w = torch.randn(6, 4, dtype=torch.float64), torch.rand(4, dtype=torch.float64) + 0.5
@@ -359,7 +359,7 @@ def test_what_is_of_torch_itself_is_told():
 @torch_only
 @pytest.mark.parametrize(("share", "told"), [(1e-15, True), (0.5, False)])
 def test_sums_in_the_order_of_their_arrival_are_of_torch_itself(share, told, monkeypatch):
-    """Last bits that differ in a function of torch alone are told, as of atomic additions; a random function is not."""
+    """If the last bits differ in a torch function alone, as with atomic additions, it is named; a random one is not."""
     import torch
 
     from slopecheck.frameworks import Torch
@@ -397,7 +397,7 @@ def several(x, *others):
 
 @torch_only
 def test_checks_name_parameters():
-    """Inputs have the names of the function's parameters, and numbers where it has none."""
+    """Inputs have the names of the function's parameters, and numbers where there is no name."""
     import torch
 
     x = torch.linspace(1, 2, 3, dtype=torch.float64)

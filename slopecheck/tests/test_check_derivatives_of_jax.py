@@ -1,4 +1,4 @@
-"""`check_derivatives` of functions of JAX: right ones, wrong ones, and what it cannot take."""
+"""`check_derivatives` passes correct JAX functions, finds wrong ones, and refuses what it cannot check."""
 
 import re
 from pathlib import Path

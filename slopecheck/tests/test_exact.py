@@ -24,7 +24,7 @@ def rounded(value):
 
 @pytest.mark.parametrize("spread", [0, 40, 300, 480, 1000], ids="2^{}".format)
 def test_dot(spread):
-    """Dot products of random numbers, most of which cancel, and of numbers of very different size, are exact."""
+    """Dot products are exact for random numbers, most of which cancel, and for numbers of very different size."""
     rng = np.random.default_rng(spread)
     sizes = np.exp2(rng.integers(-spread, spread + 1, 50))
     a, b = rng.standard_normal(50) * sizes, rng.standard_normal(50) * (1 / sizes if spread > 400 else sizes)
@@ -38,7 +38,7 @@ def test_dot(spread):
         ([], []),
         ([0.0, 0.0], [5.0, 1e308]),
         ([1e200, 1.0], [1e200, 1.0]),  # the sum overflows
-        ([1e200, -1e200, 3e155], [1e200, 1e200, 5e-5]),  # products overflow, and cancel
+        ([1e200, -1e200, 3e155], [1e200, 1e200, 5e-5]),  # products overflow and cancel
         ([1e-200, 1e-200], [1e-200, -1e-200]),
         ([5e-324, 1.7e308, 3e-320], [1.0, 1e-308, 0.3]),
         ([2.0**-600, 2.0**-560], [2.0**-440, 2.0**-500]),  # products are subnormal

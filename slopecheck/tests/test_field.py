@@ -1,4 +1,4 @@
-"""Right functions of torch pass for many seeds; published mistakes (`field/`) are found by the check they name."""
+"""Correct torch functions pass for many seeds; each published mistake (`field/`) is found by the check it names."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def layers(seed):
     return normal(seed, 2, 3), normal(seed + 1000, 3, 2), normal(seed + 2000, 2, 2)
 
 
-# Names, functions, and functions that draw their inputs from a seed.
+# Names, functions, and functions that draw the inputs from a seed.
 RIGHT = {
     "silu network": (network(torch.nn.functional.silu), layers),
     "relu network": (network(torch.relu), layers),
@@ -67,7 +67,7 @@ RIGHT = {
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_false_alarm(seeds):
     for number, (name, (function, inputs)) in enumerate(RIGHT.items()):
-        # torch gets the third derivatives of layer_norm wrong: pytorch #175754. The slow test has those of all others.
+        # torch computes wrong third derivatives of layer_norm: pytorch #175754. The slow test has the others.
         order = 2 if name == "norm of layers" or (seeds == 1 and number % 3) else 3
         for seed in range(seeds):
             result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)

@@ -1,4 +1,4 @@
-"""The report: JSON can be read back; pictures, summary, and the comparison with an earlier one."""
+"""The report: reading its JSON, pictures, summary, and the comparison with an earlier report."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Wrong calculators of strangers are found by the check that they name, and right ones pass (slow: all checks)."""
+"""Each wrong calculator is found by the check that it names, and correct ones pass (slow: all checks)."""
 
 import pytest
 
@@ -14,7 +14,7 @@ MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_wrong_calculator(name):
-    """The kind of check that a calculator names finds the mistake, with `cutoff`, which says where to look."""
+    """The kind of check that a calculator names finds the mistake; `cutoff` also runs, to determine the range."""
     factory, kind = calculators.WRONG[name]
     result = calculators.verdict(factory, set(CALCULATOR_CHECKS) - {kind, "cutoff"})
     assert result.verdict == ("inconclusive" if name == "float32 inside" else "failed"), str(result)
@@ -27,5 +27,5 @@ def test_a_wrong_calculator(name):
 def test_a_right_calculator(name):
     factory, skip = calculators.RIGHT[name]
     result = calculators.verdict(factory, skip)
-    # Energies of 40,000 eV for each atom have roundings that hide forces.
+    # Energies of 40,000 eV for each atom have rounding errors that hide forces.
     assert result.verdict == ("inconclusive" if name == "large energies" else "passed"), str(result)

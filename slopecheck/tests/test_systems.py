@@ -1,4 +1,4 @@
-"""Consoles of Windows print every result, and what its systems lack, such as signals and forks, is not needed."""
+"""Windows consoles can print every result, and the package works without the signals and forks that Windows lacks."""
 
 import os
 import signal
@@ -47,12 +47,12 @@ def test_a_console_prints_every_result(encoding):
 
 
 def without(module, *names):
-    """Return a module without what Windows lacks."""
+    """Return a module without the attributes that Windows lacks."""
     return SimpleNamespace(**{n: value for n, value in vars(module).items() if n not in names})
 
 
 def test_what_windows_lacks(monkeypatch):
-    """No alarm, no signals to kill or hang up, no groups of processes and no fork: results are the same."""
+    """Results are the same without alarm, without signals to kill or hang up, without process groups and fork."""
     signals = ("SIGALRM", "SIGKILL", "SIGHUP", "SIGPIPE", "setitimer", "ITIMER_REAL", "alarm", "pthread_kill")
     for module in (outcome, isolated, terminal):
         monkeypatch.setattr(module, "signal", without(signal, *signals))
@@ -72,5 +72,5 @@ def test_each_kind_of_check_has_a_next_step():
 
 
 def test_a_kind_means_the_same_of_both():
-    """Of functions and of calculators: what is kept, repeated, modified, and symmetric."""
+    """Kept, repeated, modified and symmetric results, of functions and of calculators."""
     assert set(FUNCTION_CHECKS) & set(CALCULATOR_CHECKS) == {"unchanged", "repeat", "kept", "history", "symmetry"}

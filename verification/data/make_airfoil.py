@@ -14,7 +14,7 @@ from pyamg.gallery import load_example
 
 
 def main(golden: str) -> None:
-    """Write airfoil.npz beside this script."""
+    """Write airfoil.npz next to this script."""
     mesh = load_example("airfoil")
     positions = np.ascontiguousarray(mesh["vertices"], np.float64)
     triangles = mesh["elements"].astype(np.int64)

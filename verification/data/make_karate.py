@@ -1,4 +1,4 @@
-"""Make karate.npz: Zachary's karate club, as networkx has it.
+"""Make karate.npz: Zachary's karate club, as in networkx.
 
     python make_karate.py      (needs networkx)
 

@@ -2,9 +2,9 @@
 
     python make_structures.py      (needs ase)
 
-Geometries are those of ase.build: the G2 set's benzene and ethanol; Cu(111), 2x2 cells and two layers, with CO on top
-of a copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one
-of two atoms. Positions have eight decimals. With the neighbours closer than the cutoff NumPy alone reads them.
+Geometries are from ase.build: benzene and ethanol of the G2 set; Cu(111), 2x2 cells and two layers, with CO on top of a
+copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one of
+two atoms. Positions have eight decimals. Neighbours within the cutoff are stored too, so that NumPy suffices to read.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ STRUCTURES = {
 
 
 def main() -> None:
-    """Write the files beside this script."""
+    """Write the files next to this script."""
     folder = Path(__file__).with_name("structures")
     for name, atoms in STRUCTURES.items():
         atoms.positions = atoms.positions.round(8)

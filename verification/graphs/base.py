@@ -10,14 +10,14 @@ from trigraph.table import SYMBOLS
 from trigraph.verification.case import Case
 from trigraph.verification.kinds import Variant
 
-# Numbers of members of rows: 256 and 512 (whole pieces), one more, and long rows first and last; more rows than two
-# blocks of 48 nodes.
+# Numbers of members of rows: 256 and 512 (whole chunks), one more, and long rows first and last; there are more rows
+# than two blocks of 48 nodes.
 BY_DESTINATION = np.array([257, *[1] * 100, 256, 0, 512])
 BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
 BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
-# In a batch, edges before the case's belong to at most CROWDED rows, each longer than what a kernel sums in one piece.
+# In a batch, edges before the case's belong to at most CROWDED rows, each longer than the terms a kernel sums at once.
 CROWDED = 3
 
 Counts = Mapping[str, int]
@@ -28,8 +28,8 @@ GraphsAndInputs = tuple[dict[str, Any], dict[str, np.ndarray]]
 class CaseGraphs(ABC):
     """One kind of graph (`trigraph.table.GRAPHS`), or none, in the cases of its definitions.
 
-    Methods return graph objects by argument name (here none), and update `sizes` in place. `members` names the size set
-    to 0 in the "no edges" variant; edge arrays keep their rows, which are then unused.
+    Methods return graph objects by argument name (none in this class), and update `sizes` in place. `members` names the
+    size that is 0 in the "no edges" variant; edge arrays keep their rows, which are then unused.
     """
 
     variants: tuple[Variant, ...]
@@ -43,8 +43,8 @@ class CaseGraphs(ABC):
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return graph objects with a row of `variant.degree` terms in every sum, and inputs that depend on them.
 
-        Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only these
-        cases show partial sums that are added one after the other.
+        Sums in chunks, of any length, are within 8 eps of the judge, because partial sums are added pairwise. Only
+        these cases reveal partial sums that are added one after the other.
         """
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -52,13 +52,13 @@ class CaseGraphs(ABC):
         return {}, any_orders(case, rng)
 
     def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Return the graph objects of a batch: the case with nodes, edges and so on before and after it."""
+        """Return the graph objects of a batch: the case with other nodes, edges and so on before and after it."""
         return {}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Return random graph objects of any `sizes`, also too large for the judge.
+        """Return random graph objects of any `sizes`, also ones too large for the judge.
 
-        ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for benchmarks and tests.
+        For benchmarks and tests: ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``.
         """
         return {}
 
@@ -83,7 +83,7 @@ class NoGraphCases(CaseGraphs):
     members = "num_edges"
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Set the number of edges: the long sums are gradients of parameters."""
+        """Set the number of edges; the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}
 
@@ -100,7 +100,7 @@ def any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def among(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
-    """Return the group of each member in a batch; those before (after) the case are in groups before (after) it."""
+    """Return the group of each member in a batch; members before (after) the case are in groups before (after) it."""
     first = rng.integers(0, min(before[groups], CROWDED), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
     return np.concatenate([first, own + before[groups], last]).astype(own.dtype)

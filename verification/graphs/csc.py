@@ -11,13 +11,13 @@ from trigraph.verification.kinds import Variant
 
 
 def rows_are_positions(case: Case) -> bool:
-    """Whether a case's graph is a CSC whose position p has row p of the edge arrays."""
+    """Return whether a case's graph is a CSC whose position p has row p of the edge arrays."""
     graph = case.values.get("graph")
     return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
 
 
 def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Source and destination of every edge, in any order."""
+    """Return source and destination of every edge, in any order."""
     n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
     if variant.name == "skewed":
         # Source 2 and destination 1 each have more than two chunks of 256 edges.
@@ -77,12 +77,12 @@ class CSCCases(base.CaseGraphs):
             rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
         elif variant.name == "shared rows":
             rows = count
-            # As many rows as positions: three unused, the others drawn with replacement, so that positions share some.
+            # As many rows as positions: three are unused, the others drawn with replacement, so that some are shared.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
             rows, edge_ids = len(base.BY_ROW), base.in_rows(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
-            # One row shared by more than two chunks of positions; the rest a permutation, as from `from_coo`.
+            # More than two chunks of positions share one row; the other rows are a permutation, as from `from_coo`.
             rows = count - 599
             edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
         graph = CSC.from_coo(
@@ -101,9 +101,9 @@ class CSCCases(base.CaseGraphs):
         return {"graph": graph}, {}
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """Destination 0 has `degree` in-edges, each from a source of its own; source 0 has as many out-edges.
+        """Give destination 0 `degree` in-edges, each from a different source, and source 0 as many out-edges.
 
-        The latter share one edge row, whose gradient is then a long sum too.
+        The out-edges share one edge row, whose gradient is then a long sum too.
         """
         count = variant.degree
         hub, spread = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
@@ -113,7 +113,7 @@ class CSCCases(base.CaseGraphs):
         return {"graph": graph}, {}
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Give nodes and rows new numbers, and positions of a destination a new order."""
+        """Give nodes and rows new numbers, and the positions of each destination a new order."""
         graph, orders = case.values["graph"], base.any_orders(case, rng)
         new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
         positions = rng.permutation(graph.num_positions)

@@ -44,7 +44,7 @@ class EdgeCases(CaseGraphs):
         shift = rng.integers(-near, near + 1, (pairs, 3))
         if variant.name == "skewed":
             # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges, all images of even or odd nodes.
-            # There are few other edges, so that triplets are few.
+            # There are few other edges, to keep the number of triplets small.
             many, few, number = 270, nodes // 2, np.arange(270)
             image_nodes = 2 * (number % (nodes // 2 - 1)) + 2
             first = np.concatenate([first[:few], image_nodes, np.zeros(many, int)])
@@ -70,7 +70,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Node n has n in-edges and one edge to node n + 1, which has n out-edges."""
+        """Give node n n in-edges, and one edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
         src = np.concatenate([every, [count], np.full(count, count + 1)])
@@ -83,7 +83,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Renumber nodes at random; edges are sorted by new source, shuffled within one source."""
+        """Renumber nodes at random; edges are sorted by new source, and shuffled for each source."""
         orders = any_orders(case, rng)
         graph, edges = renumber_graph(
             case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"]
@@ -91,7 +91,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {**orders, "num_edges": edges}
 
     def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Edges stay sorted by source, those of the case in their order."""
+        """Edges stay sorted by source; the case's edges keep their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
         is_other = np.ones(src.size, bool)
@@ -110,7 +110,7 @@ class EdgeCases(CaseGraphs):
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Parallel edges that differ in their shifts; most have a reverse edge.
 
-        Edges are few, since the direct backends visit every triplet.
+        There are few edges, since the direct backends visit every triplet.
         """
         nodes = sizes["num_nodes"]
         count = min(sizes["num_edges"] // 2, 6 * nodes)
@@ -132,9 +132,9 @@ def renumber_graph(
 
 
 def _edge_boundaries(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-    """Return nodes with 256, 257 or 512 in-edges and two out-edges, or the other way round; the rest have few triplets.
+    """Return nodes with 256, 257 or 512 in-edges and two out-edges, or vice versa; others have few triplets.
 
-    In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, but for one that goes back to node 2.
+    In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, except one that returns to node 2.
     """
     wide = ((0, 257), (22, 256), (25, 512))  # (node, in-edges), the first and last node included
     pairs = [

@@ -9,7 +9,7 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
-# By argument: the names of its numbers of members and of segments.
+# By argument: the names of the sizes that count its members and its segments.
 SEGMENT_SIZES = {
     "triplets": ("num_triplets", "num_edges"),
     "atoms": ("num_edges", "num_outputs"),
@@ -64,8 +64,8 @@ class SegmentCases(base.CaseGraphs):
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return hubs: an edge with `degree` triplets, an atom with all other edges, an input with half the triplets.
 
-        It is the last edge, since with a dominant first term every later addition rounds the same way, which chunks
-        cannot prevent in sums over edges.
+        The hub is the last edge: after a dominant first term, every later addition would round in the same direction,
+        and chunks cannot prevent this in sums over edges.
         """
         count, index = variant.degree, variant.index
         hub, spread = np.full(count, count, index), np.arange(count, dtype=index)
@@ -81,7 +81,7 @@ class SegmentCases(base.CaseGraphs):
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber edges, triplets and atoms at random.
 
-        Without `atoms` (`idx_in`), outputs (inputs) take the permutation of edges (triplets).
+        Without `atoms` (`idx_in`), outputs (inputs) follow the permutation of edges (triplets).
         """
         orders, values = base.any_orders(case, rng), case.values
         groups = {name: sizes for name, sizes in SEGMENT_SIZES.items() if name in values}
@@ -110,7 +110,7 @@ class SegmentCases(base.CaseGraphs):
         return graphs
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Members in any order; atoms and rows of m, where the operator has them."""
+        """Members in any order; with atoms and rows of m if the operator has them."""
 
         def members(count: int, segments: str) -> Segments:
             bound = sizes[segments]
@@ -146,7 +146,7 @@ def _segment_boundaries(
     def segments(lengths: np.ndarray) -> Segments:
         return Segments(base.in_rows(lengths, rng).astype(index), len(lengths))
 
-    # As many edges as triplets where atoms are segments of them: most edges then have no triplet.
+    # If atoms are segments of edges, there are as many edges as triplets: most edges then have no triplet.
     lengths = base.BY_DESTINATION
     if several:
         lengths = np.insert(lengths, -1, np.zeros(total - len(lengths), int))

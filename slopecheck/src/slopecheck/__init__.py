@@ -1,4 +1,4 @@
-"""Checks whether derivatives are right, by the slope of central differences: of functions and of ASE calculators."""
+"""Check the derivatives of functions and ASE calculators by the slope of the error of central differences."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["CalculatorError", "DerivativeError", "Result", "check_calculator", "check_derivatives"]
 __version__ = "0.1.0"
 
-# Imported when they are first asked for, so that the command line is quick.
+# Names are imported at their first use, so that the command line starts quickly.
 _HOMES = {"check_calculator": "calculators", "check_derivatives": "derivatives"}
 
 

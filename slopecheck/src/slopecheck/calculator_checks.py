@@ -1,4 +1,4 @@
-"""The checks of `check_calculator`, each for one property of the results of any calculator."""
+"""The checks of `check_calculator`; each tests one property that every calculator must have."""
 
 import copy
 import math
@@ -28,28 +28,28 @@ from slopecheck.scans import LAST_BITS
 from slopecheck.summary import ratio
 from slopecheck.tolerances import MARGIN
 
-ELEMENTS = 12  # components of forces that are compared individually
-RATTLED = 0.03  # standard deviation of displacements over the nearest distance, because symmetry hides errors
-DISPLACED = 0.2  # length of a direction of differences, over the nearest distance
-PAIRS = 4  # pairs of directions for the Jacobian
+ELEMENTS = 12  # number of force components that are compared individually
+RATTLED = 0.03  # standard deviation of displacements, relative to the nearest distance; symmetry would hide errors
+DISPLACED = 0.2  # length of a displacement for differences, relative to the nearest distance
+PAIRS = 4  # number of pairs of directions that test the Jacobian
 FAR = 200.0  # Å, beyond any finite range
-# A crowd of atoms has more neighbours than calculators often reckon with: a cell of less volume, or so many atoms on a
-# grid. Both are lengths over those of the structure.
+# Dense structures have more neighbours than many calculators expect: a compressed cell, or this many atoms on a
+# grid. Both lengths are relative to the structure.
 DENSE, GRID, SIDE = 0.75, 0.85, 5
-KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tested
+KINDS_OF_ATOMS = 3  # number of elements, and of pairs of elements, that are tested
 NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
 Results = dict[str, Any]
 
 
 @dataclass
 class Checks:
-    """The checks of a calculator for one structure, with a method for each kind."""
+    """The checks of a calculator for one structure; each kind has a method."""
 
     subject: Subject
     name: str
     original: Any
     rng: np.random.Generator
-    kind: str = ""  # of the checks that are made now
+    kind: str = ""  # the kind of the current checks
 
     def __post_init__(self) -> None:
         self.atoms = self.original.copy()
@@ -62,9 +62,9 @@ class Checks:
         self.cluster = self.make_cluster(range(len(self.atoms)), self.atoms.positions)
 
     def make_cluster(self, members: Sequence[int], positions: Any) -> Any:
-        """Return some of the atoms at other positions without a cell, each as often as it is named.
+        """Return the listed atoms, which may repeat, at other positions without a cell.
 
-        They keep all that a calculator may read beside: charges, magnetic moments, tags, and the `info` of the whole.
+        They keep whatever else a calculator may read: charges, magnetic moments, tags, and the `info` of all atoms.
         """
         cluster = self.atoms[list(members)]
         cluster.cell, cluster.pbc, cluster.positions = None, False, positions
@@ -74,7 +74,7 @@ class Checks:
         """Return the rounding errors for atoms of the structure."""
         return estimate_rounding(self.subject, atoms, self.rng, self.size)
 
-    # Both are cached: they depend on calculator, atoms and `size`, which do not change, and on one draw of `rng`.
+    # Both are cached: they depend on the calculator, the atoms and `size`, which are fixed, and on one draw of `rng`.
 
     @cached_property
     def rounding(self) -> Rounding:
@@ -89,13 +89,13 @@ class Checks:
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def check(self, label: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
-        """Return a check of the structure, with the problem as its note if it fails."""
+        """Return a check of the structure; if it fails, its note is the problem."""
         fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
         row: dict[str, Any] = {"case": self.name, "field": label, "error": float(error), "tolerance": allowed}
         return Check(self.subject.name, self.name, "float64", **row, **fields)
 
     def energy(self, atoms: Any) -> float:
-        """Return the energy, as a number of Python."""
+        """Return the energy as a Python float."""
         return float(self.subject.ask("energy", atoms))
 
     def results(self, atoms: Any, calculator: Any = None) -> Results:
@@ -104,7 +104,7 @@ class Checks:
         return {what: self.subject.ask(what, atoms, calculator) for what in offered}
 
     def require(self, what: str, atoms: Any) -> np.ndarray:
-        """Return forces or stress; `NotOffered` if the calculator does not support them."""
+        """Return forces or stress; raise `NotOffered` if the calculator does not support them."""
         if what not in self.subject.supported_quantities(atoms):
             raise NotOffered(f"the calculator has no {what}")
         return np.asarray(self.subject.ask(what, atoms))
@@ -112,7 +112,7 @@ class Checks:
     def compare(
         self, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
     ) -> Iterator[Check]:
-        """Compare results that are equal up to rounding; energies are total, their errors per atom."""
+        """Compare results that must be equal up to rounding; energies are totals, their errors are per atom."""
         number = rounding.number * int(how.get("copies", 1))
         for what, value in results.items():
             if what not in expected:
@@ -132,16 +132,16 @@ class Checks:
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
     def claim(self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray) -> Claim:
-        """Return the claim that a function of the energy has a gradient, to be compared with differences."""
+        """Return the claim that a function of the energy has this gradient, for comparison with differences."""
         noise = self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
         return Claim(phi, Rounded(gradient, np.full(x.shape, rounding)), x, noise)
 
     def compare_with_differences(
         self, claim: Claim, directions: dict[str, np.ndarray], unit: float, named: Callable[[tuple[int, ...]], str]
     ) -> Iterator[Check]:
-        """Check a gradient along directions, over a range of steps; then its elements, and report the worst.
+        """Check a gradient along directions over a range of steps, then its elements; report the worst error.
 
-        Some elements are compared alone, and the others as a group.
+        Some elements are compared individually, the others as a group.
         """
         for label, v in directions.items():
             verdict = claim.examine(v, abs(claim.phi(claim.x)))
@@ -159,7 +159,7 @@ class Checks:
         yield self.check(label, ratio, 1.0, note=note, inconclusive=unsure)
 
     def compare_with_slopes(self, what: str, given: np.ndarray, claim: Claim, unit: float, scale: float) -> Compared:
-        """Compare the first components of a quantity with derivatives in the first elements of a claim's point."""
+        """Compare the first components of a quantity with derivatives with respect to the first elements of a point."""
         x = claim.x
         slopes = [claim.compute_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
         values, allowed = np.array(slopes).T / unit * [[scale], [abs(scale)]]
@@ -206,7 +206,7 @@ class Checks:
         yield last
 
     def symmetry(self) -> Iterator[Check]:
-        """Check that <u, J v> = <v, J u>, because the Jacobian J of forces is a negative Hessian."""
+        """Check that <u, J v> = <v, J u>: the Jacobian J of the forces is minus the Hessian, and so symmetric."""
         noise = self.size * self.rounding.noise["forces"] * math.sqrt(self.require("forces", self.atoms).size)
         x = self.atoms.positions
 
@@ -228,7 +228,7 @@ class Checks:
         yield self.check("", net, self.rounding.net(), f"sum of forces is {net:.2g} eV/Å")
 
     def net_torque(self) -> Iterator[Check]:
-        """Check that the torques sum to zero without a periodic cell."""
+        """Check that the torques sum to zero if no direction is periodic."""
         if self.periodic:
             return
         forces, arms = self.require("forces", self.atoms), self.atoms.positions - self.atoms.positions.mean(axis=0)
@@ -239,7 +239,7 @@ class Checks:
     # ---- motions -----------------------------------------------------------------------------------------------------
 
     def _compare_transformed(self, matrix: np.ndarray) -> Iterator[Check]:
-        """Compare results before and after an orthogonal transformation of atoms and cell."""
+        """Compare results before and after an orthogonal transformation of the atoms and the cell."""
         before = self.results(self.atoms)
         turned = self.atoms.copy()
         turned.set_cell(self.atoms.cell @ matrix.T, scale_atoms=False)
@@ -257,7 +257,7 @@ class Checks:
 
     def _rotation(self) -> np.ndarray:
         """Return a random rotation."""
-        from scipy.spatial.transform import Rotation  # ASE, which made the atoms, brings SciPy
+        from scipy.spatial.transform import Rotation  # ASE created the atoms, and requires SciPy
 
         return np.asarray(Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
@@ -279,7 +279,7 @@ class Checks:
         yield from self._compare_moved(self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
     def renumbering(self) -> Iterator[Check]:
-        """Check that forces are permuted with the atoms."""
+        """Check that a permutation of the atoms permutes the forces."""
         for atoms, label in ((self.atoms, ""), (self.crowd, "in a crowd")):
             order, before = self.rng.permutation(len(atoms)), self.results(atoms)
             if "forces" in before:
@@ -288,7 +288,7 @@ class Checks:
             yield from self.compare(self.results(atoms[order]), before, rounding, label)
 
     def wrapping(self) -> Iterator[Check]:
-        """Check that results do not depend on the periodic image of each atom."""
+        """Check that results do not depend on which periodic image of each atom is given."""
         if not self.periodic:
             return
         cells = self.rng.integers(-2, 3, (len(self.atoms), 3)) * self.atoms.pbc
@@ -307,9 +307,9 @@ class Checks:
             how = {"reach": 2 * self._reach(), "copies": 2}
             yield from self.compare(results, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
-    # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
+    # ---- few atoms and distant atoms ---------------------------------------------------------------------------------
 
-    @cached_property  # depends on the atoms, which stay as they are, and on what `rng` draws once
+    @cached_property  # depends on the atoms, which do not change, and on one draw of `rng`
     def crowd(self) -> Any:
         """A structure whose atoms have many neighbours."""
         if self.periodic:
@@ -345,7 +345,7 @@ class Checks:
                 yield self.check(f"force on {symbol}", force, allowed, f"a force of {force:.2g} eV/Å acts on it")
 
     def two_atoms(self) -> Iterator[Check]:
-        """Check that forces of two atoms are along their axis, and match the slope of the energy."""
+        """Check that the forces on two atoms are along their axis and match the slope of the energy."""
         for pair in self.choose_pairs():
             atoms = self.make_cluster(pair, [[0, 0, 0], oblique(self.nearest)])
             forces, rounding = self.require("forces", atoms), self.estimate_rounding(atoms)
@@ -365,7 +365,7 @@ class Checks:
             yield self.check(f"slope, {label}", part.error / unit[0], part.allowed / unit[0], problem)
 
     def _compare_distant(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
-        """Compare results of the atoms and others at a distance with separate results of both."""
+        """Compare the results of the atoms with distant other atoms with the results of each alone."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
         copies = self.make_cluster(members, positions + far)
         both = self.make_cluster(
@@ -380,12 +380,12 @@ class Checks:
         yield from self.compare(results, expected, self.rounding_of_cluster, label, **how)
 
     def far_atoms(self) -> Iterator[Check]:
-        """Check that a distant atom adds its own energy."""
+        """Check that a distant atom adds exactly its own energy."""
         for atom in self.choose_elements():
             yield from self._compare_distant([atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
 
     def company(self) -> Iterator[Check]:
-        """Check that two distant copies have the results of one (batch invariance)."""
+        """Check that two distant copies give the results of one (batch invariance)."""
         yield from self._compare_distant(range(len(self.atoms)), self.cluster.positions, "two copies")
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class Checks:
         return self.check(label, len(differ), 0.0, f"{' and '.join(differ)} differ {what}")
 
     def repeat(self) -> Iterator[Check]:
-        """Check that fresh calculators, and any order of requests, give bitwise equal results."""
+        """Check that new calculators, and requests in any order, give bitwise equal results."""
         names = self.subject.supported_quantities(self.atoms)
         calls = []
         for order in (names, names, names[::-1]):
@@ -412,7 +412,7 @@ class Checks:
         yield self._compare_bits("asked in another order", calls[2], calls[0], "with the order of questions")
 
     def kept(self) -> Iterator[Check]:
-        """Check that later calls do not modify the arrays that were returned."""
+        """Check that later calls do not modify arrays returned earlier."""
         calculator, offered = self.subject.fresh(), self.subject.supported_quantities(self.atoms)
         kept = {q: getattr(calculator, f"get_{q}")(self.atoms.copy()) for q in offered if q != "energy"}
         before = {what: np.array(value) for what, value in kept.items()}
@@ -420,7 +420,7 @@ class Checks:
         yield self._compare_bits("arrays", kept, before, "after another call, which overwrites them")
 
     def _with_constraint(self) -> Any:
-        """Return the atoms with a constraint, which calculators leave to `Atoms.get_forces`."""
+        """Return the atoms with a constraint, which a calculator must leave to `Atoms.get_forces`."""
         from ase.constraints import FixAtoms
 
         atoms = self.atoms.copy()
@@ -428,7 +428,7 @@ class Checks:
         return atoms
 
     def unchanged(self) -> Iterator[Check]:
-        """Check that atoms are not modified."""
+        """Check that the calculator does not modify the atoms."""
         for label, atoms in (("atoms", self.atoms.copy()), ("atoms with a constraint", self._with_constraint())):
             before, calculator = digest_atoms(atoms), self.subject.fresh()
             for what in self.subject.supported_quantities(self.atoms):
@@ -436,7 +436,7 @@ class Checks:
             yield self.check(label, digest_atoms(atoms) != before, 0.0, "they were modified by a call")
 
     def constraints(self) -> Iterator[Check]:
-        """Check that results do not depend on constraints of the atoms, which are applied to them elsewhere."""
+        """Check that the calculator ignores constraints of the atoms, which ASE applies itself."""
         expected, calculator, atoms = self.results(self.atoms), self.subject.fresh(), self._with_constraint()
         results = {what: compute_quantity(calculator, what, atoms) for what in expected}
         yield from self.compare(results, expected, self.rounding, "an atom fixed")
@@ -446,7 +446,7 @@ class Checks:
         names = self.subject.supported_quantities(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
         between = (self._make_other(), self.atoms[::-1], apply_strain(self.atoms, strain), self._make_other())
-        # The last ones differ only in the cell, or only in the elements.
+        # The last structures differ only in the cell, or only in the elements.
         cell, elements = self.atoms.copy(), self.atoms.copy()
         cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
         elements.numbers = np.roll(elements.numbers, 1)
@@ -473,7 +473,7 @@ class Checks:
         self.results(self.atoms, calculator)
         try:
             twin = make(calculator)
-        except Exception as error:  # whatever its parts raise
+        except Exception as error:  # its components may raise anything
             raise NotOffered(f"the calculator has no {self.kind}: {type(error).__name__}: {error}") from error
         results, expected = self.results(other, twin), self.results(other, calculator)
         yield self._compare_bits("another structure", results, expected, "from those of the calculator")
@@ -488,12 +488,12 @@ class Checks:
 
 
 def add_guess(check: Check, guess: str) -> Check:
-    """Return a check whose note has a guess at its end."""
+    """Return a check whose note ends with a guess at the cause."""
     return replace(check, note=f"{check.note}; {guess}") if guess else check
 
 
 def claim_number(phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float) -> Claim:
-    """Return the claim that a function of one number has a derivative at 0."""
+    """Return the claim that a function of one number has this derivative at 0."""
     return Claim(phi, Rounded(np.array([value]), np.array([rounding])), np.zeros(1), noise)
 
 
@@ -503,7 +503,7 @@ def oblique(length: float) -> np.ndarray:
 
 
 def find_nearest_distance(atoms: Any) -> float:
-    """Return the smallest distance between two atoms; 2 Å if there are none within 12 Å."""
+    """Return the smallest distance between two atoms, or 2 Å if no two are within 12 Å."""
     from ase.neighborlist import neighbor_list
 
     for radius in (3.0, 6.0, 12.0):

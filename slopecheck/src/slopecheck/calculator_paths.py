@@ -1,4 +1,4 @@
-"""The checks of `check_calculator` along paths: scans through the cutoff and straight angles, and dynamics."""
+"""The checks of `check_calculator` along paths: scans across the cutoff and through straight angles, and dynamics."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,30 +13,30 @@ from slopecheck.scans import LAST_BITS, Jump, refine, scan
 from slopecheck.tolerances import HALVED
 
 PAIR_POINTS, SCALE_POINTS = 100, 40
-PAIR_PLACES, SCALE_PLACES = 4, 2  # places of a scan that are refined
+PAIR_PLACES, SCALE_PLACES = 4, 2  # number of points of a scan around which it is refined
 SCALES = 0.95, 1.3
-SHEARS, SHEAR_POINTS = 0.12, 24  # of strain: distances change their order, which they do not with the scale
+SHEARS, SHEAR_POINTS = 0.12, 24  # shear strain and points; it changes the order of distances, scaling does not
 SHEARED = np.array([0.3, -0.2, -0.1, 0.9, -0.7, 1.0])
-EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # the strain that makes all distances longer
+EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # the strain that lengthens all distances
 RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the scan ends at the largest if the interaction does not vanish
-CROSSINGS = 2  # pairs of a structure that are scaled to the cutoff
-BESIDE = 1e-3  # half width of the window around the cutoff, over the distance or scale
-TOLD = 2  # jumps of a scan that are reported individually
+CROSSINGS = 2  # number of pairs of a structure that are scaled to the cutoff
+BESIDE = 1e-3  # half width of the window around the cutoff, relative to the distance or scale
+TOLD = 2  # number of jumps of a scan that are reported individually
 TURN = 0.25  # radians on each side of a straight angle
-# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one of them is smaller, and 1.5 times it is larger.
+# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one of them is below the skin and 1.5 times it above.
 MOVES = tuple(0.1 * 1.5**k for k in range(9))
-CENTRES = 2  # elements that are tested as the middle of three atoms
+CENTRES = 2  # number of elements that are tested as the middle of three atoms
 # Time step of velocity Verlet in units of 1/omega of a fast vibration, and number of steps.
 STEP, NUMBER = 0.15, 20
-SPEED = 0.05  # displacement lengths per 1/omega, so that atoms move just far enough to change the forces
-HALVINGS = 4  # most halvings of the time step until the error is in its asymptotic range
+SPEED = 0.05  # displacements per 1/omega, so that atoms move just far enough to change the forces
+HALVINGS = 4  # the time step is halved at most so often until the error is in its asymptotic range
 
 
 class Paths(Checks):
-    """All checks of a calculator for one structure, with a method for each kind."""
+    """All checks of a calculator for one structure; each kind has a method."""
 
     reached = 0.0  # the largest distance at which two atoms interact
-    reaching: tuple[int, int]  # these atoms; `cutoff` finds both
+    reaching: tuple[int, int]  # two atoms that interact at this distance; `cutoff` sets both
 
     # ---- continuity --------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ class Paths(Checks):
         return np.concatenate([[results["energy"]], np.ravel(results.get("forces", ()))])
 
     def _estimate_noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
-        """Return the standard deviation of each channel due to rounding, including that of computed positions."""
+        """Return the standard deviation of each channel due to rounding, also of the computed positions."""
         moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
         of_energy = rounding.noise["energy"] + moves * rounding.pull
         of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
@@ -126,7 +126,7 @@ class Paths(Checks):
         return self.reached / inside[places]
 
     def _describe_scale(self, factor: float) -> str:
-        """Describe a place of a scan of scales, with the pair that crosses the cutoff there."""
+        """Describe a point of a scan over scales, and the pair that crosses the cutoff there."""
         from ase.neighborlist import neighbor_list
 
         text = f"at scale {factor:.6f}"
@@ -139,8 +139,8 @@ class Paths(Checks):
     def history(self) -> Iterator[Check]:
         """Check that results do not depend on the structures computed before, nor on a cached neighbour list.
 
-        A list with a skin beyond the cutoff must be rebuilt before two atoms have approached each other by the skin,
-        that is, before each of them has moved by half of it.
+        A list with a skin beyond the cutoff must be rebuilt before two atoms have approached each other by the skin.
+        This may happen once each has moved by half of the skin.
         """
         yield from super().history()
         if not self.reached:
@@ -184,7 +184,7 @@ class Paths(Checks):
         return masses / masses.mean()
 
     def _measure_drift(self, velocities: np.ndarray, step: float, halvings: int) -> float:
-        """Return the rms change of the total energy in a run of velocity Verlet, at the times of the whole step."""
+        """Return the rms change of the total energy in a velocity Verlet run, at multiples of the whole step."""
         every, step = 2**halvings, step / 2**halvings
         x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._masses(), []
         for _ in range(NUMBER * every + 1):
@@ -199,7 +199,7 @@ class Paths(Checks):
     def drift(self) -> Iterator[Check]:
         """Check that the energy error falls with the square of the time step."""
         forces = self.require("forces", self.atoms)
-        # Estimated angular frequency of the fastest vibration: the measured force constant and the lightest mass.
+        # Estimate the fastest vibration's angular frequency from the measured force constant and the lightest mass.
         omega = math.sqrt(self.rounding.curvature / self._masses().min())
         if not omega > 0:
             return
@@ -224,7 +224,7 @@ class Paths(Checks):
 
 
 def _add_jump_near(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
-    """Return the jumps of a scan, and one near a place if the scan missed it."""
+    """Return the jumps of a scan; also search for one near a given point if the scan missed it."""
     added = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
     if added is None or any(abs(added.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
         return jumps
@@ -232,7 +232,7 @@ def _add_jump_near(jumps: list[Jump], f: Callable[[float], np.ndarray], at: floa
 
 
 def _find_reach(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
-    """Return, by bisection, the distance beyond which results equal those at `high`."""
+    """Return, by bisection, the distance beyond which results equal the result at `high`."""
     nothing = apart(high)
     while high - low > 1e-12 * high:
         middle = (low + high) / 2

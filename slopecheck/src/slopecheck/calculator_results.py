@@ -1,4 +1,4 @@
-"""Results of an ASE calculator, and their rounding errors, which set the tolerances of its checks."""
+"""Results of an ASE calculator and their rounding errors, from which the tolerances of its checks follow."""
 
 import hashlib
 import math
@@ -14,24 +14,24 @@ from slopecheck.problem import CallFailed
 from slopecheck.scans import LAST_BITS
 from slopecheck.tolerances import MARGIN
 
-# Quantities that are checked, with their units.
+# The quantities that are checked, with their units.
 UNITS = {"energy": "eV/atom", "forces": "eV/Å", "stress": "eV/Å^3"}
-# Spacings of the nearby values whose fourth differences estimate rounding: one for float64, and one that still changes
-# positions in float32. The curvature contributes with the fourth power of the spacing.
+# Spacings of the nearby values whose fourth differences estimate rounding: one for float64, and one large enough to
+# change positions in float32. Curvature contributes with the fourth power of the spacing.
 SPACINGS = (2.0**-44, 2.0**-20)
 DIRECTIONS = 2
-REMEMBERED = 4096  # results
+REMEMBERED = 4096  # number of results
 
 
 @dataclass
 class Subject:
-    """Calculators of one factory, a callable: one that is reused, and fresh ones."""
+    """Calculators from one factory (a callable): one that is reused, and new ones."""
 
     factory: Callable[[], Any]
     name: str
-    # Depends on the factory alone: what it computed before must not matter, as `history` checks with others.
+    # Depends on the factory alone: `history` checks that earlier computations do not matter.
     _used: Any = None
-    # Results of `used`, by quantity. They depend on all of the atoms that a calculator can read, which is the key.
+    # Results of `used` by quantity. The key holds everything about the atoms that a calculator can read.
     _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -51,8 +51,8 @@ class Subject:
     def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
         """Return a quantity of `UNITS` for atoms.
 
-        NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
-        quantity, and CallFailed if the result has the wrong shape.
+        Raises NotImplementedError (ASE's PropertyNotImplementedError) if the calculator does not support the quantity,
+        and CallFailed if the result has the wrong shape.
         """
         key = digest_atoms(atoms) if calculator is None else None
         if key is None:
@@ -75,7 +75,7 @@ class Subject:
 
 
 def digest_atoms(atoms: Any) -> bytes | None:
-    """Return a digest of all that a calculator can read of atoms; None if an object of theirs cannot be pickled."""
+    """Return a digest of all data in the atoms that a calculator can read; None if an object cannot be pickled."""
     parts = (
         sorted(atoms.arrays.items()),
         atoms.info,
@@ -86,12 +86,12 @@ def digest_atoms(atoms: Any) -> bytes | None:
     )
     try:
         return hashlib.sha256(pickle.dumps(parts)).digest()
-    except Exception:  # whatever its class raises
+    except Exception:  # the object's class may raise anything
         return None
 
 
 def compute_quantity(calculator: Any, what: str, atoms: Any) -> Any:
-    """Return a quantity of these very atoms, which a calculator may modify or keep."""
+    """Return a quantity of exactly this `Atoms` object, which a calculator may modify or keep."""
     if what == "energy":
         try:  # with smeared occupations, forces are the gradient of this energy
             return float(calculator.get_potential_energy(atoms, force_consistent=True))
@@ -125,9 +125,9 @@ def move_atoms(atoms: Any, positions: np.ndarray) -> Any:
 class Rounding:
     """Rounding errors of a calculator's results, and the tolerances that follow from them.
 
-    `noise` has the standard deviations of total energy, forces and stress, from fourth differences of nearby values.
-    Rounded positions add to them: per unit of length, `pull` (the sum of |forces|) for the energy and `curvature`
-    (eV/Å^2) for a force.
+    `noise` has the standard deviations of total energy, forces and stress, estimated from fourth differences of nearby
+    values. The rounding of positions adds to them: per unit of length, `pull` (the sum of |forces|) for the energy and
+    `curvature` (eV/Å^2) for a force.
     """
 
     noise: dict[str, float]
@@ -140,10 +140,10 @@ class Rounding:
     def allowed(self, what: str, reach: float = 0.0, copies: int = 1) -> float:
         """Return the tolerance for two results of a kind in `UNITS` that are equal up to rounding.
 
-        The tolerance of the energy is per atom. `reach` is the largest coordinate, if the positions of one result were
-        computed; `copies` is the number of copies of the atoms in one of the results. The difference has an error of 2
-        * noise; `MARGIN` turns the estimated deviation into a bound. A coordinate has a relative rounding error of at
-        most 2^-53.
+        The tolerance of the energy is per atom. If the positions of one result were computed, `reach` is the largest
+        coordinate. `copies` is the number of copies of the atoms in one of the results. The difference of the results
+        has an error of 2 * noise; `MARGIN` turns the estimated deviation into a bound. A coordinate has a relative
+        rounding error of at most 2^-53.
         """
         by_position = {
             "energy": self.pull,
@@ -159,9 +159,9 @@ class Rounding:
 
 
 def _deviation(values: np.ndarray) -> float:
-    """Return the largest rounding deviation of any channel of nearby values (num_points, num_channels).
+    """Return the largest rounding deviation over the channels of nearby values (num_points, num_channels).
 
-    This is `curves.estimate_noise` for many values at once, with a minimum of a quarter of the last bit.
+    This does what `curves.estimate_noise` does, for many values at once, with a minimum of a quarter of the last bit.
     """
     fourth = np.diff(values, 4, axis=0)
     deviation = np.sqrt(np.mean(fourth**2, axis=0) / 70)
@@ -175,7 +175,7 @@ def estimate_rounding(subject: Subject, atoms: Any, rng: np.random.Generator, si
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
-        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # a lone atom in a cell feels strain only
+        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # displacements do not affect a lone atom
         for spacing in SPACINGS:
             nearby = [apply_strain(move_atoms(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():

@@ -35,7 +35,7 @@ def check_calculator(
     factory : callable
         Function without arguments that returns a new calculator.
     structures : sequence of ase.Atoms
-        Atoms are displaced by 3 % of the nearest distance, because symmetry hides errors.
+        The atoms are displaced by 3 % of the nearest distance, because symmetry hides errors.
     names : sequence of str, optional
         Names of the structures in the table (default: their formulas).
     skip : mapping of str to str, optional

@@ -1,4 +1,4 @@
-"""The checks of how a function is called: form, what calls modify and keep, threads, single requests, layouts."""
+"""The checks of how a function behaves when called: form, side effects, threads, single requests and layouts."""
 
 import itertools
 import math
@@ -18,20 +18,20 @@ from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arguments, Arrays, 
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 
-# Calls that are compared: a result that is wrong at random with probability 0.3 differs from another one of
-# them but for a chance of 0.7**39 + 0.3**39 = 9e-7.
+# Number of calls that are compared. A result that is wrong at random with probability 0.3 differs between two of
+# them with probability 1 - 0.7**39 - 0.3**39, that is, 1 - 9e-7.
 REPEATS = 39
-OWN = 50  # of the framework's functions that a call uses, the first that are checked by themselves
+OWN = 50  # at most so many of the framework's functions that a call uses are checked individually
 
 
 class Calls(Identities):
-    """The checks of calls of one function, with a method for each kind."""
+    """The checks of calls of one function; each kind has a method."""
 
     repeats = REPEATS
 
-    @cached_property  # depends on the problem, and on what its `rng` draws once
+    @cached_property  # depends on the problem and on one draw of its `rng`
     def _as_given(self) -> tuple[Arrays, list[Arrays]]:
-        """Outputs at the inputs as they are given; these, weights and directions in their dtypes."""
+        """Outputs at the inputs as given; then inputs, weights and directions in their original dtypes."""
         p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
 
@@ -65,7 +65,7 @@ class Calls(Identities):
                     yield self._form(order, name, g, argument, wanted)
 
     def _list_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
-        """Return arguments that were made of `_as_given`, by group: label, native array, and its numbers."""
+        """Return arguments made from `_as_given`, by group: label, native array, and its values."""
         natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(ARGUMENT_GROUPS)[1:])]
         return [
             [(self.p.label(group, k), *pair) for k, pair in enumerate(zip(values, arrays, strict=bool(arrays)))]
@@ -86,7 +86,7 @@ class Calls(Identities):
                 yield self.check(order, name, float(not same), 0.0, "it was modified by a call")
 
     def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
-        """Compare dtype, shape and device of a derivative with those of the argument in which it is one."""
+        """Compare dtype, shape and device of a derivative with the argument that it belongs to."""
         p, what = self.p, DERIVATIVES[order]
         array, note = p.host(derivative, f"{what} in {name}"), ""
         if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
@@ -104,7 +104,7 @@ class Calls(Identities):
         yield from self._compare_calls(f"with {THREADS} threads", lambda part: map(part.p.framework.threads, THREADS))
 
     def _compare_calls(self, what: str, contexts: Callable[["Calls"], Iterable[Any]]) -> Iterator[Check]:
-        """Compare the bits of calls, each in a context; say whether a function of the framework fails by itself."""
+        """Compare the bits of calls, each in a context; report a function of the framework that fails by itself."""
 
         def check(part: Calls) -> list[Check]:
             calls = []
@@ -139,7 +139,7 @@ class Calls(Identities):
         yield from self._compare_bits("after calls with other inputs", [before, self._results(self._arguments())])
 
     def alone(self) -> Iterator[Check]:
-        """Check that derivatives in single inputs, along single directions, or of single outputs fit joint calls."""
+        """Check that derivatives for single inputs, directions or outputs agree with those of joint calls."""
         p, many = self.p, range(len(self.p.x))
         whole = self._results(self._arguments(), 1)
         used = [k for k, w in enumerate(self.w) if w.size]
@@ -166,7 +166,7 @@ class Calls(Identities):
             yield from add_up(order, "outputs", choices, len(many))
 
     def _only(self, **numbers: int | None) -> Arguments:
-        """Return arguments with one value of each group, and None for the others, or for all without a number."""
+        """Return arguments with one value in each named group and None elsewhere; for number None, only None in it."""
         a = self._arguments()
         for group, k in numbers.items():
             setattr(a, group, [value if i == k else None for i, value in enumerate(getattr(a, group))])
@@ -179,10 +179,10 @@ class Calls(Identities):
         return self.check(order, what, error, allowed, problem, inconclusive=unsure)
 
     def _tolerate_order(self, error: float, lowest: int, numbers: Sequence[Arrays] | None = None) -> tuple[float, bool]:
-        """Return the relative difference of results, from an order on, that another order of sums may make.
+        """Return the relative difference that another order of summation may make in results from an order on.
 
-        The second value is whether an error above it may be rounding. `numbers` are the arrays of each group of
-        arguments, by default those of the point.
+        The second value says whether a larger error may still be due to rounding. `numbers` are the arrays of each
+        group of arguments (default: the arrays of the point).
         """
         least = max(ROUNDING, MARGIN * self.accuracy)
         if error <= least:
@@ -202,18 +202,18 @@ class Calls(Identities):
     def _name_own_function(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
         """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
 
-        `check` makes it, of the function and the arrays that it gets in the call.
+        `check` checks such a function with the arrays that it receives in the call.
         """
         for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
-            with suppress(Exception):  # it cannot be differentiated, or not by itself
+            with suppress(Exception):  # the function cannot be differentiated, or not by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
-                again = part.compare_in_layout(part._arguments().inputs)  # of what is random, results differ here
+                again = part.compare_in_layout(part._arguments().inputs)  # random functions give other results here
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
                     return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
         return ""
 
     def compare_in_layout(self, inputs: list[Any]) -> Iterable[Check]:
-        """Compare results for contiguous inputs with those for the same numbers in these arrays."""
+        """Compare results for contiguous inputs with results for the same values in these arrays."""
         other, usual = self._arguments(), [[size_of(a) for a in part] for part in self._results(self._arguments())]
         other.inputs = inputs
         return self._compare_layouts("", self._arguments(), other, 0, usual)
@@ -250,19 +250,19 @@ class Calls(Identities):
         usual: Sequence[Sequence[float]],
         numbers: Sequence[Arrays] | None = None,
     ) -> Iterator[Check]:
-        """Compare results for a contiguous array with those for the same numbers in another layout.
+        """Compare results for a contiguous array with results for the same values in another layout.
 
-        `usual` are magnitudes of results at the point, because those for equal rows may be zero up to rounding.
-        `numbers` are those of `_tolerate_order`.
+        `usual` has the magnitudes of results at the point, because results for equal rows may be zero up to rounding.
+        `numbers` are the values of all arguments, for `_tolerate_order`.
         """
         try:
             right = self._results(plain, lowest)
-        except Exception:  # the function refuses these numbers in any layout
+        except Exception:  # the function refuses these values in any layout
             return
         allowed, unsure = ROUNDING, False
         try:
             results = self._results(other, lowest)
-        except Exception as error:  # any error for this layout
+        except Exception as error:  # any error is specific to this layout
             worst, problem = math.inf, f"raises only in this layout: {message_of(error)}"
         else:
             errors = [
@@ -277,5 +277,5 @@ class Calls(Identities):
 
 
 def _lay_out_same(layout: str, array: np.ndarray) -> np.ndarray:
-    """Return the numbers in a layout of an array."""
+    """Return the values in a layout of an array."""
     return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array

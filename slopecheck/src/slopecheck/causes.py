@@ -1,7 +1,7 @@
 """Guesses at the cause of wrong forces or a wrong stress.
 
-A guess is made only where one simple mistake turns what differences of the energy give into what the calculator gives,
-in all components that were compared. Without one, the text says what factor they have in common, or nothing.
+A guess is made only if one simple mistake turns the differences of the energy into the calculator's values, in all
+components that were compared. Without a guess, the text states the factor that they have in common, if any.
 """
 
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from itertools import permutations
 
 import numpy as np
 
-KNOWN = 1e-3  # the largest relative uncertainty of a factor that is told
-CONSTANTS = 1e-4  # programs differ in the constants of nature by less
-CLEAR = 10.0  # a component counts if it is this multiple of its tolerance
+KNOWN = 1e-3  # the largest relative uncertainty of a factor that is reported
+CONSTANTS = 1e-4  # the physical constants of different programs agree to this relative difference
+CLEAR = 10.0  # a component counts if it exceeds its tolerance by this factor
 SHEARS = ("yz", "xz", "xy")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Components of a calculator, those from differences, and the tolerances of both."""
+    """Components from a calculator and from differences, and the tolerances of both."""
 
     given: np.ndarray
     differences: np.ndarray
@@ -36,7 +36,7 @@ class Compared:
     def factor(self, least: int) -> tuple[float, float] | None:
         """Return the factor that all components have in common, and its uncertainty.
 
-        None if there is none, if it is not known well, or if fewer than `least` components show it.
+        Return None if there is none, if it is too uncertain, or if fewer than `least` components show it.
         """
         clear = abs(self.differences) > CLEAR * self.allowed
         if not np.count_nonzero(clear) >= least:
@@ -52,7 +52,7 @@ class Compared:
 
 
 def _units(length: int) -> dict[str, float]:
-    """Return factors of units that may be mistaken for an energy in eV over a length in Å to this power."""
+    """Return factors from mistaken units, for a quantity in eV divided by Å to this power."""
     from ase import units
 
     power = f"^{length}" * (length > 1)
@@ -68,7 +68,7 @@ def _units(length: int) -> dict[str, float]:
 def _describe_factor(
     factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float], *found: str
 ) -> str:
-    """Return the text of a common factor, with its explanation if there is exactly one; units count both ways."""
+    """Describe a common factor, and explain it if exactly one explanation fits; units count in both directions."""
     if abs(factor - 1) <= unsure:
         return ""
     size = abs(factor)
@@ -90,7 +90,7 @@ def _exact(number: int) -> dict[str, float]:
 
 
 def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
-    """Return a guess, "" if there is none, from the forces on the first atoms, and those of the calculator on all."""
+    """Guess from the forces on the first atoms and the calculator's forces on all atoms; return "" without a guess."""
     rows = compared.differences.reshape(-1, 3)
     bounds = compared.rounding + compared.allowed.reshape(-1, 3)
     found = [np.flatnonzero((abs(forces - row) <= bound).all(axis=1)) for row, bound in zip(rows, bounds, strict=True)]
@@ -105,7 +105,7 @@ def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
 
 
 def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
-    """Return a guess, "" if there is none, from elements of a gradient; `transposed` are those of its transpose."""
+    """Guess from elements of a gradient and of its transpose (`transposed`); return "" without a guess."""
     clear = abs(compared.differences) > CLEAR * compared.allowed
     if clear.any() and not compared.given.any():
         return "all of it is zero: detached, or computed without a record?"
@@ -118,7 +118,7 @@ def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -
 
 
 def guess_cause_in_stress(compared: Compared, number: int, volume: float) -> str:
-    """Return a guess, "" if there is none, from the components in Voigt's order; `number` is that of the atoms."""
+    """Guess from the components in Voigt order and the `number` of atoms; return "" without a guess."""
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
     known = compared.factor(3)
     if known is not None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def main() -> None:
     """Check derivatives by how the error of central differences falls with the step.
 
-    Names of functions are looked for in the current directory first.
+    Functions are searched for in the current directory first.
     """
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that both commands have."""
+    """Add the options that both commands share."""
     options = (
         click.option(
             "--skip",
@@ -68,16 +68,16 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="MODULE:ARGUMENTS")
 @click.option("--order", type=click.IntRange(1, 3), help="Highest derivative [default: as --vjp..., 2 without them].")
-@click.option("--accuracy", type=Finite(0, 1), default=0.0, metavar="ERROR", help="Relative error that is no mistake.")
-@click.option("--calls", type=click.IntRange(1), metavar="N", help="Make about N calls: compare fewer elements.")
+@click.option("--accuracy", type=Finite(0, 1), default=0.0, metavar="ERROR", help="Relative error that is accepted.")
+@click.option("--calls", type=click.IntRange(1), metavar="N", help="Make about N calls by comparing fewer elements.")
 @click.option(
     "--framework",
     type=click.Choice(["numpy", "torch", "jax"]),
-    help="Source of the derivatives [default: that of the first argument].",
+    help="Source of the derivatives [default: the library of the first argument].",
 )
-@click.option("--vjp", metavar="MODULE:FUNCTION", help="The gradients of a function of NumPy.")
-@click.option("--vjp2", metavar="MODULE:FUNCTION", help="Its second derivatives; needs --vjp.")
-@click.option("--vjp3", metavar="MODULE:FUNCTION", help="Its third derivatives; needs --vjp2.")
+@click.option("--vjp", metavar="MODULE:FUNCTION", help="Function that returns the gradients of a NumPy function.")
+@click.option("--vjp2", metavar="MODULE:FUNCTION", help="Function that returns second derivatives; needs --vjp.")
+@click.option("--vjp3", metavar="MODULE:FUNCTION", help="Function that returns third derivatives; needs --vjp2.")
 @_options
 @click.pass_context
 def function(
@@ -94,7 +94,7 @@ def function(
     vjp3: str | None,
     **options: Any,
 ) -> None:
-    """Check the derivatives of a function at what a function without arguments, ARGUMENTS, returns.
+    """Check the derivatives of a function at the arguments that ARGUMENTS, a function without arguments, returns.
 
     Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
     for a function that cannot be imported, 3 if none failed and one is inconclusive.
@@ -112,7 +112,7 @@ def function(
             inputs = load(arguments, "arguments")()
         except LoadError:
             raise
-        except Exception as error:  # of the user's statements
+        except Exception as error:  # the user's statements may raise anything
             raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
         derivatives = tuple(given) if len(given) > 1 else given[0] if given else None
         keywords |= {"order": order, "framework": framework, "accuracy": accuracy, "calls": calls}
@@ -163,7 +163,7 @@ def _check_in_process(
     folder: Path | None,
     against: Path | None,
 ) -> None:
-    """Make the checks in a process of their own; print a table, write the report, and exit with the status."""
+    """Run the checks in a separate process, print a table, write the report, and exit with the status."""
     from slopecheck import progress, running
     from slopecheck.loading import LoadError
     from slopecheck.report import read
@@ -199,7 +199,7 @@ def _check_in_process(
 
 
 def _report(result: "Result", folder: Path | None, earlier: dict[str, Any] | None) -> bool:
-    """Print what changed since an earlier report, and write this one; return whether it could be written."""
+    """Print what changed since an earlier report, and write the new one; return whether it could be written."""
     from slopecheck.compare import compare
     from slopecheck.console import print_comparison
     from slopecheck.report import checks_of, replace_files

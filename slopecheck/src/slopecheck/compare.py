@@ -11,8 +11,8 @@ from slopecheck.terms import Terms
 
 # Accuracy has changed if an error grew or shrank by more than this factor.
 FACTOR = 2.0
-# Two errors that are both below this part of the tolerance count as equal: they are last bits, which any change of a
-# function changes.
+# Two errors that are both below this fraction of the tolerance count as equal, because any change of a function
+# changes last bits.
 NEGLIGIBLE = 1e-3
 
 
@@ -22,19 +22,19 @@ class Comparison:
 
     date: str  # of the earlier report
     commit: str
-    influences: list[tuple[str, str, str]]  # name, old and new value of changed things that bits depend on
+    influences: list[tuple[str, str, str]]  # name, old and new value of changed settings on which bits depend
     same_bits: int  # number of outputs with equal digests
     changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
     changed_accuracy: list[tuple[Check, Check]]
-    repaired: int  # number of failures that are passes in this report
-    broken: int  # number of passes that are failures in this report
-    # Number of checks that only one of the reports has, by (operator, backend, dtype).
+    repaired: int  # number of failures that pass in this report
+    broken: int  # number of passes that fail in this report
+    # Number of checks that appear in only one of the reports, by (operator, backend, dtype).
     new: Counter[tuple[str, str, str]]
     gone: Counter[tuple[str, str, str]]
 
 
 def _key_by_name(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
-    """Key checks by name; the second one with the same name gets number 1, and so on."""
+    """Key checks by name; repetitions of a name are numbered from 1."""
     seen: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[tuple[str, ...], int], Check] = {}
     for c in checks:
@@ -68,7 +68,7 @@ def compare(
 ) -> Comparison:
     """Compare two reports and their checks.
 
-    `asked` are the operators, backends and dtypes of this run; earlier checks of others are ignored (default: none).
+    `asked` has the operators, backends and dtypes of this run; earlier checks of others are ignored (default: none).
     """
     if asked is not None:
         operators, backends, dtypes = asked

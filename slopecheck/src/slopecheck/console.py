@@ -1,4 +1,4 @@
-"""Output of a run: the table of a run, failures, checks not offered, and changes."""
+"""Console output of a run: its table, failures, checks that are not offered, and changes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -19,7 +19,7 @@ from slopecheck.terms import Terms
 def table_of(
     words: Iterable[str], numbers: Iterable[str], title: str | None = None, caption: str | None = None
 ) -> Table:
-    """Return a table without rows, from the headers of columns of words and of numbers."""
+    """Return an empty table with these headers for columns of words and columns of numbers."""
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for header in words:
         table.add_column(header, overflow="fold")
@@ -41,7 +41,7 @@ def print_summary(console: Console, checks: Sequence[Check], terms: Terms) -> No
 
 
 def print_failures(console: Console, checks: Sequence[Check], terms: Terms) -> None:
-    """Print each kind of failure, its number and cases, and the traceback of the first exception."""
+    """Print each kind of failure with its count and cases, and the traceback of the first exception."""
     groups = failures(checks, terms)
     if groups:
         console.print(f"[bold red]Failed: {sum(f.count for f in groups)} checks[/]")

@@ -1,4 +1,4 @@
-"""Central differences of any function, judged by their slope and by the estimated rounding of the function."""
+"""Central differences of any function, judged by their slope and by the function's estimated rounding."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,21 +10,21 @@ from slopecheck.exact import difference, dot
 from slopecheck.slope import SLOPE, SLOPE_MARGIN, assess
 from slopecheck.tolerances import BEST, EPS, MARGIN, SENSITIVE
 
-Scalar = Callable[[np.ndarray], float]  # of one input, with the others fixed
+Scalar = Callable[[np.ndarray], float]  # a function of one input; the others are fixed
 
 STEPS = tuple(2.0**-k for k in range(3, 37, 2))
 FEWEST = 6  # steps that must remain when the largest ones are discarded
 # Steps at which only rounding contributes to fourth differences. There are several, because a tiny step may change
-# nothing at a point of symmetry.
+# nothing at a symmetric point.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
 EPSILON = EPS["float64"]
 WIDER = (2.0**-4, 2.0**-6)
 NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24, 2.0**-32, 2.0**-40, 2.0**-46)
 BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22, 2.0**-30)
-LAST_BITS = 2.0**-40  # a smaller relative change of a value is no jump
-SHORT = 0.25  # a step by which a derivative turns by less shows it
-SHALLOW = 0.9  # the least power of the step with which the error at a point falls where a function is differentiable
-HIDDEN = 0.5  # an element is hidden where more than this part of it is allowed as error
+LAST_BITS = 2.0**-40  # a value that changes less than this, relatively, does not jump
+SHORT = 0.25  # relative to a step over which the derivative turns by its own size; shorter steps resolve it
+SHALLOW = 0.9  # where a function is differentiable, the error at a point falls at least with this power of the step
+HIDDEN = 0.5  # an element is hidden if its allowed error exceeds this fraction of it
 BETTER = "inputs of another size, or a formula with less cancellation, would decide"
 
 
@@ -36,7 +36,7 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
     fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # other steps leave the domain
-    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # those of a steep function have one sign
+    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # a steep function's have one sign
     if not fourth.size:
         return 2.0**-54 * scale
     largest = float(abs(fourth).max()) or 1.0  # scaled, because squares may overflow
@@ -45,10 +45,10 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
 
 @dataclass(frozen=True)
 class Rounded:
-    """An array and estimated rounding errors of its elements.
+    """An array and the estimated rounding errors of its elements.
 
-    `seen` is what a change of the last bits makes, if that is more than `rounding`, which is believed. A result that is
-    wrong by less than `seen` cannot be told from a right one.
+    `seen` is the change due to changes of the last bits. Where it exceeds `rounding`, it is used instead. A result
+    whose error is below `seen` cannot be distinguished from a correct one.
     """
 
     values: np.ndarray
@@ -57,13 +57,13 @@ class Rounded:
 
     @property
     def doubt(self) -> np.ndarray:
-        """The larger estimate."""
+        """The larger of the two estimates."""
         return self.rounding if self.seen is None else self.seen
 
     def turning(self, size: np.ndarray) -> float:
-        """Return by how much of itself the array changes per relative change of the inputs, at least 1.
+        """Return the relative change of the array per relative change of the inputs, at least 1.
 
-        The derivative along a step of relative length h is then known to the square of h times this number.
+        A derivative along a step of relative length h is then known up to the square of h times this number.
         """
         total = float(np.sum(abs(self.values) * size))
         factor = float(np.sum(self.doubt * size)) / EPSILON / total if total > 0 else 1.0
@@ -72,9 +72,9 @@ class Rounded:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Assessment of a curve, which reports plot: points, order (None: exact up to rounding), problem, remark.
+    """Assessment of a curve, as plotted in reports: points, order (None: exact up to rounding), problem, remark.
 
-    If it is `inconclusive`, the problem says why nothing can be said of the derivative.
+    If it is `inconclusive`, the problem says why the derivative cannot be judged.
     """
 
     curve: tuple[tuple[float, float], ...]
@@ -87,21 +87,21 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """The problem, or the remark."""
+        """The problem, or else the remark."""
         return self.problem or self.remark
 
 
 @dataclass(frozen=True)
 class Part:
-    """Comparison of a derivative along some elements with differences: error, tolerance, and the difference."""
+    """Comparison of a derivative along some elements with differences: error, tolerance and the difference."""
 
     elements: np.ndarray  # flat indices
     error: float
     allowed: float
     difference: float
-    decided: bool = True  # whether an error above the tolerance is one of the derivative
+    decided: bool = True  # whether an error above the tolerance is an error of the derivative
     hidden: bool = False  # whether a wrong element could be within the tolerance
-    bent: bool = False  # whether values show a kink
+    bent: bool = False  # whether the values show a kink
 
     @property
     def ratio(self) -> float:
@@ -111,16 +111,16 @@ class Part:
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """What is worst is largest: an error of the derivative, then what cannot be decided, then the ratio."""
+        """Sort key, the worst largest: an error of the derivative, then what cannot be decided, then the ratio."""
         return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A gradient that is claimed for a function `phi` at a point `x`, to be compared with differences.
+    """A gradient that is claimed for a function `phi` at a point `x`, for comparison with differences.
 
-    `noise` is the rounding error of the function (`estimate_noise`). A derivative along a direction below `least` does
-    not matter.
+    `noise` is the rounding error of the function (`estimate_noise`). A derivative along a direction is not judged
+    if it is below `least`.
     """
 
     phi: Scalar
@@ -132,12 +132,12 @@ class Claim:
     def examine(self, v: np.ndarray, scale: float, sensitive: float = SENSITIVE) -> Verdict:
         """Compare the derivative along `v` with central differences over a range of steps.
 
-        `scale` is the sum of |terms| of the value at the point. The curve is judged by `slope.assess`, with the
-        estimated rounding. If the whole curve fails, the largest steps are discarded one by one: a correct derivative
-        then passes from some step on, and the remark says that larger steps cross a kink. Where the function has no
-        third derivative, the error falls with a lower power of the step, and its limit (`_limits`) must be as small. If
-        none passes, the verdict is inconclusive where rounding, or the curvature that the gradient shows, explains the
-        error at the step that shows most. On a kink nothing passes.
+        `scale` is the sum of |terms| of the value at the point. `slope.assess` judges the curve with the estimated
+        rounding. If the whole curve fails, the largest steps are discarded one by one: a correct derivative then passes
+        from some step on, and the remark says that larger steps cross a kink. Where the function has no third
+        derivative, the error falls with a lower power of the step, and its limit (`_limits`) must be as small. If no
+        range passes, the verdict is inconclusive if rounding, or the curvature that the gradient shows, explains the
+        error at the most informative step. On a kink nothing passes.
         """
         phi, gradient, x, noise = self.phi, self.gradient, self.x, self.noise
         if not np.isfinite(gradient.values).all():
@@ -150,7 +150,7 @@ class Claim:
             gap = difference(x + h * v, x - h * v)
             change = phi(x + h * v) - phi(x - h * v)
             product, size = dot([gradient.values, gradient.values], gap)
-            if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function itself
+            if not size > MARGIN * noise:  # a vanishing gradient is compared with the function itself
                 size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
             rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
             errors.append((change - product) / size)
@@ -160,14 +160,14 @@ class Claim:
         return _assess_errors(errors, floors, doubts, self.describe_one_sided(v), sensitive)
 
     def describe_one_sided(self, v: np.ndarray) -> str:
-        """Return a message with the values on both sides of a jump, or the slopes on both sides of a kink, else ""."""
+        """Describe the values on both sides of a jump, or the slopes on both sides of a kink; else return ""."""
         phi, x, noise = self.phi, self.x, self.noise
         high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
         middle = phi(x)
-        if not np.isfinite([*high, *low, middle]).all():  # the point lies beside the end of the domain
+        if not np.isfinite([*high, *low, middle]).all():  # the point lies next to the end of the domain
             return ""
         gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
-        # Beside a jump values stay, where those of a smooth function, and rounding, differ as much on one side.
+        # Values next to a jump stay the same; those of a smooth function, or rounding, differ as much on one side.
         if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
             return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
         seen = [
@@ -176,7 +176,7 @@ class Claim:
         ]
         (far_before, far_after, _), (before, after, rounding), (close_before, close_after, close_rounding) = seen
         jump = abs(after - before)
-        # As the step falls, the slopes on both sides stay apart at a kink and converge otherwise, also nearby.
+        # As the step falls, the slopes on both sides of a kink stay apart, also nearby. Otherwise they converge.
         stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
         stay &= abs(close_after - close_before) >= 0.75 * jump or not close_rounding <= 0.25 * jump
         if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
@@ -186,14 +186,14 @@ class Claim:
     def along(self, v: np.ndarray) -> Part:
         """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
 
-        The result is for the step with the smallest tolerance. If that fails, smaller steps are tried, because a kink
-        may be between the points. These decide only if they would show the error.
+        The result is for the step with the smallest tolerance. If it fails, smaller steps are tried, because there may
+        be a kink between the points. Their results count only if they would show the error.
         """
         elements = np.flatnonzero(v)
         if not np.isfinite(self.gradient.values.flat[elements]).all():
             return Part(elements, math.inf, 0.0, math.nan)
         part = self._along(v, NEAR)
-        if part.hidden:  # by rounding, which larger steps diminish
+        if part.hidden:  # larger steps reduce the effect of rounding, which hides it
             part = min(part, self._along(v, WIDER), key=lambda p: p.allowed)
         if part.error <= part.allowed < math.inf:  # central differences do not see a kink at the point
             return replace(part, error=math.inf) if part.bent and self.describe_one_sided(v) else part
@@ -236,7 +236,7 @@ class Claim:
             turned = h * doubt.turning(size)
             curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
             sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
-        # With the step, the bend falls by a factor of its square for a smooth function, and of the step at a kink.
+        # For a smooth function the bend falls with the square of the step, at a kink with the step.
         bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
         return replace(best, decided=sure[1] > sure[0], bent=bent)
 
@@ -251,8 +251,8 @@ class Claim:
     ) -> tuple[float, str, bool]:
         """Compare groups of elements (flat indices) of the gradient with differences, in steps of `sizes`.
 
-        The result is the error over the tolerance of the worst group; if it fails, of its failing elements, found by
-        bisection, with a description of their error, and whether it is inconclusive.
+        The result is the error over the tolerance of the worst group. If it fails, bisection finds the failing
+        elements, and the result describes their error and says whether it is inconclusive.
         """
         signed = np.where(np.signbit(self.gradient.values), -sizes, sizes)  # so that terms do not cancel
 
@@ -282,7 +282,7 @@ class Claim:
         return largest.ratio, "; ".join(filter(None, texts)), inconclusive
 
     def _describe_part(self, part: Part, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
-        """Describe the error of a part; for a single element, the derivative is not scaled."""
+        """Describe the error of a part; the derivative of a single element is not scaled."""
         gradient = self.gradient
         index = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
         if part.elements.size == 1:
@@ -335,11 +335,11 @@ def _assess_errors(
 
 
 def _limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
-    """Return sizes of the error's limit as the step falls, with what rounding makes of it, from large steps to small.
+    """Return estimates of the error's limit for small steps, and the effect of rounding on each, largest steps first.
 
-    An error a + b h^p at three steps, each a quarter of the one before, has the limit a by Aitken's extrapolation,
-    without p. Rounding of the three, at most r, changes a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Steps at which
-    the power is not between `SHALLOW` and that of a smooth function show no limit.
+    From the errors a + b h^p at three steps, each a quarter of the previous one, Aitken's extrapolation gives the limit
+    a without p. Rounding errors of at most r change a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Steps at which
+    the power is not between `SHALLOW` and that of a smooth function have no limit.
     """
     limits = []
     for k in range(len(signed) - 2):

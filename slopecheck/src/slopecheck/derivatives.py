@@ -18,11 +18,11 @@ from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
 from slopecheck.running import CALL, PATIENCE, Plan, check_allowance, check_options
 
-LEAST = 100  # calls that any limit must allow
+LEAST = 100  # any limit must allow this many calls
 
 
 def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
-    """Return a framework by name, after a check of its arguments."""
+    """Return a framework by name, after checking its arguments."""
     if framework == "numpy":
         derivatives = vjp if isinstance(vjp, tuple) and len(vjp) in (2, 3) else (vjp,)
         if not callable(derivatives[0]):
@@ -168,10 +168,10 @@ def check_derivatives(
 
 
 class Checks(Differences, Calls, Numbers):
-    """The checks of one function up to an order of derivatives, with a method for each kind."""
+    """The checks of one function up to an order of derivatives; each kind has a method."""
 
     def thin(self, share: float) -> None:
-        """Compare fewer elements and repeat fewer calls, so that about this share of all calls is made."""
+        """Compare fewer elements and repeat fewer calls, so that about this fraction of all calls is made."""
         if share < 1:
             self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
             self.repeats = max(3, int(share * REPEATS))
@@ -206,7 +206,7 @@ class _Plan(Plan):
         forked: bool,
     ) -> None:
         self.name, self.order, self.accuracy, self.limit = name, order, accuracy, limit
-        self.miscounted = False  # whether a check has told so, which all others would repeat
+        self.miscounted = False  # whether a check has reported this, which all others would repeat
         self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
         if not any(x.size for x in self.problem.x):
             number = next((x for x in inputs if isinstance(x, float)), None)
@@ -233,7 +233,7 @@ class _Plan(Plan):
         return self.problem.calls
 
     def cost(self) -> tuple[int, str]:
-        """Return how many calls all checks make, and say what they cost, once the function has been called."""
+        """Once the function has been called, return how many calls all checks make, and describe their cost."""
         total, each = self.checks.estimate_calls([kind for _, kind in self.steps]), self.checks.seconds
         return total, f"about {total:,} calls, {total * each:.0f} s if each takes {each:.1g} s" * (
             total * each > PATIENCE
@@ -256,7 +256,7 @@ class _Plan(Plan):
         checks.kind = kind
         if kind == CALL or self.miscounted:
             return
-        with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts are about the numbers
+        with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts depend only on the numbers
             try:
                 yield from getattr(checks, kind)(*([int(order)] if CHECK_KINDS[kind].each else []))
             except Miscounted:

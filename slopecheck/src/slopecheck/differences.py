@@ -1,4 +1,4 @@
-"""The checks of derivatives by central differences, along a direction and by element, and at a second point."""
+"""Checks of derivatives by central differences, along a direction, by element, and at a second point."""
 
 import copy
 import math
@@ -17,23 +17,23 @@ from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, SENSITIVE, UNSURE
 
 ELEMENTS = 200  # elements of each input that are compared individually
-GROUPS = 40  # groups of the other elements, each compared as a whole
-WORK = 2_000_000  # inputs with more elements than this over `ELEMENTS` have as many fewer compared alone
-GUESSED = 12  # elements from which the cause of a mistake is guessed
-ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # of directions beside the end of a domain, or where a function is steep
-APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point, the first that is in the domain
-COARSE_VALUES = 2.0**-33  # of their size; values with a larger rounding error are not of float64
-LEAST = 2.0**-38  # of the sum of |terms|: an element that changes less is not judged
+GROUPS = 40  # number of groups of the other elements; each is compared as a whole
+WORK = 2_000_000  # of inputs with more than this over `ELEMENTS` elements, proportionally fewer are compared alone
+GUESSED = 12  # number of elements from which the cause of a mistake is guessed
+ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # factors of directions next to the end of a domain, or where a function is steep
+APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point; the first in the domain is used
+COARSE_VALUES = 2.0**-33  # relative to values; a larger rounding error shows that they are not float64
+LEAST = 2.0**-38  # relative to the sum of |terms|; an element that changes less is not judged
 IN_FLOAT32 = "it computes in float32, or loses as many digits: {} in float64, or skip differences with a reason"
 
 
 class Differences(Identities):
-    """The checks of one function by differences; `differences` yields those of an order."""
+    """The checks of one function by differences; `differences` yields the checks of an order."""
 
     alone_of_each, groups_of_each = ELEMENTS, GROUPS
 
     def count_single(self, size: int) -> int:
-        """Return how many elements of an input are compared alone."""
+        """Return how many elements of an input are compared individually."""
         return min(size, self.alone_of_each, max(4, WORK // size))
 
     def differences(self, order: int) -> Iterator[Check]:
@@ -57,7 +57,7 @@ class Differences(Identities):
             claim = Claim(phi, g, x, noise, LEAST * scale)
             verdict = claim.examine(v, scale, self.sensitive)
             elements = self._elements(order, k, claim, sizes)
-            # Steps of the size of large elements may take small ones out of the domain, or across a pole.
+            # Steps of the size of large elements may move small ones out of the domain or across a pole.
             narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
             for zoom in ZOOMS if verdict.problem else ():
                 near = replace(claim, noise=self._estimate_noise(phi, x, zoom * narrow, scale))
@@ -68,7 +68,7 @@ class Differences(Identities):
             if not elements.passed:
                 claim = replace(claim, noise=self._estimate_noise(phi, x, narrow, scale))
                 by_value = self._elements(order, k, claim, np.where(x == 0, sizes, abs(x)))
-                # Of the two, the one that comes first among passed, hidden by rounding, failed, undecided.
+                # Of the two, take the one that comes first among: passed, hidden by rounding, failed, undecided.
                 elements = min(
                     elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
                 )
@@ -92,7 +92,7 @@ class Differences(Identities):
             yield from self._compare_at_second_point(order)
 
     def scale(self, order: int) -> float:
-        """Return the sum of |terms| of the scalar function of an order, and of those that it derives from."""
+        """Return the sums of |terms| of an order's scalar function and of the functions from which it derives."""
         return sum(self.phi(lower, self.p.x)[1] for lower in range(1, order + 1))
 
     @property
@@ -104,7 +104,7 @@ class Differences(Identities):
         return max(estimate_noise(phi, x, v, scale), self.accuracy * scale)
 
     def _in_float32(self, order: int) -> Iterator[Check]:
-        """Say so if results are numbers of float32, or do not change with inputs that float32 cannot tell apart."""
+        """Report results that are float32 numbers, or that ignore changes of inputs below the resolution of float32."""
         p, rng = self.p, np.random.default_rng(1)
 
         def results(relative: float) -> Arrays:
@@ -126,7 +126,7 @@ class Differences(Identities):
                     return
 
     def _compare_at_second_point(self, order: int) -> Iterator[Check]:
-        """Compare derivatives at another point with differences, and adjoints: what is kept by shape is wrong there."""
+        """Check derivatives and adjoint identities at another point, where values cached by shape alone are wrong."""
         there = self._find_second_point(order)
         if there is None:
             return
@@ -142,7 +142,7 @@ class Differences(Identities):
                 yield self.check(order, label, error, 1.0, problem)
 
     def _find_second_point(self, order: int) -> "Differences | None":
-        """Return the checks at a second point; None if there is none where derivatives up to an order are finite."""
+        """Return the checks at a second point; None if no point has finite derivatives up to an order."""
         there, rng = copy.copy(self), np.random.default_rng(2)
         there.p = copy.copy(self.p)
         for share in APART:
@@ -190,14 +190,14 @@ def _guess_cause(claim: Claim, sizes: np.ndarray) -> str:
 
 
 def _is_steep(verdict: Verdict) -> bool:
-    """Return whether steps leave the domain, or are too long for what is steep."""
+    """Return whether steps leave the domain, or are too long where the function is steep."""
     return verdict.inconclusive or not all(math.isfinite(error) for _, error in verdict.curve)
 
 
 def _has_steps(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
-    """Return whether values have steps, as those of float32 have.
+    """Return whether values form steps, as float32 values do.
 
-    A steep function flattens as it is seen from nearby, and rounding in float64 shows between any two numbers.
+    A steep function looks flat from nearby, and in float64 rounding shows between any two numbers.
     """
     steps = (2.0**-26, 2.0**-29, 2.0**-44)
     wide, close, least = (max(abs(np.diff([phi(x + n * h * v) for n in range(9)], 4))) for h in steps)

@@ -37,5 +37,5 @@ def system(packages: Iterable[str]) -> dict[str, Any]:
 
 
 def collect() -> dict[str, Any]:
-    """Return the environment as a report keeps it, ready for JSON."""
+    """Return the environment in the form that a report stores, ready for JSON."""
     return {"slopecheck": {"version": version_of("slopecheck")}, **system(PACKAGES), "cpu": {"model": cpu_model()}}

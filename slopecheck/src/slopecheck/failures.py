@@ -1,4 +1,4 @@
-"""Summary of failures: an entry for each kind of failure, with its count, its cases and remarks about these."""
+"""Summary of failures: for each kind of failure, its count, its cases and remarks about them."""
 
 import math
 import re
@@ -10,8 +10,8 @@ from slopecheck.record import Check
 from slopecheck.summary import group_by, number, worst
 from slopecheck.terms import Terms
 
-SHOWN = 8  # most cases listed
-# Kinds of check whose notes always describe the failure; notes of other kinds may say what was left out of a case.
+SHOWN = 8  # at most so many cases are listed
+# Kinds of check whose notes always describe the failure; other notes may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")
 
 
@@ -24,7 +24,7 @@ def _list(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """Failures of one kind of an operator in a backend, or checks of it that a user's function does not offer.
+    """Failures of one kind for an operator in a backend, or checks that a user's function does not offer.
 
     `what` is the note if it gives the reason, else the kind of check and the fields. `where` lists dtypes, kinds of
     check or the largest error, and the failed cases out of how many. `remarks` describe special cases; `trace` is the
@@ -41,7 +41,7 @@ class Failure:
 
 
 def _reason(check: Check, terms: Terms) -> str:
-    """Return the note, without the operator's name in front, if it gives the reason of the failure; else ""."""
+    """Return the note without the leading operator name if it gives the reason of the failure, else ""."""
     if math.isfinite(check.error) and check.kind not in REASONED:
         return ""
     head, colon, rest = check.note.partition(": ")
@@ -49,7 +49,7 @@ def _reason(check: Check, terms: Terms) -> str:
 
 
 def failures(checks: Sequence[Check], terms: Terms) -> list[Failure]:
-    """Group the failed checks by their reason, if they state one, else by the kind of check."""
+    """Group the failed checks by their reason if they state one, else by the kind of check."""
 
     def key(check: Check) -> tuple[str, str, str]:
         # Ignore numbers, which differ between cases with the same mistake.
@@ -89,7 +89,7 @@ def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> F
 
 
 def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
-    """Group the checks that were not offered by the reason."""
+    """Group the checks that were not offered by their reason."""
 
     def key(check: Check) -> tuple[str, str, str]:
         return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note
@@ -102,6 +102,6 @@ def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
 
 
 def _case(check: Check, terms: Terms) -> str:
-    """Return the case in a unit's label, which is ``definition, case, dtype: backend kind``."""
+    """Return the case from a unit's label, which is ``definition, case, dtype: backend kind``."""
     case = check.case.partition(": ")[0].removesuffix(f", {check.dtype}")
     return case.removeprefix(f"{terms.definitions.get(check.operator)}, ")

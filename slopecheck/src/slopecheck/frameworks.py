@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 Function = Callable[..., Any]
-Groups = tuple[Sequence[Any], ...]  # derivatives in inputs, in cotangents (from order 2 on), in directions (order 3)
+Groups = tuple[Sequence[Any], ...]  # derivatives for inputs, for cotangents (from order 2 on), for directions (order 3)
 THREADS = (1, 2, 3)
 
 
 class Framework(ABC):
-    """Interface of a framework for the checks."""
+    """Interface through which the checks use a framework."""
 
     name: str
     function: Function
@@ -44,7 +44,7 @@ class Framework(ABC):
 
     @abstractmethod
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
-        """Return non-contiguous arrays by the name of their layout.
+        """Return noncontiguous arrays by the name of their layout.
 
         Their values are those of `array`, which is nonempty and has an axis; "expanded" repeats its first row.
         """
@@ -55,24 +55,25 @@ class Framework(ABC):
 
     @abstractmethod
     def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
-        """Return the derivatives of an order, by what they are derivatives in.
+        """Return the derivatives of an order, grouped by the arguments with respect to which they are taken.
 
-        The `factors` are cotangents; from order 2 on directions; for order 3 second directions and directions of
-        cotangents. What is None among them is zero, and a derivative in it means nothing.
+        The `factors` are cotangents; from order 2 on also directions; for order 3 also second directions and directions
+        of cotangents. A None among them stands for zero, and the derivative with respect to it has no meaning.
 
         - Order 1: gradients of sum <cotangent, output> in the wanted inputs; None for an unconnected input.
-        - Order 2: those of sum <direction, gradient> in the wanted inputs, and in the cotangents.
-        - Order 3: those of sum <second direction, result for an input> + sum <direction of a cotangent, result for it>
-          of order 2, in the wanted inputs, in the cotangents, and in the directions.
+        - Order 2: gradients of sum <direction, gradient> in the wanted inputs, and in the cotangents.
+        - Order 3: gradients of sum <second direction, result for an input> + sum <direction of a cotangent, result for
+        it>,
+          with the results of order 2, in the wanted inputs, in the cotangents, and in the directions.
         """
 
     @contextlib.contextmanager
     def threads(self, number: int) -> Iterator[None]:
-        """Set the number of threads of the framework; by default, this does nothing."""
+        """Set the number of threads of the framework; the default does nothing."""
         yield
 
     def list_own_functions(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
-        """Return the framework's own functions that a call uses, by name, each with the arrays that it gets."""
+        """Return the framework's own functions that a call uses, by name, each with the arrays that it receives."""
         return ()
 
     has_threads = False
@@ -85,14 +86,14 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def framework_of(inputs: Sequence[Any]) -> str:
-    """Return the name of the framework of the first input that is an array of torch or JAX, else "numpy"."""
+    """Return "torch" or "jax" if an input is such an array (the first one decides), else "numpy"."""
     kinds = {"torch": "Tensor", "jax": "Array"}
     loaded = [(name, getattr(sys.modules[name], kind)) for name, kind in kinds.items() if name in sys.modules]
     return next((name for value in inputs for name, kind in loaded if isinstance(value, kind)), "numpy")
 
 
 class NumPy(Framework):
-    """Functions of NumPy arrays, with derivatives from the user."""
+    """Functions of NumPy arrays; the user provides the derivatives."""
 
     name, selects = "numpy", False
 
@@ -146,9 +147,9 @@ class Torch(Framework):
         value = (
             value.to_dense() if value.layout != self.torch.strided else value
         )  # gradients of embeddings may be sparse
-        half = value.dtype == self.torch.bfloat16  # which NumPy lacks
+        half = value.dtype == self.torch.bfloat16  # NumPy has no bfloat16
         host = self.torch.empty(value.shape, dtype=self.torch.float32 if half else value.dtype)
-        host.copy_(value.detach())  # zeros that autograd has not written, conjugates and negatives are written here
+        host.copy_(value.detach())  # this writes zeros that autograd has left out, conjugates and negatives
         return np.asarray(host.numpy())
 
     def from_host(self, array: np.ndarray, like: Any) -> Any:
@@ -195,7 +196,7 @@ class Torch(Framework):
                     return function(*given[: len(args)], **dict(zip(names, given[len(args) :], strict=True)))
 
                 name = resolve_name(function) or ""
-                if name.startswith("torch.") and "as_strided" not in name:  # which is about layouts
+                if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` is about layouts
                     found.append((name, Torch(alone), [values[i].detach() for i in at]))
                 return function(*args, **(kwargs or {}))
 
@@ -215,11 +216,11 @@ class Torch(Framework):
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         wanted = [i for i, x in enumerate(inputs) if self.takes(x) and x.is_floating_point()]
-        with self.torch.enable_grad():  # a function, such as one of forces, may use autograd itself
+        with self.torch.enable_grad():  # a function, for example one that returns forces, may use autograd itself
             return self.function(*self._leaves(inputs, wanted))
 
     def _derive(self, results: Sequence[Any], at: Sequence[Any], factors: Sequence[Any], again: bool) -> list[Any]:
-        """Return gradients of sum <factor, result>; what is None is left out."""
+        """Return gradients of sum <factor, result>, without the terms that are None."""
         pairs = [
             (y, g)
             for y, g in zip(results, factors, strict=True)
@@ -247,7 +248,7 @@ class Torch(Framework):
 
 
 class Jax(Framework):
-    """Functions of JAX arrays, differentiated by ``jax.vjp``; `recorded`: the last time within a further one."""
+    """Functions of JAX arrays, differentiated by ``jax.vjp``; `recorded`: the last ``vjp`` is inside another one."""
 
     name = "jax"
 
@@ -288,7 +289,7 @@ class Jax(Framework):
             return tuple(y for y, use in zip(as_tuple(self.function(*arguments.values())), used, strict=True) if use)
 
         def derive(function: Function, *arguments: Any) -> Any:
-            """Return gradients of sum <last argument, result> in the other arguments."""
+            """Return gradients of sum <last argument, result> with respect to the other arguments."""
             return self.jax.vjp(function, *arguments[:-1])[1](arguments[-1])
 
         function: Function = lambda values, weights: derive(outputs, *values, weights)  # noqa: E731
@@ -311,7 +312,7 @@ class Jax(Framework):
         return of_inputs, [next(remaining) if use else None for use in used], *of_directions
 
     def _with_zeros(self, like: Iterable[Any], arrays: Iterable[Any]) -> tuple[Any, ...]:
-        """Return arrays with zeros for None."""
+        """Return arrays, with zeros in place of None."""
         return tuple(self.jax.numpy.zeros_like(x) if a is None else a for x, a in zip(like, arrays, strict=True))
 
 

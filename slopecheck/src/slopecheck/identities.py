@@ -1,4 +1,4 @@
-"""What the checks of `check_derivatives` share, and the identities between derivatives of one order."""
+"""The common base of the checks of `check_derivatives`, and the identities between derivatives of one order."""
 
 import itertools
 import math
@@ -17,15 +17,15 @@ EPSILON = EPS["float64"]
 PARTS = tuple(f"{name}s" for name in DERIVATIVES)
 STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numbers that show the rounding of results
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
-# errors count up to KNOWN of the size; if they are above LOST of it, the output is not judged.
+# errors increase the size if they exceed KNOWN of it; if they exceed LOST of it, the output is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
-PATIENCE = 5.0  # least number of seconds that later calls may take; NaN, and float32, keep some loops from ending
-BITS = 12  # a number with more of them is no simple one
-Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with that of its |terms|
+PATIENCE = 5.0  # later calls may take at least so many seconds; NaN and float32 keep some loops from ending
+BITS = 12  # a number that needs more bits is not a simple one
+Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with the sum of its |terms|
 
 
 def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.ndarray:
-    """Return which numbers are relatively near numbers of float32, those of few bits and integers aside."""
+    """Return which numbers are close to float32 numbers, apart from integers and numbers of few bits."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = numbers.astype(np.float32).astype(np.float64)
         close = abs(numbers - rounded) <= near * abs(numbers)
@@ -33,9 +33,9 @@ def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.n
 
 
 class Identities:
-    """The function of a problem up to an order of derivatives, as a sum, and the identities of its derivatives."""
+    """A problem's function up to an order of derivatives, as a sum, and the identities of its derivatives."""
 
-    kind = ""  # of the checks that are made now
+    kind = ""  # the kind of the current checks
 
     def __init__(self, problem: Problem, name: str, order: int, accuracy: float = 0.0) -> None:
         self.p, self.name, self.orders, self.accuracy = problem, name, range(1, order + 1), accuracy
@@ -48,21 +48,21 @@ class Identities:
         self.u = [problem.direction(x) for x in problem.x]
         self.sizes, self.lost = self._sizes()
         self.w = self._weights()
-        # Third derivatives are those of a sum of second derivatives with these: directions, and weights of outputs.
+        # Third derivatives are derivatives of a sum of second derivatives with these directions and weights of outputs.
         third = order == 3
         self.v = [problem.direction(x) for x in problem.x] if third else []
         self.h = self._weights() if third else []
-        self.still = [np.zeros_like(w) for w in self.h]  # the part of the sum that `h` has is left out
-        self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives beside the inputs
-        # Random points and their outputs, by the number of the point. They depend on the function and the seed, which
-        # are those of these checks alone.
+        self.still = [np.zeros_like(w) for w in self.h]  # without the part of the sum that belongs to `h`
+        self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives other than the inputs
+        # Random points and their outputs, by the number of the point. They depend only on the function and the seed,
+        # which are fixed for these checks.
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
 
     def _sizes(self) -> tuple[Arrays, list[int]]:
         """Return the size of each element of the outputs, a power of two, and how many in each output are rounding.
 
-        The size is that of the element, of its change by a step of the size of the inputs, or of its rounding over
-        `KNOWN`.
+        The size is the largest of the element, of its change by a step of the size of the inputs, and of its rounding
+        over `KNOWN`.
         """
         p, sizes, lost = self.p, [], []
         steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
@@ -89,7 +89,7 @@ class Identities:
         return [w / size for w, size in zip(self.p.weights(self.y), self.sizes, strict=True)]
 
     def check(self, case: int | str, field: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
-        """Return a check of the function, of an order or all, with the problem as its note if it fails."""
+        """Return a check of the function, of an order or of all; if it fails, its note is the problem."""
         fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
         row: dict[str, Any] = {"case": str(case), "field": field, "error": error, "tolerance": allowed}
         return Check(self.name, self.p.framework.name, "float64", **row, **fields)
@@ -98,11 +98,11 @@ class Identities:
         return self.p.floating[k]
 
     def _arguments(self, x: Arrays | None = None) -> Arguments:
-        """Return new native arguments, at the point unless another one is given."""
+        """Return new native arguments, at the given or the original point."""
         return self.p.arguments(self.p.x if x is None else x, *self.rest)
 
     def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
-        """Return outputs and derivatives as far as they are checked, from an order on."""
+        """Return the outputs and derivatives that are checked, from an order on."""
         return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
     def _list_results(self, a: Arguments, lowest: int = 0) -> Arrays:
@@ -110,13 +110,13 @@ class Identities:
         return list(itertools.chain(*self._results(a, lowest)))
 
     def _compare_bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
-        """Check that calls have given equal bits."""
+        """Check that calls returned equal bits."""
         for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
             worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
             yield self.check(order, PARTS[order], float(worst), 0.0, f"results differ {what}")
 
     def _argument(self, number: int) -> str:
-        """Name the argument that a result of second or third derivatives is a derivative in."""
+        """Name the argument with respect to which a second or third derivative is taken."""
         inputs, cotangents = len(self.p.x), sum(w.size > 0 for w in self.w)
         if number < inputs:
             return self._label(number)
@@ -128,7 +128,7 @@ class Identities:
         """Return a scalar function for finite differences, and the sum of its |terms|.
 
         It is sum <w, outputs> for order 1, sum <u, gradients> for order 2, sum <v, second derivatives along u> for
-        order 3. The latter two are linear in w; a random factor of w, which is divided out, shows their rounding where
+        order 3. The latter two are linear in w. A random factor of w, which is divided out afterwards, reveals rounding
         that does not change with the inputs.
         """
         if order == 1:
@@ -142,14 +142,14 @@ class Identities:
         return value / factor, scale / factor
 
     def _factor(self) -> float:
-        """Return a random number that is 1 but for its last 12 bits."""
+        """Return a random number that differs from 1 only in its last 12 bits."""
         return 1 + 2.0**-40 * float(self.p.rng.integers(1, 256))
 
     def gradient(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
         """Return the framework's gradients of the scalar function of an order.
 
         A nonzero `relative` is the size of random relative perturbations of all inputs. A `factor` of the cotangents is
-        divided out.
+        divided out of the results.
         """
         x, w, u, v = (self.p.perturb(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
         gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u, v, self.still))
@@ -168,7 +168,7 @@ class Identities:
         return rounded
 
     def _restrict(self, order: int, k: int) -> Callable[[np.ndarray], float]:
-        """Return the scalar function of an order, as a function of input `k` only."""
+        """Return the scalar function of an order as a function of input `k` only."""
 
         def phi(value: np.ndarray) -> float:
             return self.phi(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
@@ -176,12 +176,12 @@ class Identities:
         return phi
 
     def adjoint(self, order: int) -> Iterator[Check]:
-        """Check derivatives with respect to what a sum is linear in by the sum with other values of it.
+        """Check derivatives with respect to arguments in which a sum is linear: they equal the sum at other values.
 
-        For order 2, that is <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w. For
-        order 3, the sum is S = <v, derivative of <u, J^T w> with respect to x> + <h, J u>: its derivatives with respect
-        to w and to u are S with w' and without h, and with z for u. That with respect to x is, along z, for the part of
-        v the same with v and z exchanged, and for that of h a second derivative.
+        For order 2, <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w. For order 3,
+        the sum is S = <v, derivative of <u, J^T w> with respect to x> + <h, J u>. Its derivatives with respect to w and
+        u are S with w' and without h, and S with z for u. Its derivative with respect to x, along z, is for the part
+        with v the same with v and z exchanged, and for the part with h a second derivative.
         """
         p, other = self.p, self._weights()
         if order == 2:
@@ -213,7 +213,7 @@ class Identities:
             yield self._identity(3, field, three, [*self.rest, other, z], last)
 
     def symmetry(self, order: int) -> Iterator[Check]:
-        """Check that a derivative along as many directions as its order is the same for each order of them."""
+        """Check that a derivative along several directions does not depend on their order."""
         p, directions = self.p, [self.u, *([self.v] if order == 3 else []), [self.p.direction(x) for x in self.p.x]]
 
         def sides(x: Arrays, w: Arrays, *directions: Arrays) -> Sides:
@@ -239,9 +239,9 @@ class Identities:
     def _identity(
         self, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
     ) -> Check:
-        """Compare sums that are equal; an error below the last bit of `last`, from which they derive, is none.
+        """Compare sums that are equal; an error below the last bit of `last`, from which they derive, does not count.
 
-        `sides` is a function of the inputs and of `rest`, which returns the sums, each with that of its |terms|.
+        `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|.
         """
         arguments = self.p.x, *rest
         values, scales = np.array(sides(*arguments)).T
@@ -255,7 +255,7 @@ class Identities:
         rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
         rounding += self.accuracy
         allowed = MARGIN * (ROUNDING + min(rounding, max(UNSURE, self.accuracy)) + EPSILON * last / scale)
-        if order == 3:  # `last` lacks what cancels within a second derivative, and with it the last bits of that
+        if order == 3:  # `last` lacks terms that cancel within a second derivative, and their last bits
             rounding += MARGIN * EPSILON * last / scale
         unsure = allowed < error <= MARGIN * (ROUNDING + rounding)
         problem = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"

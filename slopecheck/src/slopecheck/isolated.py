@@ -1,8 +1,8 @@
-"""Run in separate processes, which share the work; a user's function can end its process but not the run.
+"""Run checks in separate processes that share the work; a user's function may end its process but not the run.
 
-Each process plans the whole run, which is fast, and gets the units of one case after another, because units of a case
-share results. The parent counts the returned checks, so that the run fails if a function calls ``os._exit``
-or crashes without an exception, whatever the exit status. It also fails if a function exceeds its time limit.
+Each process plans the whole run, which is fast, and executes the units of one case after another, because units of a
+case share results. The parent counts the returned checks. The run therefore fails if a function calls ``os._exit`` or
+crashes without an exception, whatever the exit status. It also fails if a function exceeds its time limit.
 `running` also runs the checks of any function in a `Child`.
 """
 
@@ -31,14 +31,14 @@ from slopecheck.units import Unit, missing, spoil_new_memory
 # For processes that share the processors. Otherwise NumPy's linear algebra libraries would start a thread for every
 # processor in each process, and waiting threads of the fast path would keep a processor busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-PATIENCE = 1.0  # seconds between checks whether a child has ended, whose own children may keep its pipes open
+PATIENCE = 1.0  # seconds between tests of whether a child has ended; its own children may keep its pipes open
 
 
 Plan = Callable[..., Sequence[Unit]]  # returns the units of a request, given by keyword
 
 
 class Refused(ValueError):
-    """Planning failed: the message, and the traceback of a module's own exception ("" if that is not the cause)."""
+    """Planning failed: the message, and the traceback if a module raised an exception of its own (else "")."""
 
     def __init__(self, text: str, trace: str = "") -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class Ended(Exception):
 
 
 def merge_units(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
-    """Return the units of several requests; units that two of them share are included once."""
+    """Return the units of several requests; a unit that several requests share is included once."""
     return list({unit.label: unit for request in requests for unit in plan(**request)}.values())
 
 
@@ -92,7 +92,7 @@ def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, A
 
 @contextmanager
 def _sharing_processors(processes: int) -> Iterator[None]:
-    """Set the environment of new processes to `SHARING`, except for variables set by the user, or a single process."""
+    """Set the environment of new processes to `SHARING`, except variables set by the user, unless there is only one."""
     unset = [name for name in SHARING if name not in os.environ] if processes > 1 else []
     os.environ.update({name: SHARING[name] for name in unset})
     try:
@@ -105,14 +105,14 @@ def _sharing_processors(processes: int) -> Iterator[None]:
 class Child:
     """A process that runs ``serve(connection, *arguments)``, and the parent's end of the connection.
 
-    The method "fork" keeps the memory of this process; "spawn" starts afresh, and pickles `serve` and arguments.
+    The method "fork" keeps the memory of this process; "spawn" starts afresh and pickles `serve` and the arguments.
     """
 
     def __init__(self, serve: Callable[..., None], arguments: Sequence[Any], method: str = "spawn") -> None:
         context: Any = get_context(method)
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_begin, args=(serve, theirs, *arguments))
-        with warnings.catch_warnings():  # Python 3.12 and later warn of any fork beside threads
+        with warnings.catch_warnings():  # Python 3.12 and later warn of any fork while threads exist
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.close()
@@ -167,7 +167,7 @@ class _Worker(Child):
         self.asked: deque[int] = deque()
 
     def ask(self, what: str, numbers: Sequence[int]) -> None:
-        """Ask for the numbers of checks of units ("count"), or for the checks ("execute")."""
+        """Ask for the numbers of checks of units ("count"), or for the checks themselves ("execute")."""
         self.asked.extend(numbers)
         with suppress(OSError):  # the child has ended; `receive` reports how
             self.connection.send((what, numbers))
@@ -181,8 +181,8 @@ class _Worker(Child):
 class Workers:
     """Processes that plan a run and share its `units`; implementations are given by name.
 
-    `plan` is a function of a module, each request its arguments. `Refused` is raised if they are wrong, or an
-    implementation cannot be imported, and `Ended` if that ends a process. A unit may take at most `seconds`.
+    `plan` is a function at module level; each request is a mapping of its arguments. Raises `Refused` if they are
+    wrong or an implementation cannot be imported, and `Ended` if that ends a process. A unit may take `seconds`.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Workers:
         ]
 
     def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
-        """Execute the units, those of a case in one process and in order, and yield each with its checks.
+        """Execute the units, the units of a case in one process and in order, and yield each with its checks.
 
         If a process ends or exceeds the time limit, its unit gets a failed check, and its remaining units are skipped.
         """

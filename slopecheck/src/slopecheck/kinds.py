@@ -1,13 +1,13 @@
-"""The one list of kinds of check, of functions and of calculators, with what each asks."""
+"""The single list of kinds of check, for functions and calculators, with the property that each tests."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class CheckKind(NamedTuple):
-    """What a kind of check asks of a function and of a calculator, "" where it does not apply.
+    """The property that a kind of check tests for a function and for a calculator; "" where it does not apply.
 
-    Of functions, `lowest` is the lowest order of derivatives that has it; `each`: it is made for each order from then.
+    For functions, `lowest` is the lowest order of derivatives with this check; `each`: every order from there has it.
     """
 
     function: str = ""

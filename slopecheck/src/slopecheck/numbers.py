@@ -1,4 +1,4 @@
-"""The checks of special numbers: where a NaN spreads, and what float32 makes of results."""
+"""Checks with special numbers: where a NaN spreads, and how float32 changes results."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ from slopecheck.problem import DERIVATIVES, Arrays, dot, magnitude
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING
 
-# Elements of each input that are set to NaN, and random points that show which outputs depend on them. There are many
-# such points, because a relu unit is inactive at half of them.
+# Numbers of elements of each input set to NaN, and of random points that show which outputs depend on them. Many
+# points are needed, because a relu unit is inactive at half of them.
 SPOILT, ELSEWHERE = 6, 40
-SPLITS = 3  # random halves of the elements whose effects are added up
+SPLITS = 3  # number of random halves of the elements whose effects are added
 FLOAT32 = EPS["float32"]
 LARGEST, SMALLEST = float(np.finfo("float32").max), float(np.finfo("float32").tiny)
 SCALED = "rescaled inputs would decide"
-COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # steps that show the rounding of a function in float32
+COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # relative steps that show the rounding of a function in float32
 
 
 class Numbers(Identities):
     """The checks of one function with NaN and in float32."""
 
     def nan(self) -> Iterator[Check]:
-        """Check that a NaN in an input element reaches only outputs that depend on this element somewhere."""
+        """Check that a NaN in an input element reaches only outputs that depend on this element at some point."""
         p = self.p
         for k, x in enumerate(p.x):
             if not x.size:
@@ -52,9 +52,9 @@ class Numbers(Identities):
             yield self.check(0, self._label(k), float(number), 0.0, problem, inconclusive=unsure)
 
     def _is_sum_of_elements(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
-        """Return whether the chosen outputs are sums of functions of one element of the inputs each.
+        """Return whether each chosen output is a sum of functions of one element of the inputs each.
 
-        If so, a zero that multiplies an element is a constant, not a result of other elements. The element `flat` of
+        If so, a zero that multiplies an element is a constant, not computed from other elements. The element `flat` of
         input `k` is not changed.
         """
         p = self.p
@@ -73,7 +73,7 @@ class Numbers(Identities):
         return True
 
     def _yield_points(self) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield the point and random ones, with their outputs."""
+        """Yield the point and random points, with their outputs."""
         yield self.p.x, self.y
         for n in range(ELSEWHERE):
             if n == len(self.elsewhere):
@@ -82,7 +82,7 @@ class Numbers(Identities):
             yield self.elsewhere[n]
 
     def _find_spread(self, k: int, flat: int) -> list[np.ndarray]:
-        """Mark elements of outputs that become NaN with an input element and vary, but never depend on it.
+        """Mark output elements that become NaN with an input element, and that vary but never depend on it.
 
         The result is a mask for each output, or none if there is no such element.
         """
@@ -164,7 +164,7 @@ class Numbers(Identities):
     def _estimate_last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
     ) -> list[float]:
-        """Return derivatives whose effects, in steps of the size of the inputs, are last bits of results in float32."""
+        """Return the derivatives whose effects, for steps of the inputs' size, float32 does not resolve."""
         outputs = [a for a in results[0] if a.size]
         sums = dot([a for a in w if a.size], outputs)[1]
         bits = [0.0] * len(results[0]) + [FLOAT32 * sums / magnitude(a) for a in x]
@@ -184,8 +184,8 @@ class Numbers(Identities):
     def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[float]:
         """Return the standard deviation of the rounding in float32 of each result.
 
-        It is estimated from fourth differences, along a direction, of the errors of float32: what is wrong with the
-        function itself changes smoothly.
+        It is estimated from fourth differences, along a direction, of the errors in float32: errors of the function
+        itself change smoothly.
         """
         p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in rest]
         deviations = []

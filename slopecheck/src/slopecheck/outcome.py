@@ -1,4 +1,4 @@
-"""Calls that may fail: their results, the text and the traceback of what they raise, and what they do not offer."""
+"""Calls that may fail: their results, the text and traceback of exceptions, and requests that are not offered."""
 
 import math
 import signal
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from typing import Any
 
-# Largest number of last frames, and of last characters, that are shown of a traceback.
+# At most so many of the last frames, and of the last characters, of a traceback are shown.
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 
@@ -25,12 +25,12 @@ class Outcome:
 
 
 class NotOffered(Exception):
-    """What is checked does not support the request, for the reason in the message."""
+    """The subject of the checks does not support the request, for the reason in the message."""
 
 
 # Auxiliary outputs that a user's function has left out since this was last cleared.
 LEFT_OUT: set[str] = set()
-# Tracebacks of exceptions, by their notes: of several with one note, the first is shown.
+# Tracebacks of exceptions by their notes; if several share a note, the first is shown.
 _TRACES: dict[str, str] = {}
 
 
@@ -57,7 +57,7 @@ def message_of(error: BaseException) -> str:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after so many seconds, in the main thread of a system that has alarms."""
+    """Raise TimeoutError after so many seconds; only in the main thread, and where the system has alarms."""
     if (
         seconds == math.inf
         or not hasattr(signal, "setitimer")
@@ -81,9 +81,9 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
-    """Make a call; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome.
+    """Make a call; any exception but the user's Ctrl-C and `NotOffered` becomes the problem of the outcome.
 
-    Its traceback begins below the frames of this package, and of packages in `hidden`.
+    The traceback starts below the frames of this package and of packages in `hidden`.
     """
     start = time.perf_counter()
     fields: Mapping[str, Any] = {}
@@ -91,7 +91,7 @@ def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
         fields, problem = call(), ""
     except NotOffered:
         raise
-    except BaseException as error:  # any exception of what is checked is a finding, SystemExit too
+    except BaseException as error:  # any exception of the subject is a finding, also SystemExit
         # In the main process this is the user's Ctrl-C, which processes of a run do not receive (isolated.py).
         if isinstance(error, KeyboardInterrupt) and parent_process() is None:
             raise

@@ -18,13 +18,13 @@ from slopecheck.summary import group_by, ratio, worst
 from slopecheck.terms import Terms
 from slopecheck.tolerances import EPS
 
-# Colour of all lines and texts outside coloured cells; pages replace it by their text colour.
+# Colour of all lines and texts outside coloured cells; pages replace it with their text colour.
 INK = "#1d2129"
 MUTED = "#8a919c"
 WRONG = "#c62828"
 # Light for errors far below the tolerance, dark at the tolerance; errors above it are red.
 WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
-OTHER_COLOUR = "#56b4e9"  # of a function or calculator; Okabe and Ito's, as are all that `Terms.colours` has
+OTHER_COLOUR = "#56b4e9"  # for functions and calculators; from the palette of Okabe and Ito, like `Terms.colours`
 DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -56,14 +56,14 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, edgecolor="none"))
     light = check.passed and value < 0.62
     weight = "normal" if check.passed else "bold"
-    # Neither colour is replaced by a page, since the text is on the cell's colour.
+    # Pages replace neither colour, since the text is on the cell's colour.
     axes.text(x, y, text, ha="center", va="center", color="#10202f" if light else "#ffffff", fontweight=weight)
 
 
 def agreement(checks: Sequence[Check], terms: Terms) -> Figure | None:
     """Draw the matrix operator x backend of the largest error of any check, in units of its tolerance.
 
-    None if nothing was checked. The figure fits the width of a phone's screen.
+    Return None if nothing was checked. The figure fits the width of a phone's screen.
     """
     made = (c for c in checks if c.offered and c.backend and c.operator)
     groups = group_by(made, lambda c: (c.operator, c.backend))
@@ -95,7 +95,7 @@ def _line(check: Check) -> np.ndarray:
 
 
 def _curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: Terms) -> None:
-    """Draw one line for each curve, all of a backend and dtype at once."""
+    """Draw one line for each curve, in one colour for a backend and dtype."""
     for (backend, dtype), group in group_by(checks, lambda c: (c.backend, c.dtype)).items():
         style = {"colors": terms.colours.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
         axes.add_collection(LineCollection([_line(c) for c in group], **style, linewidths=0.9, alpha=0.75))
@@ -106,9 +106,9 @@ def _range(values: np.ndarray) -> tuple[float, float]:
 
 
 def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
-    """Draw error against step of every finite-difference curve, one plot for each operator, on common axes.
+    """Draw error against step for all finite-difference curves, one plot for each operator, on common axes.
 
-    None if there is no curve.
+    Return None if there is no curve.
     """
     curves = [c for c in checks if c.curve and c.kind in terms.curves]
     if not curves:

@@ -19,14 +19,14 @@ DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  #
 
 
 class CallFailed(Exception):
-    """A function, a derivative or a calculator returned a wrong type or shape, as the message describes."""
+    """A function, a derivative or a calculator returned a wrong type or shape; the message says which."""
 
 
 class Miscounted(CallFailed):
-    """A derivative returned another number of arrays than it has arguments to be derived in."""
+    """A derivative returned a number of arrays that differs from the number of its arguments."""
 
 
-# What `Arguments` hold, the lowest order of derivatives that has it, and the label of one of them in a check.
+# The fields of `Arguments`, the lowest order of derivatives that has each, and the label of its members in a check.
 ARGUMENT_GROUPS = {
     "inputs": (0, "{}"),
     "cotangents": (1, "cotangent {}"),
@@ -51,12 +51,12 @@ class Problem:
     """A function at a point, with its floating inputs as NumPy arrays of float64."""
 
     patience = math.inf  # seconds that a call of the function may take
-    calls = 0  # of the function and its derivatives so far
+    calls = 0  # number of calls of the function and its derivatives so far
 
     def __init__(self, framework: Framework, inputs: Sequence[Any], rng: np.random.Generator) -> None:
         self.framework, self.inputs, self.rng = framework, inputs, rng
         self.names = _list_names(framework.function, len(inputs))  # of all inputs
-        # All array inputs in their original dtype, the places of the floating ones, and these in float64.
+        # All array inputs in their original dtype, the indices of the floating ones, and these as float64.
         self.originals = {i: framework.to_host(value) for i, value in enumerate(inputs) if framework.takes(value)}
         self.wanted = [i for i, array in self.originals.items() if array.dtype.kind == "f"]
         self.x: Arrays = [self.originals[i].astype(np.float64) for i in self.wanted]
@@ -89,7 +89,7 @@ class Problem:
         second_directions: Sequence[np.ndarray | None] = (),
         cotangent_directions: Arrays | tuple[()] = (),
     ) -> Arguments:
-        """Return native arguments of the derivatives; empty weights, and directions that are None, are left out."""
+        """Return native arguments of the derivatives, without empty weights and directions that are None."""
         like = self.inputs[self.wanted[0]]
 
         def of_outputs(group: Sequence[np.ndarray]) -> list[Any]:
@@ -108,11 +108,11 @@ class Problem:
         )
 
     def label(self, group: str, k: int) -> str:
-        """Name an argument by its group and its number there."""
+        """Name an argument by its group and its number in the group."""
         return ARGUMENT_GROUPS[group][1].format(k if "cotangent" in group else self.floating[k])
 
     def native_derivatives(self, order: int, a: Arguments, wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
-        """Return native derivatives by what they are derivatives in; raise `Miscounted` for another number of them."""
+        """Return native derivatives by group of arguments; raise `Miscounted` if their number is wrong."""
         self.calls += 1
         factors = (a.cotangents, a.directions, a.second_directions, a.cotangent_directions)[: order + order // 3]
         groups = self.framework.derivatives(order, a.inputs, wanted, *factors)
@@ -130,7 +130,7 @@ class Problem:
         return groups
 
     def native_results(self, order: int, a: Arguments) -> list[Any]:
-        """Return native outputs for order 0, else derivatives in inputs, then in cotangents, then in directions."""
+        """Return native outputs for order 0, else derivatives for inputs, then for cotangents, then for directions."""
         if order == 0:
             return list(as_tuple(self.framework.outputs(a.inputs)))
         return list(chain(*self.native_derivatives(order, a, self.wanted)))
@@ -138,8 +138,8 @@ class Problem:
     def derivatives(self, order: int, a: Arguments, alone: int | None = None) -> list[Arrays]:
         """Return derivatives with respect to inputs, cotangents (from order 2 on) and directions (order 3).
 
-        Those with respect to a cotangent or direction that is left out are left out. With `alone`, derivatives in this
-        floating input are asked for alone: others are constants. CallFailed if one has another shape than it must have.
+        Derivatives with respect to absent cotangents and directions are left out. With `alone`, only derivatives in
+        this floating input are requested; other inputs are constants. Raises CallFailed for a wrong shape.
         """
         chosen = range(len(self.wanted)) if alone is None else [alone]
         directions, second = ([group[k] for k in chosen] for group in (a.directions, a.second_directions))
@@ -161,7 +161,7 @@ class Problem:
         return list(chain(*self.derivatives(order, a))) if order else self.evaluate(a.inputs)
 
     def _check_shape(self, derivative: Any, like: np.ndarray, order: int, name: str) -> np.ndarray:
-        """Return a derivative, zeros for None."""
+        """Return a derivative, or zeros for None."""
         what = f"{DERIVATIVES[order]} in {name}"
         array = np.zeros_like(like) if derivative is None else self.host(derivative, what)
         if array.shape != like.shape:
@@ -186,15 +186,15 @@ class Problem:
         return [self.names[i] for i in self.wanted]
 
     def gradients(self, arrays: Arrays, weights: Arrays) -> Arrays:
-        """Return the vector-Jacobian product at a point, with weights of the outputs (empty: none)."""
+        """Return the vector-Jacobian product at a point, with weights of the outputs (empty for none)."""
         return self.derivatives(1, self.arguments(arrays, weights))[0]
 
     def second(self, *arrays: Any) -> list[Arrays]:
-        """Return the second derivatives for `arguments` of arrays."""
+        """Return the second derivatives for these `arguments`."""
         return self.derivatives(2, self.arguments(*arrays))
 
     def third(self, *arrays: Any) -> list[Arrays]:
-        """Return the third derivatives for `arguments` of arrays."""
+        """Return the third derivatives for these `arguments`."""
         return self.derivatives(3, self.arguments(*arrays))
 
     def perturb(self, arrays: Arrays, relative: float) -> Arrays:
@@ -202,9 +202,9 @@ class Problem:
         return [x * (1 + relative * self.rng.choice([-1.0, 1.0], x.shape)) for x in arrays]
 
     def direction(self, array: np.ndarray, gradient: np.ndarray | None = None) -> np.ndarray:
-        """Return a random direction whose elements have the magnitude of the array's.
+        """Return a random direction whose elements have the magnitude of the elements of the array.
 
-        With a `gradient`, the direction has its signs, so that the contributions of all elements add up.
+        Given a `gradient`, the direction has its signs, so that the contributions of all elements add up.
         """
         typical = magnitude(array)
         size = np.maximum(abs(array), typical if math.isfinite(typical) else 1.0)
@@ -217,16 +217,16 @@ class Problem:
 
 
 def _list_names(function: Any, number: int) -> list[str]:
-    """Return the names of parameters that so many positional arguments have, `input 1` for one without a name."""
+    """Return the names of the parameters of so many positional arguments; `input 1` stands for a missing name."""
     parameters: Mapping[str, inspect.Parameter] = {}
-    with suppress(TypeError, ValueError):  # of functions that are written in C
+    with suppress(TypeError, ValueError):  # functions written in C have no signature
         parameters = inspect.signature(getattr(function, "forward", function)).parameters
     named = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [*named, *(f"input {i}" for i in range(len(named), number))][:number]
 
 
 def magnitude(array: np.ndarray) -> float:
-    """Return the root of the mean square, 1 for zeros; squares neither overflow nor underflow."""
+    """Return the root mean square, or 1 for zeros; squares neither overflow nor underflow."""
     largest = float(abs(array).max(initial=0.0))
     if not (largest > 0 and math.isfinite(largest)):
         return largest or 1.0
@@ -234,7 +234,7 @@ def magnitude(array: np.ndarray) -> float:
 
 
 def dot(left: Arrays, right: Arrays) -> tuple[float, float]:
-    """Return sum <a, b> and the sum of |terms| (`exact.dot`); CallFailed if shapes differ from those at first."""
+    """Return sum <a, b> and the sum of |terms| (`exact.dot`); raise CallFailed if shapes have changed."""
     if [a.shape for a in left] != [b.shape for b in right]:
         raise CallFailed(
             f"shapes {', '.join(str(b.shape) for b in right)} were returned; expected "

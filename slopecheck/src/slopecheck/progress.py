@@ -1,4 +1,4 @@
-"""Progress of a run: a line for each finished part."""
+"""Progress of a run: a line for each part when it is complete."""
 
 import time
 from collections import Counter
@@ -10,7 +10,7 @@ from slopecheck.units import Unit, count_checks
 
 
 def result(checks: Iterable[Check]) -> str:
-    """Return a text with the numbers of checks that passed, failed, are inconclusive, and were not offered."""
+    """Describe how many checks passed, failed, are inconclusive, and were not offered."""
     checks = list(checks)
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     counts = {
@@ -21,7 +21,7 @@ def result(checks: Iterable[Check]) -> str:
 
 
 def verdict(checks: Iterable[Check], terms: Terms) -> str:
-    """Return a text that tells values and derivatives from properties; "" if no check was made."""
+    """Describe checks, with values and derivatives apart from other properties; "" if no check was made."""
     made, texts = [c for c in checks if c.offered], []
     for name, wanted in (("values and derivatives", False), ("properties", True)):
         group = [c for c in made if (c.kind in terms.properties) == wanted]
@@ -35,7 +35,7 @@ def verdict(checks: Iterable[Check], terms: Terms) -> str:
 def follow(
     units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], part_of: Callable[[Unit], str]
 ) -> Iterator[tuple[Unit, list[Check], str]]:
-    """Yield units and their checks as they come, and a line if the unit finishes a part (else "").
+    """Yield units and their checks as they arrive, with a line when a unit completes a part (else "").
 
     `part_of` names the part of the run that a unit belongs to. Its time is the time spent waiting for its units.
     """

@@ -1,6 +1,6 @@
-"""Fixtures for the tests of other projects: pytest loads this module wherever slopecheck is installed.
+"""Fixtures for the tests of other projects; pytest loads this module wherever slopecheck is installed.
 
-A run of pytest that uses none of the fixtures imports no checks. A failure prints what is wrong, without a traceback.
+A pytest run that uses none of the fixtures imports no checks. A failure prints its reason without a traceback.
 With ``--verify-report DIR`` every result is kept, as a page and as JSON.
 """
 
@@ -22,12 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--verify-report``."""
     group = parser.getgroup("slopecheck")
     group.addoption(
-        "--verify-report", metavar="DIR", help="Keep what the fixtures verify_... find as pages and JSON in DIR."
+        "--verify-report", metavar="DIR", help="Write the results of the verify_... fixtures to DIR, as pages and JSON."
     )
 
 
 def _save_result(request: pytest.FixtureRequest, result: Result) -> None:
-    """Write a result as a page and as JSON, named as the test, if that is asked for."""
+    """Write a result as a page and as JSON, named after the test, if the user asked for it."""
     folder = request.config.getoption("--verify-report")
     if folder is None:
         return
@@ -42,9 +42,9 @@ def _save_result(request: pytest.FixtureRequest, result: Result) -> None:
 
 
 def require_pass(request: pytest.FixtureRequest, check: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-    """Return the result of a check; let the test fail with its words alone where something is wrong.
+    """Return the result of a check; if it has not passed, let the test fail with only the message.
 
-    `check` raises an AssertionError with the attribute `result` where it is.
+    In that case `check` raises an AssertionError with the attribute `result`.
     """
     wrong = ""
     try:
@@ -54,7 +54,7 @@ def require_pass(request: pytest.FixtureRequest, check: Callable[..., Result], *
             raise
         result, wrong = error.result, str(error)
     _save_result(request, result)
-    if wrong:  # told here, where no exception is handled that pytest would show as well
+    if wrong:  # fail outside the handler, or pytest would also show the handled exception
         pytest.fail(wrong, pytrace=False)
     return result
 

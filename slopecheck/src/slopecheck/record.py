@@ -1,4 +1,4 @@
-"""Record of one check, from which tables, plots and reports are made."""
+"""The record of one check, from which tables, plots and reports are made."""
 
 import dataclasses
 import hashlib
@@ -54,12 +54,12 @@ class Check:
 
     @property
     def failed(self) -> bool:
-        """Whether it did not pass; what was not offered, or is inconclusive, has neither passed nor failed."""
+        """Whether it did not pass; a check that was not offered, or is inconclusive, has neither passed nor failed."""
         return not self.passed and self.offered and not self.inconclusive
 
     @property
     def offered(self) -> bool:
-        """Whether the check was made; for kind ``not offered``, `error` is the number of checks that were not made."""
+        """Whether the check was made; for kind ``not offered``, `error` is the number of missing checks."""
         return self.kind != "not offered"
 
 

@@ -1,4 +1,4 @@
-"""Reports: ``report.json`` and its reader, pages from templates, and files that are written as a whole."""
+"""Reports: ``report.json`` and its reader, pages from templates, and files that are written completely or not."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from slopecheck.summary import number
 from slopecheck.units import count_checks
 
 SCHEMA_VERSION = 3
-NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that are None in a report if they are not finite
-# Keys of a report.json of this version, of a run or of a `Result`; `COLUMNS` describes the checks.
+NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that a report stores as None if they are not finite
+# Keys of a report.json of this version, for a run or a `Result`; `COLUMNS` describes the checks.
 KEYS = {
     "schema_version": f"{SCHEMA_VERSION}: another number where a key has gone or means something else",
     "date": "when it was written, in UTC: `2026-11-24T16:00:00Z`",
@@ -33,7 +33,7 @@ KEYS = {
 
 
 class ReportError(ValueError):
-    """A file that is not a report, or is a report of another version."""
+    """A file is not a report, or is a report of another version."""
 
 
 def _to_columns(checks: Sequence[Check]) -> dict[str, list[Any]]:
@@ -59,9 +59,9 @@ def assemble(
 ) -> dict[str, Any]:
     """Assemble a report.
 
-    `skips` are pairs: what did not run, and why; `command` is the command line, to run it again; `environment` has
-    what results depend on; `planned` is the number of checks that were planned, those of kind ``empty`` aside;
-    `structures` are descriptions of the user's; `seconds` is the time that the run took.
+    `skips` has pairs of a thing that did not run and the reason; `command` is the command line that repeats the run;
+    `environment` has everything on which results depend; `planned` is the number of planned checks without those of
+    kind ``empty``; `structures` describes the user's structures; `seconds` is the duration of the run.
     """
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     return {
@@ -92,12 +92,12 @@ def encode_report(report: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a ``report.json``; `ReportError` if it cannot be read, or is not JSON or a report of this version."""
+    """Read a ``report.json``; raise `ReportError` if it cannot be read or is no JSON report of this version."""
     if not path.is_file():  # reading a pipe might wait forever
         raise ReportError(f"{path} is no file")
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: not text or JSON; the last: nested too deeply
+    except (OSError, ValueError, RecursionError) as error:  # not text or JSON, or nested too deeply
         raise ReportError(f"{path}: {error}") from error
     version = report.get("schema_version") if isinstance(report, dict) else None
     if version != SCHEMA_VERSION:
@@ -113,7 +113,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
-    """Return a value of a report; TypeError, which names it, if it has none of the types."""
+    """Return a value of a report; raise TypeError, with its name, if it has none of the types."""
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         expected = " or ".join("null" if t is type(None) else t.__name__ for t in types)
         raise TypeError(f"its {name}: {json.dumps(value)[:100]}; expected {expected}")
@@ -126,9 +126,9 @@ TYPES |= dict.fromkeys((*NUMBERS, "order"), NUMBER) | {"digest": (str, type(None
 
 
 def checks_of(report: Mapping[str, Any]) -> list[Check]:
-    """Return the checks of a report; an error that was not finite comes back as NaN.
+    """Return the checks of a report; an error that was not finite becomes NaN.
 
-    TypeError, ValueError, LookupError or OverflowError if it has other columns, or one a value of another type.
+    Raises TypeError, ValueError, LookupError or OverflowError for wrong columns, or for a value of another type.
     """
 
     def restore(name: str, value: Any) -> Any:
@@ -141,7 +141,7 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
         return math.nan if value is None else float(value)
 
     columns = _check("checks", report["checks"], (dict,))
-    columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports have no such column
+    columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports lack this column
     rows = zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True)
     return [Check(**{name: restore(name, value) for name, value in zip(COLUMNS, row, strict=True)}) for row in rows]
 
@@ -157,9 +157,9 @@ def page(package: str, template: str, **values: Any) -> str:
 
 
 def replace_files(folder: Path, files: Mapping[str, bytes], names: Iterable[str] = ()) -> None:
-    """Write files into a folder, which is created if necessary; remove those of `names` that are not among them.
+    """Write files into a folder, which is created if necessary; remove files in `names` that are not among them.
 
-    OSError if there is no space or no permission; earlier files are then unchanged.
+    Raises OSError without space or permission; earlier files are then unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as beside:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# What to do next, by words of a remark that name a cause, else by the kind of check.
+# The next step, by a cause that a remark names, else by the kind of check.
 CAUSES = {
     "on a kink": "it is not differentiable here: check another point",
     "on a jump": "it is not continuous here: check another point",
@@ -81,7 +81,7 @@ def _encoding() -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text with escapes for characters that the encoding of the output lacks, as on consoles of Windows."""
+    """Escape characters that the encoding of the output lacks, as on Windows consoles."""
     return text.encode(_encoding(), "backslashreplace").decode(_encoding())
 
 
@@ -102,7 +102,7 @@ class Result:
     name: str
     checks: list[Check] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    cases: str = "order"  # meaning of `Check.case`, the heading of its column
+    cases: str = "order"  # meaning of `Check.case`, used as the heading of its column
     title: str = "Derivatives of"
     seed: int = 0
     terms: Terms = field(default_factory=Terms, repr=False)
@@ -111,7 +111,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """``"failed"`` if a check failed or none passed, ``"inconclusive"`` if one is and may not, or ``"passed"``."""
+        """``"failed"`` if a check failed or none passed, else ``"inconclusive"`` (unless allowed) or ``"passed"``."""
         if self.failures or not any(c.passed or c.inconclusive for c in self.checks):
             return "failed"
         return "inconclusive" if self.inconclusive and not self.allowed else "passed"
@@ -133,7 +133,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """The verdict, and of the first check that has not passed what it says and what to do next."""
+        """The verdict, and for the first check that has not passed, its message and the next step."""
         rows = self.failures or self.inconclusive
         if not rows:
             return self.verdict
@@ -146,7 +146,7 @@ class Result:
         return self.table(True)
 
     def table(self, every: bool) -> str:
-        """Return the checks as a table, what has not passed last; unless `every` is given, that alone."""
+        """Return the table of checks that have not passed; with `every`, also of those that have, before them."""
         from rich import box
         from rich.console import Console
         from rich.markup import escape
@@ -219,14 +219,14 @@ class Result:
         return page("slopecheck", "result.html.j2", result=self, picture=picture).encode()
 
     def report(self) -> dict[str, Any]:
-        """Return what a ``report.json`` holds (`slopecheck.report.KEYS`)."""
+        """Return the content of a ``report.json`` (`slopecheck.report.KEYS`)."""
         skips, command = list(self.skipped.items()), f"{self.title} {self.name}"
         skips += [("inconclusive checks", self.allowed)] * bool(self.allowed)
         report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), count_checks(self.checks))
         return {**report, "verdict": self.verdict}
 
     def fill(self, make: Callable[[bool], P], timeout: float | None) -> P:
-        """Run the checks of a plan (`running.run`), and return it; an interrupt has the attribute `result`."""
+        """Run the checks of a plan (`running.run`) and return it; an interrupt receives the attribute `result`."""
         try:
             return run(make, timeout, self.checks)
         except KeyboardInterrupt as interrupt:

@@ -1,4 +1,4 @@
-"""Sequential execution of checks, in this process or in another that may hang or crash, with a progress bar."""
+"""Sequential execution of checks, in this process or in another one that may hang or crash, with a progress bar."""
 
 import contextlib
 import os
@@ -24,10 +24,10 @@ from slopecheck.units import spoil_new_memory
 
 PATIENCE = 2.0  # seconds until the progress bar appears
 STARTING = 60.0  # time limit in seconds for the imports of a process
-# Whether another process needs nothing of this one: on the command line, which names all functions by their modules.
+# Whether a new process needs nothing from this one, as on the command line, which names functions by their modules.
 FRESH = ContextVar("FRESH", default=False)
 CALL = "call"  # kind of a step; if it fails, the steps up to the next of this kind are skipped
-# The number of a step that starts, and calls so far; checks as they come; or how many calls to expect, and their cost.
+# A message: the number of a step that starts, and calls so far; a check; or the expected number and cost of calls.
 Message = tuple[int, int] | list[Check] | tuple[int, str]
 
 
@@ -39,7 +39,7 @@ class Plan(ABC):
 
     @property
     def calls(self) -> int:
-        """Number of calls so far, 0 where they are not counted."""
+        """Number of calls so far, 0 if they are not counted."""
         return 0
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Plan(ABC):
         """Return a failed check for a step that raised."""
 
     def cost(self) -> tuple[int, str]:
-        """Return how many calls all checks make, and say what they cost; nothing if that is not known."""
+        """Return how many calls all checks make, and describe their cost; return nothing if unknown."""
         return 0, ""
 
 
@@ -61,8 +61,8 @@ P = TypeVar("P", bound=Plan)
 def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()) -> dict[str, str]:
     """Return the skipped kinds of check and the reasons.
 
-    TypeError if `skip` is no mapping; ValueError if a kind is not of `kinds` or has no reason, or a timeout is not
-    positive.
+    Raises TypeError if `skip` is not a mapping; ValueError if a kind is not in `kinds` or has no reason, or if a
+    timeout is not positive.
     """
     if timeout is not None and not timeout > 0:
         raise ValueError(f"{who}: timeout is {timeout!r}; expected seconds above 0, or None")
@@ -78,7 +78,7 @@ def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iter
 
 
 def check_allowance(who: str, inconclusive: str, reason: str) -> str:
-    """Return the reason why inconclusive checks are allowed, "" if they are not; ValueError if it lacks."""
+    """Return the reason why inconclusive checks are allowed, "" if they are not; ValueError without a reason."""
     if inconclusive not in ("fail", "allow"):
         raise ValueError(f"{who}: inconclusive is {inconclusive!r}; expected 'fail' or 'allow'")
     if (inconclusive == "allow") != bool(reason.strip()):
@@ -89,7 +89,7 @@ def check_allowance(who: str, inconclusive: str, reason: str) -> str:
 
 
 def left_out_by(skips: Sequence[str]) -> dict[str, str]:
-    """Return kinds of check and reasons, of words ``KIND=WHY``; ValueError if one has another form."""
+    """Return kinds of check and reasons from words ``KIND=WHY``; raise ValueError if one has another form."""
     left_out = {}
     for skip in skips:
         kind, _, why = skip.partition("=")
@@ -100,7 +100,7 @@ def left_out_by(skips: Sequence[str]) -> dict[str, str]:
 
 
 def _find_next(plan: Plan, number: int, lost: bool) -> int:
-    """Return the next step; after a failed call step, the next call step."""
+    """Return the number of the next step; after a failed call step, of the next call step."""
     number += 1
     while lost and number < len(plan.steps) and plan.steps[number][1] != CALL:
         number += 1
@@ -111,7 +111,7 @@ def _check_from(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
     while number < len(plan.steps):
         yield number, plan.calls
-        rows = chain.from_iterable(map(plan.make, [number]))  # made at the first row: what that raises is observed
+        rows = chain.from_iterable(map(plan.make, [number]))  # its exceptions are raised at the first row
         problem = ""
         while not problem:
             outcome = observe(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
@@ -128,7 +128,7 @@ def _check_from(plan: Plan, number: int) -> Iterator[Message]:
 
 def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, forked: bool) -> None:
     """Run the checks in a child process, and send each as it completes."""
-    if forked and "torch" in sys.modules:  # its thread pool did not survive the fork
+    if forked and "torch" in sys.modules:  # torch's thread pool did not survive the fork
         sys.modules["torch"].set_num_threads(1)
     spoil_new_memory()
     plan = make(forked)
@@ -163,9 +163,9 @@ def _check_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, me
 
 
 def _choose_method(make: Callable[[bool], Plan]) -> str:
-    """Return the start method: fork, unless a library does not survive it, or `FRESH` and picklable.
+    """Return the start method: fork, unless a library does not survive it, or if `FRESH` and everything can be pickled.
 
-    ValueError if no process can be started.
+    Raises ValueError if no process can be started.
     """
     torch = sys.modules.get("torch")
     broken = ["JAX does not survive a fork"] * ("jax" in sys.modules)
@@ -187,7 +187,7 @@ def _choose_method(make: Callable[[bool], Plan]) -> str:
 
 @contextlib.contextmanager
 def _show_progress(plan: Plan) -> Iterator[Callable[[Message], None]]:
-    """Yield a function that shows messages: what the checks cost, and for long runs a bar that counts calls."""
+    """Yield a function that shows messages: the cost of the checks, and for long runs a bar that counts calls."""
     console = Console(stderr=True)
     done, total = 0, 0
 

@@ -15,17 +15,17 @@ LEVELS = 9  # nested windows, each a quarter of the previous one; the width of t
 # The standard deviation of fourth differences of independent errors of deviation 1 is sqrt(1 + 16 + 36 + 16 + 1).
 SPREAD = 70.0**0.5
 LAST_BITS = 2.0**-53
-BESIDE = 2.0**-12  # spacing of the points beside a jump that show rounding, over the first window
+BESIDE = 2.0**-12  # spacing, relative to the first window, of the points next to a jump that show rounding
 NEIGHBOURS = slice(3, 9)  # stencils on each side with which a stencil of a scan is compared
 STANDS_OUT = 4.0
-SMOOTH = 4.0  # least ratio of the change of a channel in the last window to its change beside the jump
+SMOOTH = 4.0  # least ratio of the change of a channel in the last window to its change next to the jump
 
 
 @dataclass(frozen=True)
 class Jump:
-    """A jump: its place, and the change of each channel (NaN where values are).
+    """A jump: its position, and the change of each channel (NaN where values are NaN).
 
-    `jumps` marks the channels that jump; the changes of others are smooth, or rounding.
+    `jumps` marks the channels that jump; the changes of others are smooth or due to rounding.
     """
 
     at: float
@@ -48,7 +48,8 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     """Search for a jump in a window, or only at its `centre`, by nested windows.
 
     Each window is the part of the previous one with the largest fourth differences. A jump does not fall over the last
-    windows, and exceeds rounding as given by `noise` and as seen beside it (with points in float32, values form steps).
+    windows. It exceeds rounding, both the given `noise` and the noise next to it (for float32 points, values form
+    steps).
     """
     largest: list[float] = []
     wide = high - low
@@ -85,7 +86,7 @@ def _find_not_finite(points: np.ndarray, values: np.ndarray) -> Jump | None:
 
 
 def _measure_beside(f: Function, at: float, spacing: float) -> np.ndarray:
-    """Return the largest fourth differences of values on both sides of a place."""
+    """Return the largest fourth differences of values on both sides of a point."""
     sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
     return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
 
@@ -118,7 +119,7 @@ def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> 
 
 
 def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
-    """Return the jumps of a function in a scan of equally spaced points, refining at most `most` places."""
+    """Return the jumps of a function in a scan of equally spaced points; refine around at most `most` of them."""
     values = np.array([f(float(t)) for t in points])
     if jump := _find_not_finite(points, values):
         return [jump]

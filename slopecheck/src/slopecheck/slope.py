@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Parameters of the choice of the range where truncation dominates, see `assess`.
+# Parameters that choose the range where truncation dominates, see `assess`.
 FLOOR_STEPS = 4
 ABOVE_FLOOR = 10.0
 DECADES = 2.0

@@ -12,7 +12,7 @@ from slopecheck.outcome import message_of
 def _split_frame(name: str) -> tuple[Path, int]:
     """Return file and frame of ``file@frame``; the last frame if a file has the whole name.
 
-    ValueError if there is no such file, or the frame is not an integer.
+    Raises ValueError if there is no such file, or the frame is not an integer.
     """
     if Path(name).is_file():
         return Path(name), -1
@@ -28,8 +28,8 @@ def _split_frame(name: str) -> tuple[Path, int]:
 def read_atoms(name: str | Path) -> Any:
     """Read the atoms of a structure file, or of a frame of a trajectory, in any format that ASE reads.
 
-    The name is ``file`` (the last frame) or ``file@frame``. ValueError if ASE is not installed, or the file cannot be
-    read.
+    The name is ``file`` (the last frame) or ``file@frame``. Raises ValueError if ASE is not installed or the file
+    cannot be read.
     """
     try:
         from ase.io import iread
@@ -40,7 +40,7 @@ def read_atoms(name: str | Path) -> Any:
         # Read frames one after another, because ASE's readers differ in their treatment of an index out of range.
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
         chosen = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
-    except Exception as error:  # readers of ASE's many formats raise various exceptions
+    except Exception as error:  # the readers of ASE's many formats raise various exceptions
         problem = message_of(error).replace(str(path), "").strip(": ")  # some messages contain the file name
         raise ValueError(f"structure {path} cannot be read: {problem}") from error
     if len(chosen) < max(1, -frame):

@@ -22,8 +22,8 @@ class Row:
     # Error in eps * scale of the accuracy check closest to its tolerance; None if there is none.
     error: float | None
     tolerance: float | None
-    order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash if there are none
-    other_kinds: str  # checks of other kinds as passed/all, or a dash, and how many were not offered
+    order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash without any
+    other_kinds: str  # other kinds of check as passed/all, or a dash, and the number not offered
     seconds: float
     passed: bool | None  # whether no check failed; None if none was made
 
@@ -83,5 +83,5 @@ def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Short text of a number, a dash for None."""
+    """Format a number briefly; None becomes a dash."""
     return "-" if value is None else f"{value:.{digits}g}"

@@ -1,4 +1,4 @@
-"""Shared by all commands: text that any terminal can show, options that are finite numbers, and exit on signals."""
+"""Shared by all commands: text that any terminal can show, finite numbers as options, and exit on signals."""
 
 import io
 import math
@@ -20,7 +20,7 @@ UNLIMITED = 240
 
 
 class Finite(click.FloatRange):
-    """A range of numbers that also refuses NaN, and infinity where there is no limit; click's accepts these."""
+    """A range of numbers that, unlike click's, refuses NaN, and infinity even where there is no limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, or fail as other click types do."""
@@ -31,7 +31,7 @@ class Finite(click.FloatRange):
 
 
 def plain(text: str) -> str:
-    r"""Escape control and unprintable characters, as ``\x1b`` and ``\udc80``; new lines and tabs stay."""
+    r"""Escape control and unprintable characters, as ``\x1b`` and ``\udc80``, but not new lines and tabs."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
@@ -80,7 +80,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
 
     def handler(number: int, frame: Any) -> None:
         came.append(number)
-        interrupt = signal.getsignal(signal.SIGINT)  # it tells Ctrl-C from a user function's KeyboardInterrupt
+        interrupt = signal.getsignal(signal.SIGINT)  # tells Ctrl-C from a user function's KeyboardInterrupt
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
     main = threading.current_thread() is threading.main_thread()
@@ -96,7 +96,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
 
 
 def _finish(stream: Any) -> None:
-    """Flush a stream; if that fails, redirect it to the null device, or the flush at exit would fail once more."""
+    """Flush a stream; if that fails, redirect it to the null device, because the flush at exit would fail again."""
     try:
         if stream is not None:
             stream.flush()

@@ -1,4 +1,4 @@
-"""What a program built on these checks says of its own, in tables, pages, pictures and comparisons."""
+"""Names and texts of the program that uses these checks, for tables, pages, pictures and comparisons."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from slopecheck.environment import collect
 
-# Kinds of check that ask for more than right values and derivatives, and what for.
+# Kinds of check that test more than values and derivatives, and what they test.
 PROPERTIES = {
     "nan": "NaN locality",
     "repeat": "repeated calls",
@@ -18,7 +18,7 @@ PROPERTIES = {
     "unchanged": "unchanged arguments",
     "alone": "single requests",
 }
-# Things that results depend on, by their place in a report.
+# Settings on which results depend, by their place in a report.
 INFLUENCES = {
     "seed": ("seed",),
     "slopecheck": ("environment", "slopecheck", "version"),
@@ -32,15 +32,15 @@ def _no_remarks(cases: Sequence[str], operator: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Terms:
-    """Names and texts of a program; the defaults are those of functions and calculators."""
+    """Names and texts of a program; the defaults suit functions and calculators."""
 
     environment: Callable[[], Mapping[str, Any]] = collect  # makes a report's environment
     kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
     properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
-    curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that observe an order
+    curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that measure an order
     influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # "commit" may be among them
-    # Of operators that are orders of derivatives of one definition: its name.
+    # The name of a definition whose operators are its orders of derivatives.
     definitions: Mapping[str, str] = field(default_factory=dict)
     remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # about failed cases of an operator
     colours: Mapping[str, str] = field(default_factory=dict)  # of the curves of each backend
-    legend: str = ""  # below the table of a run
+    legend: str = ""  # shown below the table of a run

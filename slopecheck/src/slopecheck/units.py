@@ -1,6 +1,6 @@
 """Units of a run and their tasks; every task states the number of its checks before it makes them.
 
-This number reveals checks that are lost because a function under test ended the process: a run with fewer checks than
+This number reveals lost checks, for example if a function under test ended the process: a run with fewer checks than
 planned has failed.
 """
 
@@ -30,8 +30,8 @@ class Unit:
     """A part of the run."""
 
     label: str
-    weight: float  # its share of the time
-    # The number of its checks, without kind ``empty``, since only their making shows which elements have no terms.
+    weight: float  # its fraction of the run's time
+    # The number of its checks, without kind ``empty``: only making these shows which elements have no terms.
     planned: Callable[[], int]
     execute: Callable[[], list[Check]]  # makes the checks; an exception becomes a failed check of kind ``complete``
     group: str = ""  # consecutive units of one group share a case and the judge's results for it
@@ -54,7 +54,7 @@ def _not_offered(label: str, task: Task, number: int, fields: Collection[str], n
 
 
 def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
-    """Replace the checks of auxiliary outputs that the function did not return by one with their number."""
+    """Replace the checks of auxiliary outputs that the function did not return by one check with their number."""
     fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
     if not fields:
         return checks
@@ -94,9 +94,10 @@ def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> U
 
 
 def spoil_new_memory() -> None:
-    """Let glibc fill new memory of this process, so that reads of uninitialised memory show.
+    """Let glibc fill new memory of this process, so that reads of uninitialised memory have visible effects.
 
-    New memory is often zero, which hides such errors. Every byte becomes 0x7f, and every float close to the largest.
+    New memory is often zero, which hides such errors. Here every byte becomes 0x7f, and every float close to the
+    largest.
     """
     with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; new memory gets the complement

@@ -1,4 +1,4 @@
-"""Wrong functions of ours and of strangers, and right ones, for `check_derivatives`; calculators. They need torch."""
+"""Correct and wrong functions and calculators for the checks, by us and in the style of others. They need torch."""
 
 from field.entry import rows
 from field.published import FIELD, TEXTBOOK

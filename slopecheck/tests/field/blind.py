@@ -1,7 +1,7 @@
-"""Functions as in `field.strangers` that were written before the last changes of the checks and judged once after them.
+"""Functions like those in `field.strangers`, written before the last changes of the checks and judged once after them.
 
-None of the checks was changed because of them. First verdicts: all wrong ones failed; of the right ones "n langevin"
-was inconclusive, and "cosine cutoff", whose second derivative jumps 1e-9 beside the point, failed.
+No check was changed because of them. First verdicts: all wrong functions failed. Of the correct ones, "n langevin"
+was inconclusive, and "cosine cutoff", whose second derivative jumps by 1e-9 next to the point, failed.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ EYE = torch.eye(3, dtype=torch.float64)
 
 
 class Average:
-    """A number less the running mean of all calls."""
+    """Subtract the running mean of all calls from a number."""
 
     mean = 0.0
 
@@ -27,7 +27,7 @@ class Average:
 
 
 def fixed_point(x):
-    """Solve y = tanh(W y + x), and differentiate the last iteration alone."""
+    """Solve y = tanh(W y + x), but differentiate only the last iteration."""
     y = torch.zeros(3, dtype=x.dtype)
     with torch.no_grad():
         for _ in range(200):
@@ -36,7 +36,7 @@ def fixed_point(x):
 
 
 def between(x):
-    """Interpolate a table linearly; the weights of both nodes are constants to autograd."""
+    """Interpolate a table linearly; autograd treats the weights of both nodes as constants."""
     table = torch.linspace(0, 2, 30, dtype=x.dtype).square()
     low = (8 * x).floor()
     weight = (8 * x - low).detach()
@@ -126,7 +126,7 @@ KERNEL = np.array([0.5, -1.0, 0.25])
 
 
 def mixed(x, g, u):
-    """Second derivatives of a^2 b, without those in both."""
+    """Return second derivatives of a^2 b, without the mixed ones."""
     (a, b), (c,), (s, t) = x, g, u
     return (2 * b * c * s, 0 * b), (2 * a * b * s + a * a * t,)
 
@@ -175,7 +175,7 @@ NUMPY_RIGHT = {
 
 
 def jax_tables():
-    """Return the wrong functions of JAX, and the right ones."""
+    """Return wrong and correct functions of JAX arrays."""
     import jax
     import jax.numpy as jnp
 

@@ -1,6 +1,6 @@
-"""Calculators that someone else might write, with and without a mistake; nothing was tuned to them.
+"""Calculators that someone else might write, correct and with a mistake; the checks were not tuned to them.
 
-Each wrong one has the kind of check that must find it, each right one the kinds that do not apply to it. They need ASE.
+Each wrong one names the kind of check that must find it, each correct one the kinds that do not apply. They need ASE.
 """
 
 import numpy as np
@@ -56,7 +56,7 @@ class Pairs(Calculator):
 
 
 class Changed(Pairs):
-    """A calculator whose results a function of the atoms and of them changes."""
+    """A calculator whose results are changed by a function of the atoms and the results."""
 
     def __init__(self, change):
         super().__init__()
@@ -87,7 +87,7 @@ class NearestImage(Pairs):
 
 
 class OldNeighbours(Pairs):
-    """Neighbours are searched where the number of atoms changes."""
+    """A calculator that searches for neighbours only if the number of atoms changes."""
 
     def neighbours(self, atoms):
         if len(getattr(self, "last", ())) != len(atoms):
@@ -106,7 +106,7 @@ class SortedByElement(Pairs):
 
 
 class Angles(Pairs):
-    """Adds angles of all triples within reach; `power` says which function of the cosine."""
+    """Adds a term for all angles within reach: the squared angle if `acos`, else a polynomial of its cosine."""
 
     def __init__(self, acos):
         super().__init__()
@@ -125,7 +125,7 @@ class Angles(Pairs):
         else:
             bend, turn = 0.01 * (c + 1 / 3) ** 2, 0.02 * (c + 1 / 3)
         results["energy"] += (bend * weight[first] * weight[second]).sum()
-        pulls = np.zeros_like(away)  # derivatives in the vectors
+        pulls = np.zeros_like(away)  # derivatives with respect to the vectors
         for a, b in ((first, second), (second, first)):
             of_angle = (turn * weight[a] * weight[b] / r[a])[:, None] * (unit[b] - c[:, None] * unit[a])
             np.add.at(pulls, a, of_angle + (bend * slope[a] * weight[b])[:, None] * unit[a])
@@ -137,7 +137,7 @@ class Angles(Pairs):
 
 
 class Embedded(Pairs):
-    """Subtracts the root of the density at each atom; `both`: forces have the densities of both atoms of a pair."""
+    """Subtracts the square root of the density at each atom; `both`: forces use the densities at both atoms."""
 
     def __init__(self, both=True):
         super().__init__()
@@ -174,7 +174,7 @@ class Single(Pairs):
 
 
 class Forward(Pairs):
-    """Forces act on the first atom of each pair alone, as from a list that is half of what it is taken for."""
+    """Forces act only on the first atom of each pair, as if a half list were taken for a full one."""
 
     def neighbours(self, atoms):
         i, j, r, away = super().neighbours(atoms)
@@ -182,7 +182,7 @@ class Forward(Pairs):
 
 
 class Coulomb(Pairs):
-    """Charges without a cutoff, without a cell."""
+    """Charges without cutoff and without cell."""
 
     reach = 1e4
 
@@ -257,7 +257,7 @@ RIGHT = {
 
 
 def verdict(factory, skip=(), structures=(CRYSTAL, CLUSTER)):
-    """Return the result of the checks of a calculator; charges have no crystal."""
+    """Return the results of the checks of a calculator; charges have no crystal."""
     from slopecheck import check_calculator
 
     some = [a for a in structures if factory is not Coulomb or not a.pbc.any()]

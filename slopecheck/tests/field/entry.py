@@ -15,25 +15,25 @@ class Mistake(NamedTuple):
     """A faulty function of torch tensors and its corrected version."""
 
     name: str
-    what: str  # what is wrong, in one sentence; project and number of the public issue
+    what: str  # the mistake in one sentence; project and number of the public issue
     faulty: Callable[..., Any]
     repaired: Callable[..., Any]
-    inputs: tuple[torch.Tensor, ...]  # of float64 or integers
-    check: str = "differences"  # kind of the check that fails
-    order: int = 1  # of the derivatives at which it fails
+    inputs: tuple[torch.Tensor, ...]  # float64 or integers
+    check: str = "differences"  # kind of check that fails
+    order: int = 1  # order of the derivatives for which it fails
 
     def check_derivatives(self, function: Callable[..., Any]) -> Result:
-        """Check the faulty function or the repaired one, to second order or to that of the mistake."""
+        """Check the faulty or the repaired function, to second order or to the order of the mistake."""
         return check_derivatives(function, self.inputs, order=max(2, self.order), framework="torch", raises=False)
 
 
 def own(
     function: Callable[..., Any], gradient: Callable[..., Any], zeros: bool = True, context: bool = False
 ) -> Callable[..., Any]:
-    """Return a function of tensors with a gradient of its own.
+    """Return a function of tensors with its own gradient.
 
-    `gradient` takes the cotangents and the inputs, and before them autograd's `context` if that is asked for; it
-    returns the gradients in these, None for integers. Cotangents that are absent are `zeros`, or else None.
+    `gradient` receives the cotangents and the inputs, preceded by autograd's `context` on request, and returns the
+    gradients of the inputs (None for integers). Absent cotangents are zeros with `zeros`, else None.
     """
 
     class Own(torch.autograd.Function):
@@ -55,19 +55,19 @@ def own(
 
 
 def of(*values: Any) -> torch.Tensor:
-    """Return numbers as a tensor of float64."""
+    """Return numbers as a float64 tensor."""
     return torch.tensor(values, dtype=torch.float64)
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Return normal deviates of float64, the same ones each time."""
+    """Return normally distributed float64 numbers, always the same for a seed."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
     """Return the verdict of torch's `gradcheck` or `gradgradcheck`, with default settings, on a function.
 
-    It is "finds it", "**passes it**", or the error that the function or autograd raised.
+    The verdict is "finds it", "**passes it**", or the error that the function or autograd raised.
     """
     at = [x.clone().requires_grad_() if x.is_floating_point() else x.clone() for x in inputs]
     with warnings.catch_warnings():
@@ -82,7 +82,7 @@ def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Ite
 
 
 def rows(mistakes: Iterable[Mistake]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield name, what is wrong, the kinds of `check_derivatives` that fail, and the verdicts of torch's two checks."""
+    """Yield the name, the mistake, the failing kinds of `check_derivatives`, and the verdicts of torch's two checks."""
     for m in mistakes:
         failed = m.check_derivatives(m.faulty).failures
         ours = ", ".join(dict.fromkeys(f"{c.kind} {c.case}".strip() for c in failed if c.kind != "elements"))

@@ -1,6 +1,6 @@
-"""Mistakes that people have made, as small functions of our own, each with its repaired twin.
+"""Mistakes that people have made, as small functions of our own, each with its corrected version.
 
-`TEXTBOOK` has kinds of mistake that a check of derivatives must find, `FIELD` public bugs of other projects.
+`TEXTBOOK` has kinds of mistake that every check of derivatives must find; `FIELD` has public bugs of other projects.
 """
 
 import torch
@@ -11,7 +11,7 @@ from field.entry import Mistake, numbers, of, own
 
 
 def powers(x):
-    """Third power above 0, twice the negative square below."""
+    """Third power above 0, minus twice the square below."""
     return torch.where(x > 0, x**3, -2 * x**2)
 
 
@@ -21,12 +21,12 @@ def wrong_below(gg, g, x):
 
 
 def wrong_sign(c, d, gg, g, x):
-    """Third derivatives of a sine: the second term in x is a difference."""
+    """Third derivatives of a sine: the second term in x has the wrong sign."""
     return c * x.cos() - d * g * x.sin(), -d * gg * x.sin(), -c * gg * x.sin() + d * gg * g * x.cos()
 
 
 def uneven(c, d, gg, g, x):
-    """Third derivatives of the cube of a sum: factors of the last one are 1."""
+    """Third derivatives of the cube of a sum: the factors of the last one are 1."""
     total, factors = x.sum(), torch.linspace(0.9, 1.1, x.numel(), dtype=x.dtype).view_as(x)
     of_gg = 3 * c * total**2 + 6 * d.sum() * g * total
     of_x = 6 * c * gg.sum() * total + 6 * d.sum() * g * gg.sum()
@@ -122,7 +122,7 @@ def embedded(distance):
 
 def by_one_density(g, distance):
     a, b = torch.exp(-2.0 * distance), torch.exp(-distance)
-    return g * (0.5 / a.sqrt() * -2.0 * a - 2 * b * -2.0 * a)  # the last slope is that of a; it must be of b
+    return g * (0.5 / a.sqrt() * -2.0 * a - 2 * b * -2.0 * a)  # the last slope is at a; it must be at b
 
 
 def harmonics(x):
@@ -138,13 +138,13 @@ def off_at_the_highest(g, x):
 
 
 def by_cosine(positions):
-    """Energy of an angle, by its cosine."""
+    """Energy of an angle, computed from its cosine."""
     cosine = cosines(positions)
     return (1 + 4 * cosine**3 - 3 * cosine).sum()
 
 
 def images(x):
-    """Energy of an atom at `x` with the images of another at 0, in a cell of length 2."""
+    """Energy of an atom at `x` with the images of another atom at 0, in a cell of length 2."""
     return torch.exp(-((x[:, None] - 2.0 * torch.arange(-8, 9, dtype=x.dtype)) ** 2)).sum()
 
 
@@ -154,7 +154,7 @@ def padded_pairs(positions, first, second):
 
 
 def chosen_pairs(positions, first, second):
-    """Energy of pairs; those from an atom to itself are padding, left out before distances are computed."""
+    """Energy of pairs; a pair of an atom with itself is padding, left out before distances are computed."""
     real = first != second
     return torch.exp(-(positions[first[real]] - positions[second[real]]).norm(dim=-1)).sum()
 
@@ -224,7 +224,7 @@ def gather(x, rows):
 
 def by_narrow_offsets(g, x, rows):
     width = x.shape[1]
-    # int8 stands for the int32 of a large array: from 128 on offsets are wrong.
+    # int8 stands for the int32 of a large array: offsets from 128 on are wrong.
     offsets = (rows.to(torch.int8) * width)[:, None] + torch.arange(width, dtype=torch.int8)
     terms = (2 * x[rows] * g).flatten()
     return torch.zeros_like(x).flatten().index_add(0, offsets.flatten().long() % x.numel(), terms).view_as(x), None
@@ -236,7 +236,7 @@ def in_any_order(g, x, rows):
 
 
 def of_full_blocks(g, x):
-    done = len(x) // 4 * 4  # the blocks of the launch; the last one is not full
+    done = len(x) // 4 * 4  # the blocks of the launch; the last block is incomplete and left out
     return torch.cat([g[:done] * x[:done].exp(), torch.zeros_like(x[done:])])
 
 
@@ -251,7 +251,7 @@ def softmax(scores, nodes):
 
 
 def shifted_softmax(scores, nodes):
-    """The same, of differences to the largest score of each node."""
+    """The same, computed from differences to the largest score of each node."""
     largest = scores.new_full((2,), -torch.inf).scatter_reduce(0, nodes, scores.detach(), "amax")
     return softmax(scores - largest[nodes], nodes)
 
@@ -339,14 +339,14 @@ NEIGHBOURS = (
 
 
 def memory_of(x):
-    """Return what a kernel reads that takes a pointer and expects a contiguous array."""
+    """Return the values that a kernel reads which takes a pointer and expects a contiguous array."""
     return torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset())
 
 
 class Saved(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        ctx.twice = 2 * x  # neither input nor output: autograd does not know where it comes from
+        ctx.twice = 2 * x  # neither input nor output, so autograd does not know its origin
         return ctx.twice**2
 
     @staticmethod
@@ -359,7 +359,7 @@ def scale_of(x):
 
 
 def bend_by_saved_scale(gg, g, x):
-    """Second derivatives of x scale_of(x), whose scale is a constant to autograd: the forward has saved it."""
+    """Second derivatives of x scale_of(x); the forward pass saves the scale, so it is a constant to autograd."""
     scale = scale_of(x).detach()
     a, b, ab = ((product).mean(-1, keepdim=True) for product in (gg * x, g * x, gg * g))
     of_x = 3 * a * b * x * scale**5 - (ab * x + a * g + b * gg) * scale**3

@@ -1,8 +1,8 @@
-"""Functions that someone else might write: wrong ones must not pass, right ones must not fail.
+"""Functions that someone else might write: wrong ones must not pass, correct ones must not fail.
 
-Wrong are also those that nobody can judge: what computes in float32 inside, and points on a kink. Right ones are at
-hard points. Each row has a function, its inputs, and options of `check_derivatives`; those of `field.unseen` were
-written when the checks were finished.
+Functions that nobody can judge also count as wrong: those that compute in float32 inside, and points on a kink. Correct
+functions are taken at difficult points. Each row has a function, its inputs, and options of `check_derivatives`. The
+functions of `field.unseen` were written when the checks were finished.
 """
 
 import itertools
@@ -19,7 +19,7 @@ F = torch.nn.functional
 
 
 def kept_by_shape(function):
-    """Return a function that remembers what it returned for arrays of these shapes."""
+    """Return a function that returns its first result again for arrays of the same shapes."""
     known = {}
     return lambda *arrays: known.setdefault(tuple(map(np.shape, arrays)), function(*arrays))
 
@@ -29,7 +29,7 @@ def spaced(*shape):
 
 
 class Counting:
-    """A function that is another one after so many calls."""
+    """A function that behaves like another one after so many calls."""
 
     def __init__(self, function, calls):
         self.function, self.left = function, itertools.count(calls, -1)
@@ -40,7 +40,7 @@ class Counting:
 
 X, S, U = numbers(5), numbers(3, 3), spaced(4)
 K = of(0.2, 1.0, -0.5)
-KEPT2, KEPT3 = kept_by_shape(lambda x: -x.sin()), kept_by_shape(lambda x: -x.cos())  # of the first call, here at X
+KEPT2, KEPT3 = kept_by_shape(lambda x: -x.sin()), kept_by_shape(lambda x: -x.cos())  # of the first call, at X
 SLOPE2 = own(lambda x: x.cos(), lambda g, x: g * KEPT2(x))
 SINE3 = own(lambda x: -x.sin(), lambda g, x: g * KEPT3(x))
 SINE = own(lambda x: x.sin(), lambda g, x: g * SLOPE2(x))
@@ -139,7 +139,7 @@ RIGHT = {
     "root 1e-12": (lambda x: (x * x + 1e-12).sqrt(), of(0.0, 1.0)),
     "root 1e-14": (lambda x: (x * x + 1e-14).sqrt(), of(0.0, 1.0)),
     "root 1e-6": (lambda x: (x * x + 1e-6).sqrt(), of(0.0, 1.0)),
-    "x|x|^1.5": (lambda x: x * x.abs() ** 1.5, of(0.0, 1.0), {"order": 1}),  # torch has NaN for the second derivative
+    "x|x|^1.5": (lambda x: x * x.abs() ** 1.5, of(0.0, 1.0), {"order": 1}),  # torch's second derivative is NaN
     "x|x|": (lambda x: x * x.abs(), of(0.0, 1.0), {"order": 1}),
     "x^3|x|": (lambda x: x**3 * x.abs(), of(0.0, 1.0)),
     "steep softplus": (lambda x: F.softplus(100 * x), X),
@@ -152,7 +152,7 @@ RIGHT = {
     "singular values": (torch.linalg.svdvals, S),
     "close eigenvalues": (lambda x: torch.linalg.eigvalsh(x + x.T), torch.diag(of(1.0, 1.0001, 3.0)) + 1e-6 * S),
     "cholesky": (lambda x: torch.linalg.cholesky(x @ x.T + 1e-6 * torch.eye(3)), numbers(3, 2)),
-    "sinc": (torch.sinc, of(0.0, 0.3), {"order": 1}),  # torch has NaN for the second derivative
+    "sinc": (torch.sinc, of(0.0, 0.3), {"order": 1}),  # torch's second derivative is NaN
     "logistic": (torch.sigmoid, of(-40.0, 40.0, 0.3)),
     "tiny vector": (lambda x: x.norm(), 1e-12 * X),
     "atan2": (torch.atan2, of(1e-10, 1.0), of(1e-10, -1.0)),
@@ -188,7 +188,7 @@ RIGHT = {
 
 
 def newton(a, to=1e-9):
-    """Return the square root of numbers, one by one, as close as a solver's tolerance."""
+    """Return the square roots of numbers, one by one, within a solver's tolerance."""
     y = np.ones_like(a) + a
     while not np.all(abs(y * y - a) <= to * a):
         y = np.where(abs(y * y - a) <= to * a, y, (y + a / y) / 2)
@@ -200,7 +200,7 @@ ROOT = {"vjp": lambda x, g: (g[0] / (2 * np.sqrt(x[0])),), "order": 1}
 
 
 def vjp(gradient):
-    """Return options with a gradient of NumPy of one input: of the cotangent and the input."""
+    """Return options with the gradient of a NumPy function of one input, computed from the cotangent and the input."""
     return {"vjp": lambda x, g: (gradient(g[0], *x),), "order": 1}
 
 
@@ -232,7 +232,7 @@ NUMPY_RIGHT = {
 
 @lru_cache
 def jax_tables():
-    """Return the wrong functions of JAX, and the right ones."""
+    """Return wrong and correct functions of JAX arrays."""
     import jax
     import jax.numpy as jnp
 
@@ -272,7 +272,7 @@ def jax_tables():
 
 
 def tables(module, framework):
-    """Return the wrong functions of a module in a framework, and the right ones."""
+    """Return the wrong and the correct functions of a module in a framework."""
     if framework == "jax":
         return module.jax_tables()
     return {"torch": (module.WRONG, module.RIGHT), "numpy": (module.NUMPY_WRONG, module.NUMPY_RIGHT)}[framework]
@@ -303,15 +303,15 @@ def verdict_of_others(row, framework):
     return "passed"
 
 
-@lru_cache  # of modules, whose tables stay as they are; the verdicts of all are used in two pages
+@lru_cache  # depends on the modules, whose tables do not change; two pages use the verdicts
 def verdicts_of(module, framework, tool):
-    """Return verdicts on wrong and on right functions of a module, by `check_derivatives` or by another tool."""
+    """Return verdicts on wrong and correct functions of a module, by `check_derivatives` or by another tool."""
     judged = verdict_of_others if tool != "check_derivatives" else lambda row, _: verdict(row)[0]
     return tuple([judged(row, framework) for row in table.values()] for table in tables(module, framework))
 
 
 def rows(modules):
-    """Yield rows of a table by framework and tool: how many wrong and right functions of modules have which verdict."""
+    """Yield table rows by framework and tool: the counts of verdicts on wrong and correct functions of the modules."""
     tools = {"torch": ("check_derivatives", "gradcheck, gradgradcheck"), "numpy": ("check_derivatives",)}
     for framework, names in {**tools, "jax": ("check_derivatives", "check_grads")}.items():
         for tool in names:

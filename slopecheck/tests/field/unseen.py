@@ -1,4 +1,4 @@
-"""Functions as in `field.strangers` that were written when the checks were finished: nothing was tuned to them."""
+"""Functions like those in `field.strangers`, written when the checks were finished, which were not tuned to them."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ MASK = torch.tensor([True, False, True, True, False, True])
 
 
 def read(x):
-    """Read a table at the nearest place."""
+    """Return the table value of the nearest node."""
     return TABLE[(10 * x).round().long().clamp(0, 10)]
 
 
@@ -118,7 +118,7 @@ NUMPY_RIGHT = {
 
 
 def jax_tables():
-    """Return the wrong functions of JAX, and the right ones."""
+    """Return wrong and correct functions of JAX arrays."""
     import jax
     import jax.numpy as jnp
 
