@@ -85,7 +85,7 @@ class Bumps:
         self.widths, self.heights = rng.uniform(1, 2.5, (number, 3)), rng.standard_normal((number, 3))
 
     def at(self, points):
-            """Return the values at points, shape (number, points)."""
+        """Return the values at points, shape (number, points)."""
         squares = ((points[:, None, None] - self.centers) ** 2).sum(axis=3)
         return (self.heights * np.exp(-squares / (2 * self.widths**2))).sum(axis=2).T
 

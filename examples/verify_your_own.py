@@ -42,8 +42,8 @@ assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= 
 
 # %%
 # The first message names the gradient in ``edge_weight``. The finite differences show the mistake as well. A weighted
-# sum is linear in its weights, so a central difference has only rounding errors if the gradient is right. Here the error
-# is the same at every step.
+# sum is linear in its weights, so a central difference has only rounding errors if the gradient is right. Here the
+# error is the same at every step.
 
 
 def curves(result):
