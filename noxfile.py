@@ -1,6 +1,6 @@
-"""The wheel in every Python that is found, with the newest and with the oldest dependencies: `make test-pythons`.
+"""Test the wheel in every Python on this machine, with the newest and the oldest dependencies: `make test-pythons`.
 
-Sessions of torch's oldest and newest release run when they are named only: they bring CUDA's libraries, 5 GB each.
+Sessions for torch's oldest and newest release run only if they are named: they install CUDA's libraries, 5 GB each.
 """
 
 import os
@@ -12,7 +12,7 @@ import nox
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
 PYTHON_OF_TORCH = "3.12"  # the oldest and the newest release have wheels for it
 FAMILIES = ["gno", "weighted"]
-# Tests of the front door, which need neither a compiler nor what else the extra `test` brings.
+# Tests of the front door, which need neither a compiler nor the other packages of the extra `test`.
 FRONT_DOOR = [
     "graphs",
     "operators/test_checks.py",
@@ -26,14 +26,14 @@ nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False
 nox.options.stop_on_first_error = False
 
-# pyenv's shims answer only for the Pythons that are switched on.
+# pyenv's shims work only for the Pythons that are switched on.
 ROOT = Path(__file__).parent
 found = sorted(map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin")))
 os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 
 
 def requirements(needed: list[str]) -> list[str]:
-    """Return what the package needs to run, and those needed of what its tests need."""
+    """Return the package's requirements, and those of its tests' requirements that are needed here."""
     project, checks = (nox.project.load_toml(ROOT / p / "pyproject.toml")["project"] for p in (".", "slopecheck"))
     tests = (r for extra in ("testing", "test") for r in project["optional-dependencies"][extra])
     return [
@@ -44,12 +44,12 @@ def requirements(needed: list[str]) -> list[str]:
 
 
 def pin_oldest(requirement: str) -> str:
-    """Return the requirement of the version that another one names as its oldest."""
+    """Return a requirement fixed to its oldest version."""
     return re.sub(r">=([\w.]+).*", r"==\1", requirement)
 
 
 def install(session: nox.Session, needs: list[str]) -> None:
-    """Make the wheel, and install it beside the given requirements."""
+    """Build the wheel, and install it with the given requirements."""
     tag = f"cp{session.python.replace('.', '')}"
     session.run("make", "wheel", f"PYTHON=python{session.python}", f"VENV=.nox/wheel-{session.python}", external=True)
     (wheel,) = ROOT.glob(f"dist/trigraph-*-{tag}-*manylinux_2_28*.whl")
@@ -74,32 +74,32 @@ def check(session: nox.Session, needs: list[str]) -> None:
 
 
 def check_torch(session: nox.Session, torch: str) -> None:
-    """Test what is for torch, with one release of it."""
+    """Test everything for torch, with one release of it."""
     install(session, [*requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
     test(session, ["torch"])
 
 
 @nox.session(python=PYTHONS)
 def newest(session: nox.Session) -> None:
-    """Try the newest dependencies that this Python can have."""
+    """Test with the newest dependencies that this Python supports."""
     check(session, requirements(NEEDED))
 
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
-    """Try every dependency at the version that pyproject.toml names as its oldest."""
+    """Test with the oldest version of every dependency that pyproject.toml allows."""
     check(session, [pin_oldest(r) for r in requirements(NEEDED)])
 
 
 @nox.session(name="torch-newest", python=PYTHON_OF_TORCH, default=False)
 def torch_newest(session: nox.Session) -> None:
-    """Try the newest release of torch."""
+    """Test with the newest release of torch."""
     check_torch(session, "torch")
 
 
 @nox.session(name="torch-oldest", python=PYTHON_OF_TORCH, default=False)
 def torch_oldest(session: nox.Session) -> None:
-    """Try the oldest release of torch that pyproject.toml allows."""
+    """Test with the oldest release of torch that pyproject.toml allows."""
     extra = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["torch"]
     (torch,) = (pin_oldest(r) for r in extra if r.startswith("torch>="))
     check_torch(session, f"{torch}.*")

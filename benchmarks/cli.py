@@ -20,7 +20,7 @@ from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 
-# For the machine's ceilings: bytes to copy, and order of matrices to multiply.
+# For the machine's peak rates: number of bytes to copy, and order of matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 ON_DEVICE = 2**31, 8192
 
@@ -73,7 +73,7 @@ def _names(of: str) -> list[str]:
 
 
 def _digits(value: float | None) -> str:
-    """Format with three digits and no exponent."""
+    """Format a number with three digits and no exponent."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -127,14 +127,14 @@ def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Tabl
     "families",
     multiple=True,
     type=click.Choice(_names("family")),
-    help="Time the workloads of this family only; repeatable.",
+    help="Time only the workloads of this family; repeatable.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
     type=click.Choice(_names("name")),
-    help="Time this workload only; repeatable.",
+    help="Time only this workload; repeatable.",
 )
 @click.option(
     "--operator",
@@ -162,15 +162,15 @@ def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Tabl
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a JSON record to this directory.",
 )
-@click.option("--device", is_flag=True, help="Time workloads of a CUDA device there, next to the peers that run on it.")
-@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time the backends of trigraph only.")
+@click.option("--device", is_flag=True, help="Time the workloads for a CUDA device, and the peers that run on it.")
+@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time only the backends of trigraph.")
 @click.option(
     "--contender",
     "contenders",
     multiple=True,
     type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.names)})),
     metavar="NAME",
-    help="Time this backend or peer only, such as fortran or scipy; repeatable.",
+    help="Time only this backend or peer, such as fortran or scipy; repeatable.",
 )
 def bench(
     families: tuple[str, ...],
@@ -203,7 +203,7 @@ def bench(
         for workload in workloads:
             results.append(measure_workload(workload, options, status.update))
             console.print(_workload_table(results[-1]))
-            path = None if out is None else write(out, record(options, tops, results))  # as a run may be cut off
+            path = None if out is None else write(out, record(options, tops, results))  # a run may be cut off
     console.print(_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():

@@ -1,4 +1,4 @@
-"""Workloads of graph attention, and what users run without trigraph: scores and messages of every edge.
+"""Workloads of graph attention, and programs that users run without trigraph: scores and messages of every edge.
 
 All start from transformed features, since the linear layer is the same matrix product for all. ``pyg`` is PyTorch
 Geometric's GATConv after its linear layer.
@@ -25,7 +25,7 @@ GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 
 
 def pyg_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
-    """Return GATConv without its linear layer, a function of both embeddings and the attention weights."""
+    """Return GATConv without its linear layer, as a function of both embeddings and the attention weights."""
     from torch_geometric.nn import GATConv
 
     edges, heads = edge_index(case, device), (case.sizes["num_heads"], case.sizes["dim_head"])

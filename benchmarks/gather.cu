@@ -1,4 +1,4 @@
-// The ceiling of gathers: rows of 64 floats at random, 16 at a time by 16 threads of 16 bytes each, and their sums.
+// Peak rate of gathers: random rows of 64 floats and their sums, 16 rows at a time by 16 threads of 16 bytes each.
 extern "C" __global__ void gather_ceiling(const float4* table, const int* index, float4* out, long long count) {
     const long long thread = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
     const long long group = thread / 16, first = 16 * group;

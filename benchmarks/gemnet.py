@@ -1,7 +1,7 @@
-"""Workloads of GemNet-OC's efficient bilinear interaction, and what users run without trigraph: padded lists.
+"""Workloads of GemNet-OC's efficient bilinear interaction, and the padded lists that users run without trigraph.
 
-``fairchem`` is fairchem-core 1.10.0's BasisEmbedding and EfficientInteractionBilinear, run eagerly. Their file is
-loaded alone, without the dependencies of the package: from the wheel, packed or unpacked, that TRIGRAPH_CLIENTS names,
+``fairchem`` has BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is
+loaded alone, without the package's dependencies, from the wheel, packed or unpacked, in the folder TRIGRAPH_CLIENTS,
 or from an installed fairchem-core. This repository contains no copy of it.
 """
 
@@ -32,7 +32,7 @@ LAYERS = f"{PACKAGES[-1]}.layers"
 
 
 def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
-    """Sum rows: what the blocks ask of torch_scatter."""
+    """Sum rows, the only function of torch_scatter that the blocks use."""
     assert (dim, reduce) == (0, "sum")
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
 
@@ -49,7 +49,7 @@ def fairchem_layers() -> tuple[Any, Any, Any]:
 
 @cache
 def mattergen_layers() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules of the same; its blocks find no file of scale factors, and each factor is 1."""
+    """Return MatterGen's versions of these modules; without a file of scale factors, each of their factors is 1."""
     packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
@@ -63,7 +63,7 @@ def mattergen_layers() -> tuple[Any, Any, Any]:
 
 
 def number_members(outer: np.ndarray) -> np.ndarray:
-    """Return each member's number among the members of its list, in order of appearance."""
+    """Return each member's index in its list, in order of appearance."""
     order = np.argsort(outer, kind="stable")
     lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
     number = np.empty(len(outer), np.int64)
@@ -86,7 +86,7 @@ def _modules(case: Case, device: str) -> tuple[Any, Any]:
 
 
 def fairchem(case: Case, device: str) -> Call:
-    """Return a call: forward of both modules, and gradients in bases, embedding and both weights."""
+    """Return a call for the forward of both modules, and the gradients of bases, embedding and both weights."""
     import torch
 
     embed, interact = _modules(case, device)

@@ -1,4 +1,4 @@
-"""Workloads of the graph neural operator, and what users run without trigraph: NumPy, PyTorch Geometric."""
+"""Workloads of the graph neural operator, and programs that users run without trigraph: NumPy, PyTorch Geometric."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,13 +25,13 @@ SIZES = {
 
 
 def _params(case: Case) -> GnoParams:
-    """Blocks of the parameters, each contiguous in the order a layer of torch has."""
+    """Return blocks of the parameters, each contiguous in the order of a torch layer."""
     blocks = unpack_gno_params(case["params"], case.sizes["d"], case.sizes["f_in"], case.sizes["f_out"])
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
 def matmul_coords(case: Case) -> Call:
-    """Gradient with respect to coordinates by matrix products over all edges at once."""
+    """Return the gradient with respect to coordinates, by matrix products over all edges at once."""
     U, b_u, V, _ = _params(case)
     g, x = case["grad_kernel"], case["coords"]
 
@@ -46,7 +46,7 @@ def matmul_coords(case: Case) -> Call:
 
 
 def numpy_message(case: Case) -> Call:
-    """Kernel, then aggregation, then all three gradients; the kernel's memory is used again for its gradient."""
+    """Compute kernel, aggregation and all three gradients; the kernel's memory is reused for its gradient."""
     U, b_u, V, b_v = _params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
     f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]
@@ -84,7 +84,7 @@ def numpy_message(case: Case) -> Call:
 
 
 def _message(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
-    """Message as a function of features, coordinates and packed parameters."""
+    """Return the message as a function of features, coordinates and packed parameters."""
     import torch
     from torch.func import functional_call
     from torch_geometric.nn import NNConv

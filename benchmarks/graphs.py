@@ -14,11 +14,11 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.verification.networks import power_law
 
-EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
+EXPONENT = 0.6  # exponent of the power laws: degrees fall as rank**-EXPONENT
 
 
 def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Random sources and destinations; positions share rows of edge arrays at random, unless there are as many rows."""
+    """Draw sources and destinations; positions share rows of edge arrays at random, unless there are as many rows."""
     n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
     positions, rows = sizes["num_positions"], sizes["num_edges"]
     degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
@@ -28,12 +28,12 @@ def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str,
 
 
 def _power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """In-degrees follow a power law, as in the verification; each position has its own row of edge arrays."""
+    """Draw in-degrees from a power law, as in the verification; each position has its own row of edge arrays."""
     return {"graph": power_law(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31)))}
 
 
 def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Random pairs of nodes, without repetition if there are enough, each with edges in both directions."""
+    """Draw pairs of nodes, without repetition if there are enough, each with edges in both directions."""
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
     number = rng.choice(pairs, half, replace=half > pairs)
@@ -46,7 +46,7 @@ def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[st
 
 
 def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Triplets sorted by edge; their numbers fall as rank**-exponent over randomly ranked edges."""
+    """Return triplets sorted by edge; their numbers fall as rank**-exponent over randomly ranked edges."""
     triplets, edges = sizes["num_triplets"], sizes["num_edges"]
     share = np.cumsum(np.arange(1, edges + 1) ** -exponent)
     ranks = np.searchsorted(share, share[-1:] * (np.arange(triplets) + 0.5) / triplets)
@@ -55,7 +55,7 @@ def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
 
 
 def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Random triplets; if the case has them, `atoms` (edges sorted by atom) and `idx_in` (a random row of m each)."""
+    """Draw triplets; if the case has them, also `atoms` (edges sorted by atom) and `idx_in` (a row of m for each)."""
     graphs = {**_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
     if sizes["has_atoms"]:
         atoms = sizes["num_outputs"]
@@ -66,7 +66,7 @@ def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
     return graphs
 
 
-# By kind of graph and layout: a function of sizes that draws graph objects, by argument name.
+# By kind of graph and layout: a function that draws graph objects from sizes, by argument name.
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _random_csc,
     ("csc", "power law"): _power_law_csc,

@@ -1,6 +1,6 @@
-"""Time and memory of contenders, timed alternately, and the machine's ceilings.
+"""Time and memory of contenders, with alternating timings, and the machine's peak rates.
 
-Each contender has a process of its own, where it shares no thread pool or memory with others.
+Each contender has its own process, and shares no thread pool or memory with others.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ from trigraph.benchmarks import device
 from trigraph.benchmarks.programs import Call, Unavailable
 
 LEAST_SAMPLES = 3
-END = 10.0  # seconds for a worker to end
+END = 10.0  # seconds that a worker may take to end
 PAUSE = 0.05  # seconds; idle threads of another process (OpenBLAS) spin for up to 30 ms
 WARM_UP = 0.03  # seconds of untimed calls before short ones are timed
 BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
@@ -41,15 +41,15 @@ CLEAR_REFS = Path("/proc/self/clear_refs")
 class Measurement:
     """Results of one contender."""
 
-    seconds: tuple[float, ...] = ()  # of one call, by round
-    peak_bytes: int = 0  # memory of its first run, without inputs
+    seconds: tuple[float, ...] = ()  # seconds of one call, by round
+    peak_bytes: int = 0  # memory of the first run, without inputs
     error: float | None = None  # largest relative error of its results against the baseline's; None for the baseline
     status: str = "timed"  # or "unavailable", "failed", "wrong"
     note: str = ""  # why it was not timed
 
     @property
     def median(self) -> float:
-        """Median of the rounds; NaN when it was not timed."""
+        """Median of the rounds; NaN if it was not timed."""
         return self.quartiles[1]
 
     @property
@@ -63,17 +63,17 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker runs; picklable, so partials of functions of a module."""
+    """A job for a worker; picklable, so it may be a partial of a module's function."""
 
     make: Callable[[], Call]
-    warm: Callable[[], Call] | None = None  # the same on tiny inputs, to load libraries
-    device: bool = False  # whether it runs on the CUDA device, for which the clock and the memory are others
+    warm: Callable[[], Call] | None = None  # the same for tiny inputs, to load libraries
+    device: bool = False  # whether it runs on the CUDA device, which has its own clock and memory
 
 
 def _high_water() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
-    VmHWM is the counter behind ru_maxrss. The latter also remembers the parent's size at the time of exec, so that a
+    VmHWM is the counter behind ru_maxrss. The latter also keeps the parent's size at the time of exec, so that the
     child of a large process seems to use nothing.
     """
     if STATUS.exists():
@@ -97,8 +97,8 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """Return a result of any library as a NumPy array."""
-    if callable(value):  # computed for the comparison only, after the timing
+    """Return a result from any library as a NumPy array."""
+    if callable(value):  # computed only for the comparison, after the timing
         value = value()
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -106,7 +106,7 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lambda: None) -> float:
-    """Return the mean seconds of `number` calls; `wait` returns when all is computed that they have begun."""
+    """Return the mean seconds of `number` calls; `wait` returns when all work that they started is complete."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -143,8 +143,8 @@ class Runner:
 
 
 def serve(connection: Connection) -> None:
-    """Answer commands until the parent ends; failures are answers too."""
-    os.dup2(2, 1)  # libraries' output must not mix with the tables
+    """Answer commands until the parent ends; failures are also answers."""
+    os.dup2(2, 1)  # output of libraries must not mix with the tables
     runner: Runner | None = None
     with suppress(EOFError):  # the parent has ended
         for command, argument in iter(connection.recv, None):
@@ -160,9 +160,9 @@ def serve(connection: Connection) -> None:
 
 
 class Worker(Child):
-    """A contender's process, with a number of threads for every library.
+    """A contender's process, with a given number of threads for every library.
 
-    It is started fresh, never forked, since OpenMP does not survive a fork.
+    It is started anew, never forked, since OpenMP does not survive a fork.
     """
 
     def __init__(self, threads: int) -> None:
@@ -173,7 +173,7 @@ class Worker(Child):
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        # One that ends by itself waits for its child processes, whose processor time is then counted with its own.
+        # A process that ends by itself waits for its children, whose processor time is then counted with its own.
         with suppress(OSError):
             self.connection.send(None)
         self.process.join(0 if kind else END)
@@ -181,7 +181,7 @@ class Worker(Child):
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send a command (``open``, ``first``, ``sample``); return its status, and the value or the reason."""
-        with suppress(OSError):  # the process has ended; `receive` says how
+        with suppress(OSError):  # the process has ended; `receive` reports how
             self.connection.send((command, argument))
         try:
             status, value = self.receive()
@@ -191,7 +191,7 @@ class Worker(Child):
 
 
 def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Largest ``|got - expected| / |expected|`` (2-norms) over the results; NaN or inf when they cannot be compared."""
+    """Return the largest ``|got - expected| / |expected|`` (2-norms); NaN or inf if the results cannot be compared."""
     if got.keys() != expected.keys():
         return float("inf")
     errors = [0.0]
@@ -233,7 +233,7 @@ def alternate(
     budget: float = 60.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Measurement]:
-    """Time contenders alternately in `repeat` rounds, every second one in reverse order.
+    """Time contenders alternately in `repeat` rounds, with the order reversed in every second round.
 
     The first that runs is the baseline; others are timed only if their results differ from it by at most `tolerance`
     (relative). A contender that has used `budget` seconds is left out of further rounds, after at least three.
@@ -269,7 +269,7 @@ def alternate(
 
 
 def make_copy(library: str, nbytes: int, threads: int) -> Call:
-    """Return a call that copies `nbytes` between arrays of "numpy" (in one thread per slice) or "cupy"."""
+    """Return a call that copies `nbytes` between arrays of "numpy" (each thread copies a slice) or "cupy"."""
     if library == "cupy":
         import cupy
 
@@ -289,7 +289,7 @@ def make_copy(library: str, nbytes: int, threads: int) -> Call:
 
 
 def make_matmul(library: str, n: int, dtype: str) -> Call:
-    """Return a call that multiplies square matrices by the BLAS of "numpy" or "cupy"."""
+    """Return a call that multiplies square matrices with the BLAS of "numpy" or "cupy"."""
     xp = importlib.import_module(library)
     a = xp.ones((n, n), dtype)
     out = xp.empty_like(a)
@@ -305,8 +305,8 @@ def ceilings(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = F
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
     ``copy`` is in bytes/s, read and written bytes added, for arrays of `nbytes`, which should exceed the last cache.
-    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`. ``gather``, on a device, is
-    in bytes/s of rows of 256 bytes that are read in random order, and of their indices.
+    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`. ``gather``, only on a
+    device, is in bytes/s of rows of 256 bytes that are read in random order, and of their indices.
     """
     library = "cupy" if on_device else "numpy"
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}

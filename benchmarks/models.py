@@ -22,12 +22,12 @@ WIDTHS = {
     "num_radial": 6,
 }
 SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
-TRIPLETS = 225_636  # of the slab
+TRIPLETS = 225_636  # number of triplets in the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
 SMALL_BATCH = {"molecules": 4}
-SPECIES = 83  # molecules of the G2 set with more than four atoms
-SEED = 3  # of molecules in which PyTorch Geometric's closed forms of the basis, which cancel, keep enough digits
+SPECIES = 83  # number of molecules in the G2 set with more than four atoms
+SEED = 3  # of molecules for which PyTorch Geometric's closed forms of the basis keep enough digits despite cancellation
 COMPARED = 3  # losses of an epoch: later ones differ, since Adam divides small gradients by their own size
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
@@ -35,7 +35,7 @@ GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head":
 
 @cache
 def dimenet(form: str, dtype: str, **widths: int) -> Any:
-    """Return the model; sympy takes some ten seconds for PyTorch Geometric's."""
+    """Return the model; PyTorch Geometric's takes some ten seconds in sympy."""
     import torch
 
     from trigraph.torch.nn import DimeNetPlusPlus
@@ -55,9 +55,9 @@ def dimenet(form: str, dtype: str, **widths: int) -> Any:
 
 
 def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
-    """Return what the forward of PyTorch Geometric's model sums over atoms, from the vectors of the edges on.
+    """Return the terms that PyTorch Geometric's model sums over atoms, computed from the vectors of the edges.
 
-    `vec` (num_edges, 3) goes from the destination of each edge to its source; `edge_index` (2, num_edges) has sources
+    `vec` (num_edges, 3) points from the destination of each edge to its source; `edge_index` (2, num_edges) has sources
     and destinations, `idx_ji` and `idx_kj` (num_triplets,) the edges of each triplet.
     """
     import torch
@@ -78,7 +78,7 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
 def _pyg_energy_forces(
     model: Any, z: Any, pos: Any, vec: Any, lists: tuple[Any, ...], batch: Any, structures: int, create_graph: bool
 ) -> tuple[Any, Any]:
-    """Return energies and forces by PyTorch Geometric's model; `vec` depends on `pos`, `lists` are of `pyg_dimenet`."""
+    """Return PyTorch Geometric's energies and forces; `vec` depends on `pos`, `lists` are from `pyg_dimenet`."""
     import torch
 
     of_atoms = pyg_dimenet(model, z, vec, *lists)
@@ -94,7 +94,7 @@ def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
 
     if structure == "copper":
         crystal = bulk("Cu", cubic=True).repeat(sizes["cells"])
-        crystal.rattle(0.05, seed=0)  # in equilibrium, its forces would be rounding errors
+        crystal.rattle(0.05, seed=0)  # in equilibrium, the forces would be rounding errors
         return [crystal]
     if structure == "molecules":
         several = [name for name in g2.names if len(g2[name]) > 4]
@@ -119,7 +119,7 @@ class _Captured(NamedTuple):
         return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
 
     def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
-        """Return a call for a loss and its gradients in all parameters; `labels` are those of atoms."""
+        """Return a call for a loss and its gradients of all parameters; `labels` are per atom."""
         step = self.potential.training_step(loss)
 
         def call() -> dict[str, Any]:
@@ -130,7 +130,7 @@ class _Captured(NamedTuple):
 
 
 def _mean_square(errors: Any, structures: Any) -> Any:
-    """Return the mean square of errors of atoms, without ghosts."""
+    """Return the mean square of the errors of atoms, without ghosts."""
     real = structures.real_atoms
     return (errors.square().sum(1) * real).sum() / (3 * real.sum())
 
@@ -140,8 +140,8 @@ def _energy_forces(
 ) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
 
-    With `curvature` it is a function of a vector that returns the product with the Hessian, to be differentiated; for
-    None the Hessian itself. All is on torch's default device.
+    With `curvature`, it is a function of a vector that returns the product with the Hessian, to be differentiated; for
+    None it returns the Hessian itself. Everything is on torch's default device.
     """
     import torch
 
@@ -202,14 +202,14 @@ def _energy_forces(
 
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
+    """Return energy and forces; for a molecule the model's parameters need no gradient, as in dynamics."""
     model, compute = _energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
-    """Return the loss and its gradient in every parameter."""
+    """Return the loss and its gradient with respect to every parameter."""
     import torch
 
     names, parameters = zip(*model.named_parameters(), strict=True)
@@ -217,7 +217,7 @@ def _gradients(loss: Any, model: Any) -> dict[str, Any]:
 
 
 def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Loss of energy and forces, and its gradients in all parameters."""
+    """Return the loss of energy and forces, and its gradients with respect to all parameters."""
     import torch
 
     structures = build_atoms(structure, sizes)
@@ -241,11 +241,11 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: s
 
 
 def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Squared error of the Hessian times one random vector, and its gradients in all parameters."""
+    """Return the squared error of the Hessian times one random vector, and its gradients for all parameters."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
-    for atoms in structures:  # PyTorch Geometric's angles have no third derivatives where three atoms are in a line
+    for atoms in structures:  # PyTorch Geometric's angles have no third derivatives for three collinear atoms
         atoms.rattle(0.05, seed=1)
     model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
@@ -260,7 +260,7 @@ def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure:
 
 
 def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Verlet's dynamics of copper, where the model of torch-sim finds the neighbours in each step; the positions."""
+    """Run Verlet dynamics of copper; torch-sim's model finds the neighbours in each step. Return the positions."""
     import torch
 
     from trigraph.torch.potentials.compiled import replaced
@@ -283,13 +283,13 @@ def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call for the Hessian of ethanol, which takes PyTorch Geometric a backward pass for each row."""
+    """Return a call for the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
     _, compute = _energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
 
 class _Batch(NamedTuple):
-    """Molecules put together, with random labels."""
+    """A batch of molecules, with random labels."""
 
     z: Any
     pos: Any
@@ -310,7 +310,7 @@ def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _
 
 
 def _epochs(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
-    """Return a function that begins an epoch, always in the same order: displaced molecules of the G2 set."""
+    """Return a function that starts an epoch over displaced molecules of the G2 set, always in the same order."""
     import torch
 
     molecules: Any = []
@@ -331,7 +331,7 @@ def _epochs(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
 def pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
     """Return edges, and the two edges of each triplet, as PyTorch Geometric's `radius_graph` and `triplets` do.
 
-    These need pyg-lib and torch_sparse. Here edges come from all distances, and triplets from the edges into each atom.
+    Those functions need pyg-lib and torch_sparse. Here edges come from all distances, triplets from edges into atoms.
     """
     import torch
 
@@ -348,9 +348,9 @@ def pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
 
 
 def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Train on energies and forces for an epoch; the first losses, and the gradients of the first batch.
+    """Train on energies and forces for an epoch; return the first losses, and the gradients of the first batch.
 
-    RuntimeError is raised if a program is compiled again for batches of other sizes.
+    Raises RuntimeError if a program is compiled again for batches of other sizes.
     """
     import torch
 
@@ -388,7 +388,7 @@ def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Three layers of attention, the heads of the last averaged; cross-entropy, and its gradients in all parameters."""
+    """Run three attention layers, the last with averaged heads; return cross-entropy and all gradients."""
     import torch
     from torch.nn.functional import cross_entropy, elu
 
@@ -426,9 +426,9 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Two layers of attention with self loops, other edges in every step; the losses, and the first step's gradients.
+    """Run two attention layers, with self loops and new edges in each step; return losses and first gradients.
 
-    Each step gets a copy of its edges, of which no graph is kept from an earlier call.
+    Each step gets a copy of its edges, so that no graph of an earlier call can be reused.
     """
     import torch
     from torch.nn.functional import cross_entropy, elu
@@ -464,7 +464,7 @@ def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Cal
 
 
 def small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
-    """Weighted sums over a small graph: one alone (None), with its gradients (0), or two in each layer of a model."""
+    """Sum over a small graph: alone (None), with the gradients (0), or twice in each layer of a model."""
     import torch
 
     from trigraph.torch import agg_weighted_n2n
@@ -497,7 +497,7 @@ def small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | No
 
 
 def _contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
-    """Return contenders of forms and of what they are; those of PyTorch Geometric and torch are peers."""
+    """Return contenders from pairs of form and description; those of PyTorch Geometric and torch are peers."""
     found = {}
     for form, about in several:
         requires = ("torch", *["torch_geometric"] * (form == "pyg"), *["ase"] * ase)
@@ -512,7 +512,7 @@ PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, trip
 
 
 def _potentials(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
-    """Return the program of energies and forces, and that of the gradients of their loss."""
+    """Return the program for energies and forces, and the program for the gradients of their loss."""
     training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
     forces, loss = (
         _contenders(partial(make, structure=structure), *EAGER, COMPILED) for make in (energy_forces, force_training)

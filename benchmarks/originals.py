@@ -1,7 +1,7 @@
 """Modules of other people's packages, loaded from a wheel by path, without the packages around them.
 
 A package whose pinned requirements exclude a current torch can still be a peer or client: its modules are imported
-below empty packages, with stand-ins for missing imports, all of which are removed from ``sys.modules`` afterwards. This
+below empty packages, with stand-ins for missing imports, and all of them are then removed from ``sys.modules``. This
 repository contains no copy of them.
 """
 
@@ -25,8 +25,8 @@ VARIABLE = "TRIGRAPH_CLIENTS"
 class Original:
     """A release of a project, found in a folder.
 
-    The environment variable TRIGRAPH_CLIENTS names the folder of its wheel, or of the unpacked wheel, which has the
-    folder `package`.
+    The environment variable TRIGRAPH_CLIENTS names the folder with its wheel, or with the unpacked wheel, which
+    contains the folder `package`.
     """
 
     project: str
@@ -34,7 +34,7 @@ class Original:
     package: str
 
     def root(self) -> str:
-        """Return the folder, or the wheel, with its packages; Unavailable if the version is not found."""
+        """Return the folder, or the wheel, with its packages; raise Unavailable if the version is not found."""
         folder = os.environ.get(VARIABLE)
         if folder:
             places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
@@ -63,7 +63,7 @@ def load(
 ) -> list[Any]:
     """Import modules from a folder or a wheel.
 
-    The ``__init__`` of `packages` (outer ones first) is not run. `stand_ins` are contents of replaced modules, by name.
+    The ``__init__`` of `packages` (outer ones first) is not run. `stand_ins` has the contents of replaced modules.
     """
     loaded = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:

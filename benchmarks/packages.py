@@ -1,4 +1,4 @@
-"""Energies and forces of small structures by DimeNet++, eager, compiled, and as a package in C++: ratios of one run.
+"""Energies and forces of small structures by DimeNet++: eager, compiled, and as a package in C++; ratios of one run.
 
 ``python -m trigraph.benchmarks.packages PROGRAM`` takes the program of examples/cpp-potential, and exports the model.
 """
@@ -15,7 +15,7 @@ import torch
 
 
 def fastest(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> float:
-    """Return milliseconds of the fastest of 200 calls."""
+    """Return the milliseconds of the fastest of 200 calls."""
     times = []
     for _ in range(200):
         began = time.perf_counter()
@@ -47,7 +47,7 @@ def main(program: str) -> None:
             given = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions).float()
             neighbors = model.neighbors(given[1])
             times: dict[str, Any] = {}
-            for _ in range(2):  # the second round is the one that counts
+            for _ in range(2):  # only the second round counts
                 times["eager"] = fastest(model.energy_forces_stress, *given, neighbors=neighbors)
                 times["compiled"] = fastest(compiled.energy_forces_stress, *given, neighbors=neighbors)
                 result = subprocess.run([program, package, path], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Peers of several families: layers of PyTorch Geometric, on the CPU and on a CUDA device."""
+"""Peers for several families: layers of PyTorch Geometric, on the CPU and on a CUDA device."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from trigraph.benchmarks.workloads import Case, Peer
 
 
 def pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[str, Peer]:
-    """Return PyTorch Geometric's ways, ``make(case, device=...)``, on the CPU and, with the suffix -cuda, on CUDA."""
+    """Return PyTorch Geometric's peers, ``make(case, device=...)``, on the CPU and, with the suffix -cuda, on CUDA."""
     requires = "torch", "torch_geometric"
     return {
         name: Peer(partial(make, device="cpu"), about, requires),
@@ -29,9 +29,9 @@ def edge_index(case: Case, device: str) -> Any:
 
 
 def by_autograd(case: Case, device: str, forward: Callable[[Case, str], Callable[..., Any]]) -> Call:
-    """Return a call of a workload of one definition: a forward, autograd's backward, and the backward of that.
+    """Return a call for a workload of one definition: a forward, autograd's backward, and the backward of the latter.
 
-    ``forward(case, device)`` is a function of the definition's inputs that returns its output, or several.
+    ``forward(case, device)`` returns a function from the definition's inputs to one or several outputs.
     """
     import torch
 

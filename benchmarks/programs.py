@@ -1,4 +1,4 @@
-"""What is timed: `Call`, its `Contender`s, and programs, which are more than operators of the table."""
+"""Timed subjects: `Call`, its `Contender`s, and programs, which are more than operators of the table."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ has to be changed for the comparison, a function that returns one."""
 
 
 class Unavailable(RuntimeError):
-    """A contender's requirements are not met on this machine."""
+    """The requirements of a contender are not met on this machine."""
 
 
 def require(*modules: str) -> None:
@@ -25,18 +25,18 @@ def require(*modules: str) -> None:
 class Contender:
     """One of the ways to run a program.
 
-    `make` takes sizes and dtype; it is picklable, so a function of a module or a partial of one.
+    `make` takes sizes and dtype; it is picklable, so it may be a module's function or a partial of one.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
-    about: str  # what it is, for the record
+    about: str  # description for the record
     requires: tuple[str, ...] = ("torch",)  # modules that it imports
-    peer: bool = False  # whether it is what users run without trigraph
+    peer: bool = False  # whether users run it without trigraph
 
 
 @dataclass(frozen=True)
 class Program:
-    """A timed program, such as a training step of a whole model; those of one name run one after the other."""
+    """A timed program, such as a training step of a whole model; programs of one name run one after the other."""
 
     name: str
     summary: str
@@ -45,13 +45,13 @@ class Program:
     # Sizes for a quick run, and for the tiny run that loads libraries.
     small: Mapping[str, int] = field(default_factory=dict)
     family: str = "models"
-    # Number of terms of the longest sum in a weight's gradient (triplets or edges); added term by term, its error is
-    # about the square root of that number, in eps.
+    # Number of terms of the longest sum in the gradient of a weight (triplets or edges). If they are added one by one,
+    # the error is about the square root of this number, in eps.
     terms: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the contenders."""
+        """The names of the contenders."""
         return tuple(self.contenders)
 
     def at(self, size: str) -> dict[str, int]:
@@ -59,14 +59,14 @@ class Program:
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Return a contender ready to run; Unavailable if a module that it needs is not there."""
+        """Return a contender ready to run; raise Unavailable if a module that it needs is missing."""
         require(*self.contenders[name].requires)
         return self.contenders[name].make(sizes, dtype)
 
     def about(self, name: str) -> str:
-        """Return what a contender is, for the record."""
+        """Return the description of a contender for the record."""
         return self.contenders[name].about
 
     def is_peer(self, name: str) -> bool:
-        """Whether a contender is what users run without trigraph."""
+        """Return whether users run a contender without trigraph."""
         return self.contenders[name].peer

@@ -87,9 +87,9 @@ def record(
     tops: Mapping[str, float],
     results: Sequence[Result],
 ) -> dict[str, Any]:
-    """Return the record of a run; `tops` are the machine's ceilings.
+    """Return the record of a run; `tops` has the machine's peak rates.
 
-    BLAS is NumPy's, which the ceilings and the NumPy peers run on.
+    BLAS is NumPy's, on which the peak rates and the NumPy peers depend.
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
     installed = {d.metadata["Name"]: d.version for d in distributions()}
@@ -108,7 +108,7 @@ def record(
 
 
 def stem(record: Mapping[str, Any]) -> str:
-    """File name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
+    """Return the file name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
     if record["options"]["device"]:

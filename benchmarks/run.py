@@ -1,4 +1,4 @@
-"""One benchmark run: workloads and programs to results and ratios."""
+"""One benchmark run, from workloads and programs to results and ratios."""
 
 import importlib
 import math
@@ -21,16 +21,16 @@ from trigraph.table import OPERATORS, evaluate
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 DIRECT = ("fortran-reference", "pyref")
-DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
+DISTURBED = 0.05  # a measurement is repeated if other processes use more than this share of the processors
 ATTEMPTS = 3
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: threads of every contender, rounds, dtype, size (full or small), whether with peers, and where.
+    """How to measure: threads of each contender, rounds, dtype, size (full or small), with or without peers, where.
 
-    Of the contenders only those of the names in `contenders` run (all, when it is empty).
+    Only the named `contenders` run (all if it is empty).
     """
 
     threads: int
@@ -42,7 +42,7 @@ class Options:
     device: bool = False
 
     def select_contenders(self, workload: Workload | Program) -> list[str]:
-        """Return the contenders that were asked for."""
+        """Return the requested contenders."""
         names = [n for n in workload.names if self.peers or not workload.is_peer(n)]
         return [n for n in names if not self.contenders or n in self.contenders]
 
@@ -63,7 +63,7 @@ class Result:
     other_share: float | None
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
-        """Time and peak memory of a contender over those of the first; None where one was not measured."""
+        """Return time and peak memory of a contender relative to the first one; None where one was not measured."""
         own, fast = (self.measured.get(name, Measurement()) for name in (contender, self.workload.names[0]))
         if not (own.seconds and fast.seconds):
             return None, None
@@ -71,7 +71,7 @@ class Result:
         return own.median / fast.median, memory
 
     def bound(self, tops: Mapping[str, float]) -> float:
-        """Least seconds of a run by peak rates: bytes of inputs and outputs, operations, bytes of rows at random."""
+        """Return the least seconds of a run at the peak rates: bytes in and out, operations, bytes of random rows."""
         if not isinstance(self.workload, Workload):
             return math.nan
         dtype = np.dtype(self.dtype)
@@ -83,26 +83,26 @@ class Result:
         return max(amount / tops[name] for name, amount in amounts.items() if name in tops)
 
     def rate(self, contender: str) -> float:
-        """Operations of the table (not what the contender really spends) per second; NaN where there are none."""
+        """Return the table's operations (not those that the contender makes) per second; NaN if there are none."""
         operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
         return operations / self.measured[contender].median
 
     def byte_rate(self, contender: str) -> float:
-        """Bytes of inputs and outputs, each once, per second; NaN where there are none."""
+        """Return the bytes of inputs and outputs, each counted once, per second; NaN if there are none."""
         workload, dtype = self.workload, np.dtype(self.dtype)
         nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
         return nbytes / self.measured[contender].median
 
 
 def find(families: Collection[str] = (), names: Collection[str] = (), device: bool = False) -> list[Workload | Program]:
-    """Return the host's, or the device's, workloads and programs of the families and names; of all, without these."""
+    """Return the host's, or the device's, workloads and programs of these families and names (without any: all)."""
     host = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
     workloads = DEVICE if device else host
     return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
-    """Return a workload of one operator of the table, in all backends on the host but the emulation of a device.
+    """Return a workload of one operator of the table, for all backends on the host except the emulated device.
 
     Sizes default to the family's; num_edges and num_positions default to each other.
     """
@@ -116,15 +116,15 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
 
 
 def tolerance(dtype: str, terms: int = 0) -> float:
-    """Relative error (2-norm) above which a peer's results count as wrong.
+    """Return the relative error (2-norm) above which a peer's results count as wrong.
 
-    It bounds the rounding of sums; `terms` is their number of terms, which matters above 40,000 terms added one by one.
+    It bounds the rounding of sums. `terms` is their number of terms, which matters above 40,000 if added one by one.
     """
     return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
 
 def _processor_seconds() -> tuple[float, float, float]:
-    """Return total and busy seconds of all processors since boot, and the seconds spent by this process tree."""
+    """Return total and busy seconds of all processors since boot, and the seconds used by this process tree."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     stat = Path("/proc/stat")
@@ -146,7 +146,7 @@ def measure_workload(workload: Workload | Program, options: Options, progress: P
         jobs[name] = Job(make, warm, options.device)
     most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
-    again = 1 if options.device else ATTEMPTS  # the processors matter little to a device
+    again = 1 if options.device else ATTEMPTS  # the load of the processors matters little for a device
     while not attempts or (len(attempts) < again and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _processor_seconds()
         measured = alternate(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))

@@ -1,4 +1,4 @@
-"""Workloads of weighted aggregation, and what users run without trigraph: sparse products, gather and scatter."""
+"""Workloads of weighted aggregation, and programs that users run without trigraph: sparse products, gather, scatter."""
 
 import contextlib
 import ctypes
@@ -24,7 +24,7 @@ OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
 def _csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Weights, sources and offsets of the matrix, and its shape; row k of the weights belongs to position k."""
+    """Return weights, sources and offsets of the matrix, and its shape; row k of the weights belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
     return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
 
@@ -38,13 +38,13 @@ def sparse_product(case: Case) -> Call:
     return lambda: {OUT: matrix @ x}
 
 
-CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy has the name
+CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy defines the name
 
 
 def cusparse(case: Case) -> Call:
-    """Multiply by cuSPARSE: rows of the dense matrices whole, CSR_ALG2, all but the product itself done once before.
+    """Multiply with cuSPARSE: CSR_ALG2, row-major dense matrices, and all preparation before the first product.
 
-    CuPy's own ``matrix @ dense`` makes its descriptors at every call, and copies dense matrices that are in C order.
+    CuPy's own ``matrix @ dense`` creates descriptors at every call, and copies dense matrices that are in C order.
     """
     import cupy
     from cupy.cuda import device
@@ -70,13 +70,13 @@ def cusparse(case: Case) -> Call:
         library.spMM(*call, buffer.data.ptr)
         return {OUT: out}
 
-    # What the descriptors point to lives as long as the call.
+    # The objects to which the descriptors point must live as long as the call.
     product.held = (weight, indices, offsets, x, one, zero)  # type: ignore[attr-defined]
     return product
 
 
 def _preprocess(call: tuple[int, ...], buffer: int) -> None:
-    """Let cuSPARSE look at the matrix beforehand: CuPy has no function for that, but has loaded the library."""
+    """Let cuSPARSE analyse the matrix beforehand: CuPy has no function for this, but has loaded the library."""
     for name in ("libcusparse.so.12", "libcusparse.so.11"):
         with contextlib.suppress(OSError, AttributeError):
             function = ctypes.CDLL(name).cusparseSpMM_preprocess
@@ -89,13 +89,13 @@ def _preprocess(call: tuple[int, ...], buffer: int) -> None:
 
 
 def sparse_convolution(case: Case, device: str) -> Call:
-    """SimpleConv of torch's sparse matrix, whose product it takes."""
+    """Apply SimpleConv to torch's sparse matrix, whose product it uses."""
     import torch
     from torch_geometric.nn import SimpleConv
 
     weight, indices, offsets, shape = _csr(case)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that torch's support is in beta
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that its support is in beta
         rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
         matrix = torch.sparse_csr_tensor(rows, columns, values, shape)
     x, convolve = torch.tensor(case["embedding"], device=device), SimpleConv(aggr="sum")
@@ -103,7 +103,7 @@ def sparse_convolution(case: Case, device: str) -> Call:
 
 
 def _aggregation(case: Case, device: str) -> Callable[[Any, Any], Any]:
-    """Weighted sum of embedding and weights over the list of edges."""
+    """Sum embeddings times weights over the list of edges."""
     from torch_geometric.nn import SimpleConv
 
     edges, size = edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)

@@ -16,7 +16,7 @@ from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
 
-TINY = 16  # entities in the tiny run, which loads libraries
+TINY = 16  # number of entities in the tiny run, which loads libraries
 
 
 @dataclass(frozen=True)
@@ -24,29 +24,29 @@ class Step:
     """One operator call of a workload."""
 
     operator: str
-    wrt: tuple[str, ...] | None = None  # fields asked for
-    zero: tuple[str, ...] = ()  # cotangents passed as None
-    operations: str | None = None  # formula for operations, if the table's count, for all fields, is too large
+    wrt: tuple[str, ...] | None = None  # requested fields
+    zero: tuple[str, ...] = ()  # cotangents that are passed as None
+    operations: str | None = None  # formula for operations, if the table's count, which is for all fields, is too large
     # Arguments that are results of earlier steps: ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     from_steps: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def op(self) -> Operator:
-        """Its entry in the table."""
+        """Its entry in the operator table."""
         return OPERATORS[self.operator]
 
     @property
     def fields(self) -> tuple[Array, ...]:
-        """Arrays it returns."""
+        """The arrays that it returns."""
         return tuple(f for f in self.op.fields if self.wrt is None or f.name in self.wrt)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A program that users would otherwise run."""
+    """A program that users would run without trigraph."""
 
     make: "Callable[[Case], Call]"
-    about: str  # what it is, for the record
+    about: str  # description for the record
     requires: tuple[str, ...] = ()  # modules that it imports
     device: bool = False  # whether it runs on a CUDA device
 
@@ -62,20 +62,20 @@ class Workload:
     sizes: Mapping[str, int]  # value of every symbol at full size
     peers: Mapping[str, Peer] = field(default_factory=dict)
     backends: tuple[str, ...] = ("fortran",)  # timed backends; the direct ones are slow at large sizes
-    # Choices and numbers that are not the defaults, and optional inputs that are absent (None).
+    # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
-    layout: str = "uniform"  # or "power law": how edges, or triplets, are spread
+    layout: str = "uniform"  # or "power law": the distribution of edges, or triplets
     # Formula for the numbers that a run gathers in random order; "0" if gathering does not limit its speed.
     gathered: str = "0"
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
-        """The definitions its steps belong to."""
+        """The definitions of its steps."""
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the contenders on the host, or on the device; the first is the baseline."""
+        """Return the names of the contenders on the host or the device; the first is the baseline."""
         peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
         return (*self.backends, *peers)
 
@@ -88,11 +88,11 @@ class Workload:
         return {**self.sizes, **fewer}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Build the inputs and return a contender ready to run; Unavailable if a module that it needs is missing."""
+        """Build the inputs; return a contender ready to run; raise Unavailable if a module that it needs is missing."""
         peer = self.peers.get(name)
         require(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
-        case = convert_indices(case, np.int32) if name == "gpu" else case  # as layers have it
+        case = convert_indices(case, np.int32) if name == "gpu" else case  # as in layers
         return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
@@ -100,20 +100,20 @@ class Workload:
         return self.peers[name].about if name in self.peers else ""
 
     def is_peer(self, name: str) -> bool:
-        """Whether a contender is what users run without trigraph."""
+        """Return whether users run a contender without trigraph."""
         return name in self.peers
 
     def on_power_law(self) -> "Workload":
-        """Return the same on a graph whose degrees follow a power law."""
+        """Return the same workload on a graph whose degrees follow a power law."""
         summary = "the same on a graph whose degrees follow a power law"
         return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")
 
     def operations(self, sizes: Mapping[str, int]) -> int:
-        """Floating operations of one run, as the table counts them."""
+        """Return the floating-point operations of one run, as counted by the table."""
         return sum(evaluate(s.operations or s.op.operations, sizes) for s in self.steps)
 
     def bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
-        """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
+        """Return the bytes of inputs and outputs of one run, each counted once, without index arrays."""
         bindings = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
         inputs_bytes = sum(math.prod(evaluate_shape(a, bindings)) for a in inputs.values()) * dtype.itemsize
@@ -121,7 +121,7 @@ class Workload:
         return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return sizes, has_<optional input>, and numbers of choices: all that shapes depend on."""
+        """Return sizes, has_<optional input>, and numbers of choices: everything on which shapes depend."""
         bindings = dict(sizes)
         for spec in self.definitions:
             bindings |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
@@ -130,16 +130,16 @@ class Workload:
         return bindings
 
     def absent(self, name: str) -> bool:
-        """Whether an input or graph object, or the cotangent of an input, is left out."""
+        """Return whether an input or graph object, or the cotangent of an input, is left out."""
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
-        """Input arrays of a step, without results of fwd, which come from an earlier step or are omitted."""
+        """Return the input arrays of a step, without results of fwd, which come from an earlier step or are omitted."""
         inputs = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.from_steps))
         return tuple(a for a in inputs if not self.absent(a.name))
 
     def fields(self, step: Step) -> tuple[Array, ...]:
-        """Arrays a step returns with these settings."""
+        """Return the arrays that a step returns with these settings."""
         values = {a.name: None if self.absent(a.name) else a for a in step.op.definition.inputs}
         returned = step.op.list_returned(values, self.bound({}))
         return tuple(f for f in step.fields if f in returned)
@@ -147,7 +147,8 @@ class Workload:
     def key(self, op: Operator, name: str) -> str:
         """Return the name of an operator's argument in a case.
 
-        A name (``weight``) with different shapes in several definitions is qualified: ``interaction_bilinear.weight``.
+        A name (``weight``) that has different shapes in several definitions is qualified:
+        ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
         return f"{op.definition.name}.{name}" if len(named) > 1 else name
@@ -167,17 +168,16 @@ class Case:
 
     @property
     def graph(self) -> Any:
-        """The graph of operators that have just one."""
+        """The graph, for operators with a single one."""
         return self.graphs["graph"]
 
 
 def _draw_arrays(
     wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Draw arrays as the verification does.
+    """Draw arrays as the verification does, but with distances of at least 0.3 cutoffs, like those of atoms.
 
-    Except that distances are at least 0.3 cutoffs, like those of atoms: at much smaller ones PyTorch Geometric's closed
-    forms of spherical Bessel functions lose all digits in float32.
+    At much smaller distances PyTorch Geometric's closed forms of spherical Bessel functions lose all digits in float32.
     """
     arrays = draw(wanted, sizes, dtype, rng)
     near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
@@ -185,12 +185,12 @@ def _draw_arrays(
 
 
 def _attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return attributes: given sizes, and settings or defaults of choices and numbers."""
+    """Return attributes: the given sizes, and settings or defaults of choices and numbers."""
     return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
 def _graphs(op: Operator, case: Case) -> dict[str, Any]:
-    """Graph objects of an operator."""
+    """Return the graph objects of an operator."""
     return {a.name: case.graphs[a.name] for a in op.graph.arguments} if op.graph else {}
 
 
@@ -216,10 +216,9 @@ def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rn
 
 
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> Case:
-    """Draw the inputs of a workload as the table says, clear of the kinks it names.
+    """Draw the inputs of a workload as the table describes them, away from the kinks that it names.
 
-    Near a kink, rounding can make correct programs differ by a whole term; without kinks their results can be compared
-    tightly.
+    Near a kink, rounding can make correct programs differ by a whole term; elsewhere their results compare tightly.
     """
     rng = np.random.default_rng(0)
     bindings = workload.bound(sizes)
@@ -250,7 +249,7 @@ def convert_indices(case: Case, dtype: Any) -> Case:
 
 
 def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
-    """Return the steps through the front door, checks included, as a user calls them; the case is NumPy's.
+    """Return the steps through the front door, including checks, as a user calls them; the case has NumPy arrays.
 
     Arrays passed from step to step are not returned.
     """

@@ -5,8 +5,8 @@ import os
 import pytest
 from signals import unignored_signals  # noqa: F401
 
-# One thread, unless a test asks for several, since there are as many test processes as processors. Waiting threads
-# sleep instead of spinning.
+# Calls use one thread, unless a test asks for several, since there are as many test processes as processors. Waiting
+# threads sleep instead of spinning.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 from trigraph import set_num_threads

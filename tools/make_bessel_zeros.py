@@ -1,7 +1,7 @@
 """Write the zeros of the spherical Bessel functions and the norms of the radial basis, as constants of a language.
 
-z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16: all that the
-operators allow. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
+z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16, the largest
+that the operators allow. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
 """
 
 import math
@@ -17,7 +17,7 @@ Table = list[list[Decimal]]
 
 
 def spherical_bessel(order: int, x: Decimal) -> Decimal:
-    """Return j_l(x), l = order, by its power series; terms cancel, and the precision has to make up for that."""
+    """Return j_l(x), l = order, by its power series; the precision makes up for the cancellation of terms."""
     term = Decimal(1)
     for i in range(1, order + 1):
         term *= x / (2 * i + 1)
@@ -30,7 +30,7 @@ def spherical_bessel(order: int, x: Decimal) -> Decimal:
 
 
 def zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
-    """Return the zero of j_l in an interval that has one: bisection comes near it, then Newton's method finds it."""
+    """Return the zero of j_l in an interval that has one, by bisection and then by Newton's method."""
     sign = spherical_bessel(order, low) > 0
     for _ in range(8):
         middle = (low + high) / 2
@@ -43,9 +43,9 @@ def zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
 
 
 def tables() -> dict[str, Table]:
-    """Return zeros and norms by order; each zero lies between two neighbouring ones of the order below."""
+    """Return zeros and norms by order; each zero lies between two neighbouring zeros of the order below."""
     with localcontext() as context:
-        context.prec = 110  # terms of the series reach 1e33: 77 digits are left
+        context.prec = 110  # terms of the series reach 1e33, so 77 digits are left
         below = [Decimal(math.pi) * (2 * k - 1) / 2 for k in range(1, ZEROS + ORDERS + 1)]  # zeros of cos(x)/x
         zeros, norms = [], []
         for order in range(ORDERS):
@@ -56,7 +56,7 @@ def tables() -> dict[str, Table]:
 
 
 def round_decimal(value: Decimal, digits: int) -> str:
-    """Return a number above 1 in so many decimal digits."""
+    """Format a number above 1 with so many decimal digits."""
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 
@@ -74,7 +74,7 @@ def cuda(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
 
 
 def main() -> None:
-    """Write the constants in the language that the command line asks for."""
+    """Write the constants in the language that the command line requests."""
     language, out = sys.argv[1:]
     text = "! {}: column l, row k.\n" if language == "fortran" else "// {}: row l, column k.\n#pragma once\n"
     text = text.format("Written by tools/make_bessel_zeros.py")

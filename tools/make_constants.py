@@ -1,6 +1,6 @@
 """Write the numbers that Python and the CUDA kernels share: ``make_constants.py OUT``, run by the build.
 
-They are those of ``src/trigraph/table/constants.py``, and the activations of the operator table by their numbers.
+They are from ``src/trigraph/table/constants.py``; the activations of the operator table are represented by numbers.
 """
 
 import importlib

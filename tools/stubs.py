@@ -1,8 +1,8 @@
-"""Writes the type stubs of the package, from the operator table, into a folder: ``python tools/stubs.py FOLDER``.
+"""Write the type stubs of the package, from the operator table, into a folder: ``python tools/stubs.py FOLDER``.
 
-The operators are made from the table when the package is imported, where neither editors nor mypy see them. The stubs
-``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` of the package say what they
-are. The build runs this file before there is a package, with the standard library alone.
+The package makes its operators from the table when it is imported, where neither editors nor mypy see them. The stubs
+``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` describe them. The build runs
+this file before there is a package, with only the standard library.
 """
 
 import ast
@@ -28,19 +28,19 @@ from trigraph.table.public import (  # noqa: E402
 )
 
 HEADER = '"""Written by the build, from the operator table."""\n\n'
-# One dtype for all arrays of a call. CuPy's arrays have no type information and pass as Any.
+# All arrays of a call have one dtype. CuPy's arrays have no type information and pass as Any.
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 BACKEND = "_Backend: TypeAlias = Literal[" + ", ".join(f'"{backend}"' for backend in BACKENDS) + "]\n\n"
 NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"
 
 
 def _literal(value: object) -> str:
-    """Return a value as source, strings in double quotes."""
+    """Return a value as source code, with strings in double quotes."""
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
-    """Return one line of a signature; an array that may be None has that default where it may be left out."""
+    """Return one line of a signature; an array that may be None has that default if it may be left out."""
     optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "backend": "_Backend"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
@@ -63,7 +63,7 @@ def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
 
 
 def _signature(op: Operator, fields: str, keywords: str) -> str:
-    """Return the head of a function whose parameters from `keywords` on are keywords, and may be left out."""
+    """Return the head of a function whose parameters from `keywords` on are optional keywords."""
     text, star = f"def {op.name}(\n", False
     for name in public_signature(op).parameters:
         if name == keywords:
@@ -81,7 +81,7 @@ def _field_names(op: Operator) -> tuple[str, str]:
 
 
 def _body(text: str) -> str:
-    """Return the body of a function that has a docstring alone."""
+    """Return the body of a function that consists of a docstring."""
     return textwrap.indent(f'"""{text}\n"""\n\n', "    ", lambda line: bool(line.strip()))
 
 
@@ -91,7 +91,7 @@ def _all(names: Iterable[str]) -> str:
 
 
 def _function(op: Operator) -> str:
-    """Return the stub of one operator: two overloads where arrays may be left out, which takes keywords."""
+    """Return the stub of one operator; if arrays may be left out, it has two overloads, one of them with keywords."""
     fields, alias = _field_names(op)
     positional = f"{_signature(op, fields, 'out')}\n{_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
@@ -101,7 +101,7 @@ def _function(op: Operator) -> str:
 
 
 def _imports() -> tuple[list[str], list[str]]:
-    """Return the public names of the package, and the lines that import those that are no operators."""
+    """Return the public names of the package, and the lines that import those that are not operators."""
     tree = ast.parse((ROOT / "src" / "trigraph" / "__init__.py").read_text())
     values: dict[str, Any] = {
         node.targets[0].id: node.value
@@ -216,4 +216,4 @@ folder = Path(sys.argv[1])
 for name, stub in STUBS.items():
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(stub(), encoding="utf-8")
-os.utime(folder)  # for ninja, whose output it is
+os.utime(folder)  # ninja takes the folder for the output

@@ -1,5 +1,5 @@
-// potential potential.pt2 structure.xyz ...: print energy, forces and stress of each file in extended XYZ, as ASE writes it, and the
-// time of a call, the fastest of 200.
+// potential potential.pt2 structure.xyz ...: print energy, forces and stress of each file (extended XYZ as written by
+// ASE), and the time of a call, the fastest of 200.
 #include <chrono>
 #include <cstdio>
 #include <regex>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// pair_style trigraph potential.pt2 Cu Au: a package of trigraph.torch.export_potential as a plugin of LAMMPS, whose licence it has.
+// pair_style trigraph potential.pt2 Cu Au: a LAMMPS plugin, under LAMMPS's licence, for a package of trigraph.torch.export_potential.
 //
-// An atom appears once in the graph, however many copies of it LAMMPS makes: edges to its periodic copies cross cells. A rank computes the
-// energies of its own atoms. Those depend on others over `reach` edges, so that the graph of a rank has these atoms, too. Forces on them
-// go to the ranks that own them. A single rank needs no other atoms.
+// An atom appears once in the graph, however many copies of it LAMMPS makes: edges to its periodic copies cross cells.
+// A rank computes the energies of its own atoms. These energies depend on atoms over `reach` edges, so the rank's graph
+// has those atoms, too. Forces on them are sent to the ranks that own them. A single rank needs no other atoms.
 #include "atom.h"
 #include "comm.h"
 #include "domain.h"
@@ -21,7 +21,7 @@
 namespace {
 
 volatile std::sig_atomic_t interrupts = 0;
-struct sigaction before;  // what SIGINT did before a run
+struct sigaction before;  // the action of SIGINT before a run
 
 void interrupt(int number)
 {
@@ -31,7 +31,7 @@ void interrupt(int number)
         std::raise(number);
     }
     if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
-        before.sa_handler(number);  // Python's
+        before.sa_handler(number);  // Python's handler
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ public:
     {
         const int types = atom->ntypes;
 
-        if (narg != 2)  // what these are LAMMPS has checked
+        if (narg != 2)  // LAMMPS has checked that these are asterisks
             error->all(FLERR, "pair_style trigraph: expected pair_coeff * *");
         if (static_cast<int>(symbols.size()) != types)
             error->all(FLERR, "pair_style trigraph: there are " + std::to_string(types) + " types of atoms and "
@@ -112,7 +112,7 @@ public:
         if (comm->nprocs > 1) {
             if (potential->reach + 1 >= chain)
                 error->all(FLERR, "pair_style trigraph: the energy of an atom depends on all others; expected one rank");
-            // Skins: atoms and copies may have moved since they were searched.
+            // Skins: atoms and copies may have moved since the neighbours were searched for.
             const double depth = potential->reach * potential->cutoff + 2 * neighbor->skin;
             const double box[] = {domain->xprd, domain->yprd, domain->zprd};
             for (int k = 0; k < 3; k++)
@@ -167,7 +167,7 @@ public:
         for (int k = 0; k < 6; k++) {
             if (vflag_global)
                 virial[k] -= electronvolt * volume * results.stress[places[k]];
-            if (vflag_atom)  // also of other ranks' atoms, to which compute stress/atom sends them
+            if (vflag_atom)  // also for other ranks' atoms, to which compute stress/atom sends them
                 for (size_t node = 0; node < node_atoms.size(); node++)
                     vatom[node_atoms[node]][k] += electronvolt * results.virials[9 * node + places[k]];
         }
@@ -188,7 +188,7 @@ private:
     std::vector<int> node_atoms;  // for each atom of the graph, the copy that has its position and gets its force
     bool heeds = false;
 
-    // Have Ctrl-C stop a run, or do again what it did before.
+    // Let Ctrl-C stop a run, or restore its earlier action.
     void heed(bool wanted)
     {
         if (wanted == heeds)
@@ -216,7 +216,8 @@ private:
         return at->second;
     }
 
-    // Make the graph of the rank's atoms, of those on which their energies depend, and of the edges into all but the last of these.
+    // Make the graph of the rank's atoms, of the atoms on which their energies depend, and of the edges into all but
+    // the last of these.
     void build_graph()
     {
         const double *h = domain->h, cutsq = potential->cutoff * potential->cutoff;
@@ -256,7 +257,7 @@ private:
 
 }  // namespace LAMMPS_NS
 
-// As LAMMPS's documentation describes it, since installations lack lammpsplugin.h.
+// Declared here as in LAMMPS's documentation, since installations lack lammpsplugin.h.
 extern "C" {
 struct lammpsplugin_t {
     const char *version, *style, *name, *info, *author;

@@ -1,13 +1,13 @@
-"""Builds the CPU version of a kernel file: rewrites its shared arrays, adds a table of its instances, compiles.
+"""Build the CPU version of a kernel file: rewrite its shared arrays, add a table of its instances, compile it.
 
-The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer,
-``__shared__ T x[n];`` a reference to an allocation of its own; everything else of CUDA is the business of
-``cuda_host.h``. Included ``.cuh`` files are put in place, rewritten alike. Only the standard library is used: meson
+The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer, and
+``__shared__ T x[n];`` a reference to an allocation of its own; ``cuda_host.h`` handles everything else of CUDA.
+Included ``.cuh`` files are inserted and rewritten in the same way. Only the standard library is used, because meson
 runs this file before anything is installed::
 
     python gpu/host/build.py --family gno --source-dir gpu --generate gno_host.cpp --depfile gno_host.d
 
-Tests build libraries of their own by `host_build`: for sanitizers, and of other sources.
+Tests build their own libraries with `host_build`: for sanitizers, and from other sources.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
-# Loaded by its path: meson runs this file before there is a package.
+# Loaded by path, because meson runs this file before there is a package.
 _SOURCES = runpy.run_path(str(HOST.parent / "sources.py"))
 SourceError: type[ValueError] = _SOURCES["SourceError"]
 expand_includes = _SOURCES["expand_includes"]
 RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
-# Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as
-# written, since a loop turned into memset would escape it. Kernels under AddressSanitizer are not optimised, since that
-# takes longer than running them. Debug information is such that the readers of reports find the lines: addr2line
-# (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) the lines of weak functions.
+# Kernels and runtime are compiled separately, because the race detector must not watch the runtime. Its kernels keep
+# their loops as written, since a loop turned into memset would escape it. Kernels under AddressSanitizer are not
+# optimised, since optimising takes longer than running them. The debug information is chosen so that readers of reports
+# find the lines: addr2line (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) weak functions.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
     "asan": ("-O0", "-gdwarf-4", "-fno-weak", *SANITIZE),
@@ -99,13 +99,13 @@ def _without_comments(text: str) -> str:
 
 
 def struct_members(text: str) -> dict[str, list[str]]:
-    """Return the names of the members of every struct, which are declared one to a line."""
+    """Return the names of the members of every struct; members are declared one to a line."""
     structs = _STRUCT.findall(_without_comments(text))
     return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in structs}
 
 
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
-    """Return the parameter names of every ``__global__`` function, with the members of `structs` in place of these."""
+    """Return the parameter names of every ``__global__`` function; members replace parameters that are `structs`."""
     parameters: dict[str, list[str]] = {}
     for _, kernel, declarations in _kernels(text):
         names: list[str] = []
@@ -125,7 +125,7 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
 
     def find_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
-        # What half precision is computed in (gat_storage.cuh).
+        # The type in which half precision is computed (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
         declared = " ".join(declared.split()).removesuffix(" const").replace(" *", "*")
         if not declared.endswith("*"):
@@ -152,7 +152,7 @@ def _names(head: str) -> list[str]:
 
 
 def _kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Give of every ``__global__`` function the parameters of its template, its name and its own parameters."""
+    """Yield, for every ``__global__`` function, the parameters of its template, its name and its own parameters."""
     code = _without_comments(text)
     for match in _KERNEL.finditer(code):
         declarations = []
@@ -171,11 +171,11 @@ def _kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
 def generate(
     source: Path, family: str, instances: Iterable[str], root: Path, written: Path | None = None
 ) -> tuple[str, list[Path]]:
-    """Return the C++ text of a ``.cu`` file's host version, and the files it was made from.
+    """Return the C++ text of a ``.cu`` file's host version, and the files from which it was made.
 
-    The library answers to `family`. Instances are name expressions of templates, such as ``gno_hidden<float>``, or
-    plain kernels. File names in messages are relative to `root`; `written` is the folder of the headers that the build
-    writes, unless they are beside the source.
+    The library reports the name `family`. Instances are name expressions of templates, such as ``gno_hidden<float>``,
+    or plain kernels. File names in messages are relative to `root`; `written` is the folder of the headers that the
+    build writes, unless they are next to the source.
     """
     instances = tuple(instances)
     seen: dict[Path, str] = {}
@@ -211,16 +211,15 @@ const int cuda_host::num_kernels = {len(entries)};
 
 
 def make_rule(target: Path, files: Iterable[Path]) -> str:
-    """Return the line by which make, and ninja, know the files that a target was made from."""
+    """Return the line that names to make, and ninja, the files from which a target was made."""
     needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
     return f"{target}: {needed}\n"
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
-    """Compile generated C++ text and the runtime into a shared library; RuntimeError if that fails.
+    """Compile generated C++ text and the runtime into a shared library; raise RuntimeError if that fails.
 
-    `runtime` is an object file with the runtime of this variant and these flags: linked if it is there, else made
-    there.
+    `runtime` is an object file with the runtime for this variant and these flags; it is compiled if it does not exist.
     """
     command = [*os.environ.get("CXX", "g++").split(), *FLAGS, *extra_flags, f"-I{HOST}"]
     library.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +240,7 @@ def compile_library(generated: str, library: Path, variant: str, extra_flags: Se
 
 
 def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
-    """Link into a file that is whole or not there, whoever else makes the same."""
+    """Link into a file that is either complete or absent, even if other processes make the same file."""
     partial = output.with_name(f"{output.name}.{os.getpid()}.part")
     _run_compiler([*command, *objects, "-o", str(partial)])
     partial.replace(output)
@@ -254,10 +253,10 @@ def host_build(
     instances: Iterable[str] | None = None,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Return a library with the CPU version of a kernel family, compiled unless the user's cache has it.
+    """Return a library with the CPU version of a kernel family; compile it unless the user's cache has it.
 
-    The variant is ``"fast"``, ``"asan"`` or ``"race"``. Libraries are kept by a hash of everything that went into them.
-    Tests give another kernel file with its instances, or more compiler flags.
+    The variant is ``"fast"``, ``"asan"`` or ``"race"``. The key of the cache is a hash of everything that went into a
+    library. Tests pass another kernel file with its instances, or more compiler flags.
     """
     if source is None:
         source = HOST.parent / "kernels" / f"{family}.cu"
@@ -284,7 +283,7 @@ def host_build(
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove files of older sources that nobody has asked for in a week."""
+    """Remove files of older sources that have not been used for a week."""
     for file in folder.glob(f"_host_*-{'[0-9a-f]' * 16}.*"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - file.stat().st_mtime > 7 * 86400:
@@ -294,8 +293,8 @@ def _remove_unused(folder: Path) -> None:
 def sanitizer_environment() -> dict[str, str]:
     """Return the environment for a Python process that loads an asan library.
 
-    The sanitizer has to be loaded first, and Python has to leave small objects to malloc, or their ends go unwatched.
-    Leaks are not looked for: an interpreter that exits leaves plenty.
+    The sanitizer must be loaded first, and Python must leave small objects to malloc, or accesses beyond their ends are
+    not seen. Leaks are not reported: an exiting interpreter leaves many.
     """
     compiler = os.environ.get("CXX", "g++").split()
     library = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)

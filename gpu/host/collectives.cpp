@@ -1,4 +1,4 @@
-// What the warp collectives compute once every lane of their mask has arrived; runtime.cpp waits for the lanes.
+// The results of warp collectives once every lane of their mask has arrived; runtime.cpp waits for the lanes.
 
 #include <math.h>
 
@@ -24,7 +24,7 @@ void finish_ballot(Collective& warp) {
 
 namespace {
 
-// source(lane, operand, first, end) names the lane to read from; outside of what the shuffle can reach, a lane reads
+// source(lane, operand, first, end) names the lane to read from; outside the reach of the shuffle, a lane reads
 // itself.
 template <class Source>
 void finish_shuffle(Collective& warp, Source source) {
@@ -32,7 +32,7 @@ void finish_shuffle(Collective& warp, Source source) {
         if ((warp.mask >> lane & 1) == 0) {
             continue;
         }
-        const int operand = int(unsigned(warp.argument[lane]) & 31);  // the hardware looks at five bits
+        const int operand = int(unsigned(warp.argument[lane]) & 31);  // the hardware uses five bits
         const int width = int(warp.argument[lane] >> 32);
         if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
             fail("%s at %s: width %d is not a power of two up to 32", warp.name, site_text(site_of(*current)).c_str(),

@@ -1,14 +1,14 @@
-// CUDA C++ as one operating-system thread of a CPU understands it: included before every kernel source of the host
+// CUDA C++ for one operating-system thread of a CPU: included before every kernel source of the host
 // build.
 //
-// The same .cu file is compiled by NVRTC for the device and, behind this header, by a C++17 compiler for the host.
-// Blocks run one after the other, the threads of a block as fibers (runtime.cpp); a thread gives way only at a barrier
-// or at a warp collective. What CUDA leaves undefined and a device would answer with a hang or with garbage (a barrier
-// not reached by all, a shuffle from a lane that is not there) ends the launch with an error that names the source
+// The same .cu file is compiled by NVRTC for the device and, with this header, by a C++17 compiler for the host.
+// Blocks run one after the other, the threads of a block as fibers (runtime.cpp). A thread gives way only at a barrier
+// or at a warp collective. Where CUDA's behaviour is undefined, and a device would hang or compute garbage (a barrier
+// that some threads do not reach, a shuffle from a missing lane), the launch ends with an error that names the source
 // line.
 //
-// Here is what kernels use. Not here on purpose: atomics (results must not depend on the schedule) and __activemask (masks
-// are explicit).
+// Only features that kernels use are here. Two are absent on purpose: atomics (results must not depend on the schedule)
+// and __activemask (masks are explicit).
 #pragma once
 
 // The standard headers come first: libstdc++ uses names such as __noinline__ in its own attributes.
@@ -50,7 +50,7 @@ struct uint3 {
     unsigned int x, y, z;
 };
 
-// Set by the scheduler whenever another thread gets its turn. Each thread always finds its own values here.
+// The scheduler sets these whenever another thread gets its turn, so that each thread finds its own values here.
 extern uint3 threadIdx;
 extern uint3 blockIdx;
 extern uint3 blockDim;
@@ -58,7 +58,7 @@ extern uint3 gridDim;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What the runtime offers to this header
-// ---------------------------------------------------------------------------------------------------------------------
+// Functions that the runtime offers to this header
 namespace cuda_host {
 
 using Bits = unsigned long long;
@@ -68,7 +68,7 @@ struct Site {
     int line;
 };
 
-// One warp operation: every lane of `mask` has left its value and argument; `finish` fills in every lane's result.
+// A warp operation: every lane of `mask` has stored its value and argument; `finish` computes the results of all lanes.
 struct Collective {
     const char* name;
     unsigned int mask;
@@ -127,7 +127,7 @@ T shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane,
     return from_bits<T>(collective(name, mask, finish, to_bits(value), argument, site));
 }
 
-// A __shared__ array: its own heap allocation (so that a sanitizer sees its ends), refilled with 0xFF for each block.
+// A __shared__ array: a separate heap allocation (so that a sanitizer sees its ends), refilled with 0xFF by block.
 struct SharedArray {
     size_t bytes;
     size_t element_bytes;
@@ -138,7 +138,7 @@ extern Bits block_serial;
 void refill(SharedArray& array, const char* name);
 void* dynamic_shared(const char* name, size_t element_bytes);
 
-// build.py turns each `__shared__ T x[n];` into a reference to this; `declaration` numbers the declarations of the
+// build.py turns each `__shared__ T x[n];` into a reference to this; `declaration` numbers the declarations in the
 // source.
 template <class Array, int declaration>
 Array& static_shared(const char* name) {
@@ -202,7 +202,7 @@ inline unsigned int __float_as_uint(float x) { return cuda_host::bit_cast<unsign
 inline float __int_as_float(int x) { return cuda_host::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned int x) { return cuda_host::bit_cast<float>(x); }
 
-// The device's min and max; of floating-point numbers they are fmin and fmax: a NaN loses against a number.
+// The device's min and max; for floating-point numbers they are fmin and fmax: a number wins against NaN.
 constexpr int min(int a, int b) { return b < a ? b : a; }
 constexpr int max(int a, int b) { return a < b ? b : a; }
 constexpr long long min(long long a, long long b) { return b < a ? b : a; }
@@ -252,8 +252,8 @@ struct TypeName<T*> {
     static std::string text() { return TypeName<T>::text() + "*"; }
 };
 
-// One argument of a launch: a parameter, or a member of one that is a struct. It becomes whatever type is asked of it,
-// and adds that to `types`.
+// One argument of a launch: a parameter, or a member of a parameter that is a struct. It converts to any requested
+// type, and appends the type to `types`.
 struct Member {
     const Argument* argument;
     std::string* types;
@@ -272,7 +272,7 @@ struct HasMembers : std::false_type {};
 template <class P, size_t... i>
 struct HasMembers<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), Member())...})>> : std::true_type {};
 
-// Arguments of a parameter.
+// The arguments of a parameter.
 template <class P, size_t most = 16>
 constexpr size_t num_arguments() {
     if constexpr (HasMembers<P, std::make_index_sequence<most>>::value) {
@@ -282,7 +282,7 @@ constexpr size_t num_arguments() {
     }
 }
 
-// A parameter from its arguments; without these, of zeros.
+// Make a parameter from its arguments, or from zeros if there are none.
 template <class P, size_t... i>
 P parameter(const Argument* arguments, std::string* types, std::index_sequence<i...>) {
     return P{Member{arguments == nullptr ? nullptr : arguments + i, types}...};
@@ -310,7 +310,7 @@ struct Entry<kernel> {
         parameter<Parameter>(nullptr, &text, Members<Parameter>());
         text += is_struct ? "}" : "";
     }
-    // The arguments before those of parameter number `count`.
+    // The number of arguments before parameter number `count`.
     static constexpr size_t before(size_t count) {
         const size_t numbers[] = {num_arguments<P>()..., 0};
         size_t sum = 0;

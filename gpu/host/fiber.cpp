@@ -13,13 +13,13 @@
 namespace cuda_host {
 
 #ifdef __SANITIZE_ADDRESS__
-static Fiber* left = nullptr;  // the fiber the last switch came from
+static Fiber* left = nullptr;  // the fiber from which the last switch came
 
 static void finish_switch(void* fake_stack) {
     const void* stack;
     size_t size;
     __sanitizer_finish_switch_fiber(fake_stack, &stack, &size);
-    if (left->stack == nullptr) {  // the launching thread's own stack becomes known when it is left
+    if (left->stack == nullptr) {  // the stack of the launching thread becomes known when it is left
         left->stack = static_cast<char*>(const_cast<void*>(stack));
         left->stack_size = size;
     }
@@ -111,7 +111,7 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     const size_t shift = (size_t(colour) * 448) % 4096 & ~size_t(63);
     fiber.fake_stack = nullptr;
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves its red zones behind
+    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves its red zones
 #endif
 #ifdef CUDA_HOST_UCONTEXT
     getcontext(&fiber.context);
@@ -120,8 +120,8 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
 #else
-    // What the swap loads. x86-64, as after a call: the return address of `entry` (there is none) at a multiple of 16,
-    // below it `entry` for the swap's ret, and six registers. aarch64: twenty, of which the twelfth is the link.
+    // The values that the swap loads. x86-64, as after a call: the return address of `entry` (there is none) at a
+    // multiple of 16, below it `entry` for the swap's ret, and six registers. aarch64: twenty; the twelfth is the link.
 #ifdef __x86_64__
     constexpr int words = 8, entered = 6;
 #else

@@ -1,7 +1,7 @@
-// Fibers: stacks of their own that one OS thread switches between.
+// Fibers: separate stacks between which one OS thread switches.
 //
-// On x86-64 and aarch64 a switch saves the registers a callee must keep and swaps the stack pointer; elsewhere ucontext
-// does it, with two system calls. Under AddressSanitizer every switch is announced, or it would take the other stack for an overflow.
+// On x86-64 and aarch64 a switch saves the registers that a callee must keep and swaps the stack pointer; elsewhere
+// ucontext does it, with two system calls. AddressSanitizer is told of every switch, or it would report an overflow.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 namespace cuda_host {
 
-// CUDA's own limit of local memory per thread is 512 KB; pages that are never touched cost nothing.
+// CUDA's own limit of local memory per thread is 512 KB; pages that are never used cost nothing.
 constexpr size_t stack_bytes = size_t(1) << 20;
 
 struct Fiber {
@@ -33,14 +33,14 @@ struct Fiber {
 // A stack with a guard page below it. False: no memory.
 bool allocate_stack(Fiber& fiber);
 
-// Makes the fiber start `entry` at its next turn; what it was doing before is forgotten. `entry` must not return.
-// `colour` shifts the top of the stack, so that the hot ends of many stacks do not share one cache set.
+// Makes the fiber start `entry` at its next turn and forget its earlier work. `entry` must not return.
+// `colour` shifts the top of the stack, so that the most used parts of many stacks do not share one cache set.
 void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 
-// `last`: the running fiber will not come back to this point.
+// `last`: the running fiber will not return to this point.
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);
 
-// The first thing `entry` calls.
+// `entry` must call this first.
 void started();
 
 }  // namespace cuda_host

@@ -1,9 +1,9 @@
-"""What every kernel instance takes, read from its source; the build writes it to a file.
+"""Read the parameters of every kernel instance from its source; the build writes them to a file.
 
 ``python gpu/host/parameters.py parameters.json parameters.d gpu WRITTEN`` writes, by family and instance, the types of
-the parameters and their names, and the files that they were read from in make's form; WRITTEN is the folder of the
+the parameters and their names, and in make's form the files from which they were read. WRITTEN is the folder of the
 headers that the build writes. The launcher of the device checks arguments against this file, since CuPy would pass
-whatever it is given. No library of the CPU is needed, which a build need not have and a cross build cannot load.
+any value. No library of the CPU is needed, which a build may leave out and a cross build cannot load.
 """
 
 import json

@@ -1,13 +1,13 @@
 // The race build: finds unordered accesses, reads of uninitialised shared memory and accesses out of bounds.
 //
-// The kernels are compiled with -fsanitize=thread, which puts a call before every access to memory; libtsan is not
-// linked, the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that remembers
+// The kernels are compiled with -fsanitize=thread, which inserts a call before every access to memory; libtsan is not
+// linked, the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that records
 // who wrote and who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by
 // the lane. Within a block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks);
-// blocks are never ordered. Shuffles and votes order nothing. A launch stops at its first finding.
+// blocks are never ordered. Shuffles and votes order nothing. A launch stops at the first error.
 //
-// Not seen: accesses to __device__ variables and beyond local arrays; and among more than four unordered readers of a
-// cell the pair that the four kept ones do not show. Kernels here have no atomics.
+// Not detected: accesses to __device__ variables and beyond local arrays; and, among more than four unordered readers
+// of a cell, pairs whose reads were not kept. Kernels here have no atomics.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -29,12 +29,12 @@ struct Stamp {
     uint32_t barrier;
     uint32_t clock;
     uint16_t thread;
-    uint32_t code;  // where, as an offset into this library
+    uint32_t code;  // address of the code, as an offset into this library
 };
 
 constexpr int max_reads = 4;
 
-// The last write, and the reads since.
+// The last write, and the reads since then.
 struct Cell {
     bool initialised;
     Stamp write;
@@ -64,7 +64,7 @@ Range stack;
 uint32_t block_now = 0;
 uint32_t barrier_now = 0;
 std::vector<uint32_t> clocks;             // by thread
-std::vector<std::vector<uint32_t>> seen;  // by thread: what each lane of its warp had done, as far as it is ordered
+std::vector<std::vector<uint32_t>> seen;  // by thread: the last ordered clock of each lane of its warp
 
 uintptr_t library_base() {
     Dl_info info;
@@ -152,8 +152,8 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Keeps a read. One that is ordered before it, or its thread's own, is no longer needed; else a free place, else that of
-// a lane whose warp is kept twice.
+// Keeps a read. It replaces a read that is ordered before it, or its thread's own; else it takes a free entry, else the
+// entry of a lane whose warp has two.
 void keep(Cell& cell, const Stamp& stamp) {
     int place = -1;
     for (int i = 0; i < max_reads; i++) {
@@ -212,7 +212,7 @@ void check(const volatile void* pointer, size_t bytes, Access access, void* retu
     if (!watching || stack.contains(address)) {
         return;
     }
-    // One byte back from the return address lies inside of the call, hence on its line.
+    // One byte before the return address lies inside the call, hence on its line.
     const uint32_t code = uint32_t(reinterpret_cast<uintptr_t>(return_address) - 1 - base);
     Region* const region = find_region(address);
     if (region == nullptr) {
@@ -295,7 +295,7 @@ void race_begin_block() {
 void race_shared(void* data, size_t bytes, size_t element_bytes, const char* name) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
     for (size_t i = num_arrays; i < regions.size(); i++) {
-        if (regions[i].begin == begin) {  // each thread asks for the dynamic buffer, perhaps as several types
+        if (regions[i].begin == begin) {  // each thread requests the dynamic buffer, perhaps as several types
             refine(regions[i], granule_of(element_bytes));
             return;
         }
@@ -333,7 +333,7 @@ void race_end_launch() { watching = false; }
 
 }  // namespace cuda_host
 
-// ---- what -fsanitize=thread calls -----------------------------------------------------------------------------------
+// ---- calls that -fsanitize=thread inserts ---------------------------------------------------------------------------
 #define WHERE __builtin_return_address(0)
 using cuda_host::Access;
 using cuda_host::check;

@@ -1,13 +1,13 @@
 // The scheduler: blocks in sequence, the threads of a block as fibers, barriers and warp collectives between them.
 //
-// A thread that never waits costs a function call: the fiber it ran on starts the next thread. Only a thread that waits
-// keeps its fiber, and another one takes over. Whatever goes wrong inside a kernel ends in fail() or, where the system
+// A thread that never waits costs a function call: the fiber on which it ran starts the next thread. Only a thread that
+// waits keeps its fiber, and another fiber takes over. Any error inside a kernel ends in fail() or, if the system
 // refuses memory, in refuse(): they abandon all fibers and return to the caller of cuda_host_launch with a message.
 //
-// A launch takes memory for stacks and shared arrays alone; all else has its place from the start, since C++ has no way
-// to report refused memory that takes none itself.
+// A launch allocates memory only for stacks and shared arrays. Everything else is allocated statically, since reporting
+// refused memory in C++ may itself need memory.
 
-// The standard headers stand before ours, which redefine words that they use.
+// The standard headers come before ours, which redefine words that they use.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -40,13 +40,13 @@ enum Status : int { succeeded = 0, refused = 1, failed = 2, no_memory = 3 };
 struct Thread {
     State state;
     Fiber* fiber;
-    const char* operation;  // what it waits for
+    const char* operation;  // the operation for which it waits
     Site site;
     unsigned mask;
     Bits result;
 };
 
-// The collectives of one warp that still wait for lanes: bit i of `open` says that entry i is one.
+// The collectives of one warp that still wait for lanes: bit i of `open` says whether entry i is one.
 struct Warp {
     unsigned open;
     unsigned absent;  // lanes that have returned or that the block does not have
@@ -85,7 +85,7 @@ unsigned turns[max_threads];   // ranks in the order in which threads start
 Warp warps[max_threads / 32];
 unsigned num_fibers = 0;
 unsigned num_idle = 0;
-unsigned ready[max_threads];  // ring of the ranks that can go on
+unsigned ready[max_threads];  // ring of the ranks that can continue
 unsigned first_ready = 0;
 unsigned num_ready = 0;
 unsigned num_started = 0;
@@ -93,16 +93,16 @@ unsigned num_returned = 0;
 unsigned num_at_barrier = 0;
 std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
 
-// Equal texts mostly have one address.
+// Equal texts usually have one address.
 bool same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
-// Null when there is none. The exact size, so that a sanitizer sees the end.
+// Null if there is none. The size is exact, so that a sanitizer sees the end.
 void* allocate(size_t bytes) {
     void* memory = nullptr;
     return posix_memalign(&memory, 128, bytes) == 0 ? memory : nullptr;
 }
 
-// ---- choosing who goes on -------------------------------------------------------------------------------------------
+// ---- choosing the next thread ---------------------------------------------------------------------------------------
 
 void worker();
 
@@ -116,13 +116,13 @@ bool add_idle_fiber() {
     return true;
 }
 
-// Notes that the system refuses memory.
+// Records that the system refuses memory.
 void note_refusal(const char* what, size_t bytes) {
     snprintf(launch.message, launch.message_capacity, "the system refused %zu bytes for %s", bytes, what);
     launch.status = no_memory;
 }
 
-// The launch ends here, whatever the threads were doing.
+// Ends the launch here, whatever the threads were doing.
 [[noreturn]] void abandon() {
     current = nullptr;
     Fiber& from = *running_fiber;
@@ -149,7 +149,7 @@ void make_ready(unsigned rank) { ready_at(num_ready++) = rank; }
 
 bool has_unstarted() { return num_started < launch.num_threads; }
 
-// Should a thread that waits be continued before a new one is started?
+// Returns whether a waiting thread should continue before a new one is started.
 bool prefer_ready() {
     if (num_ready == 0 || !has_unstarted()) {
         return num_ready > 0;
@@ -182,7 +182,7 @@ void switch_to(Fiber& fiber) {
     switch_fiber(from, fiber);
 }
 
-// Gives a waiting thread its turn; if that is on this very fiber, simply returns.
+// Gives a waiting thread its turn; returns at once if the thread is on this fiber.
 void resume(unsigned rank) {
     Fiber& from = *running_fiber;
     running_fiber = threads[rank].fiber;
@@ -205,7 +205,7 @@ std::string waiting_text(const Thread& thread) {
     return text + " (" + site_text(thread.site) + ")";
 }
 
-// Nobody can go on: says where everybody is.
+// No thread can continue: reports where each of them is.
 [[noreturn]] void deadlock() {
     struct Group {
         unsigned first;
@@ -223,7 +223,7 @@ std::string waiting_text(const Thread& thread) {
     fail("deadlock: %s", message.c_str());
 }
 
-// The running thread cannot go on before somebody puts it into `ready`.
+// Suspends the running thread until it is put into `ready`.
 void wait(State state, const char* operation, Site site, unsigned mask) {
     current->state = state;
     current->operation = operation;
@@ -239,7 +239,7 @@ void wait(State state, const char* operation, Site site, unsigned mask) {
     }
 }
 
-// Runs threads, one after the other, until one waits; taken up again when another thread can be started.
+// Runs threads, one after the other, until one waits; continues when another thread can be started.
 void run_threads() {
     for (;;) {
         while (has_unstarted() && !prefer_ready()) {
@@ -265,7 +265,7 @@ void worker() {
     started();
     try {
         run_threads();
-    } catch (const std::bad_alloc&) {  // of a message's text
+    } catch (const std::bad_alloc&) {  // of the text of a message
     }
     refuse("a message", launch.message_capacity);
 }
@@ -302,7 +302,7 @@ void run_block(Bits block) {
     current = nullptr;
 }
 
-// Runs all blocks, or until something fails.
+// Runs all blocks, or stops at the first error.
 void run_grid(Bits num_blocks) {
     std::vector<Bits> shuffled(launch.order == Order::random ? num_blocks : 0);
     std::iota(shuffled.begin(), shuffled.end(), Bits(0));
@@ -316,7 +316,7 @@ void run_grid(Bits num_blocks) {
     }
 }
 
-// False: no memory.
+// Returns false without memory.
 bool begin_launch() {
     for (unsigned rank = 0; rank < launch.num_threads; rank++) {
         threads[rank] = Thread{};
@@ -402,7 +402,7 @@ void barrier(Site site) {
 
 namespace {
 
-// The entry of the warp that this call belongs to: one that waits with the same mask, else a new one.
+// Returns the entry of the warp for this call: one that waits with the same mask, else a new one.
 Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
     for (unsigned open = warp.open; open != 0; open &= open - 1) {
         Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
@@ -492,7 +492,7 @@ void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t 
 #pragma GCC visibility pop
 
 // ---- the C interface ------------------------------------------------------------------------------------------------
-// Calls must not overlap (launcher.py holds a lock). A launch that a fork interrupted in another thread is forgotten.
+// Calls must not overlap (launcher.py holds a lock). A launch that a fork interrupted in another thread is discarded.
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT const char* cuda_host_family() { return cuda_host::family; }

@@ -1,4 +1,4 @@
-// What the scheduler (runtime.cpp) and the race detector (race.cpp) know of each other.
+// The interface between the scheduler (runtime.cpp) and the race detector (race.cpp).
 #pragma once
 
 #include "cuda_host.h"
@@ -14,7 +14,7 @@ Site site_of(const Thread& thread);   // where it is, while it waits or complete
 inline std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
 #ifdef CUDA_HOST_RACE
-// Called by the scheduler. Sizes in bytes; `element_bytes` sets how finely accesses are told apart.
+// Called by the scheduler. Sizes are in bytes; `element_bytes` sets the resolution of accesses.
 void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned num_threads);
 void race_begin_block();
 void race_shared(void* data, size_t bytes, size_t element_bytes, const char* name);

@@ -1,9 +1,9 @@
-"""Tests of a CUDA device: what asks for them, their order, their deadline, and the record of a run.
+"""Tests on a CUDA device: the options that select them, their order, their deadline, and the record of a run.
 
 ``python -m pytest tests/device -m device -n 8 --maxschedchunk 1 --device-seconds 530 --record record.json``
 
-Each process of pytest-xdist has its own context on the device. A process whose context a kernel has broken ends, and
-the tests after it run in a new one.
+Each process of pytest-xdist has its own context on the device. If a kernel breaks the context, the process ends, and
+the tests after it run in a new process.
 """
 
 import faulthandler
@@ -29,16 +29,16 @@ ORDER = (
     "checks",
     "potentials",
     "sanitizers",
-)  # by worth: time may be short
-RESERVE = 5.0  # seconds in which pytest ends
+)  # by importance, since time may be short
+RESERVE = 5.0  # seconds that pytest needs to end
 NOTE = 3000  # characters
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("device")
-    group.addoption("--rehearse", action="store_true", help="Run on the CPU with gpu-host: a test of the tests.")
+    group.addoption("--rehearse", action="store_true", help="Run on the CPU with gpu-host: this tests the tests.")
     group.addoption("--device-seconds", type=float, default=3600.0, help="End after so many seconds.")
-    group.addoption("--record", metavar="FILE", help="Write what passed, failed and did not run, as JSON.")
+    group.addoption("--record", metavar="FILE", help="Write the tests that passed, failed and did not run, as JSON.")
 
 
 def is_asked_for(config):
@@ -46,7 +46,7 @@ def is_asked_for(config):
 
 
 def pytest_ignore_collect(config):
-    """Leave these tests out of `make test`."""
+    """Exclude these tests from `make test`."""
     return None if is_asked_for(config) else True
 
 
@@ -54,7 +54,7 @@ def pytest_configure(config):
     if not is_asked_for(config):
         return
     config.addinivalue_line("markers", "device: needs a CUDA device")
-    config.addinivalue_line("filterwarnings", "default")  # those of the device's versions of torch and CuPy
+    config.addinivalue_line("filterwarnings", "default")  # warnings from the device's versions of torch and CuPy
     os.environ.setdefault(END, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVE))
     if config.getoption("record", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Record(config))
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem():
-    """End the run where the deadline, and no crash, has ended the process of a test."""
+    """End the run if the deadline, rather than a crash, has ended the process of a test."""
     if seconds_left() < LEAST:
         pytest.exit("no time is left: the record names what did not run")
 
@@ -95,7 +95,7 @@ def torch(place):
 @pytest.fixture(autouse=True)
 def _deadline(place):
     """End the process at the deadline, and after a test that broke the device's context."""
-    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # ends what waits for the device, too
+    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # also ends tests that wait for the device
     yield
     faulthandler.cancel_dump_traceback_later()
     try:
@@ -105,7 +105,7 @@ def _deadline(place):
 
 
 class Record:
-    """What is known of every test, written at each report: a run that is cut off loses nothing."""
+    """Record all results so far, at each report: a run that is cut off loses nothing."""
 
     def __init__(self, config):
         self.path, self.begun = Path(config.getoption("record")).resolve(), time.time()
@@ -115,12 +115,12 @@ class Record:
             "format": 2,
             "rehearsal": config.getoption("rehearse"),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # the commit of a wheel that was carried here
+            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # the commit of a wheel that was copied here
             "environment": collect(),
         }
 
     def verdict(self):
-        """Return what the run says of the device; without `trigraph verify` of every family, that is little."""
+        """Return the verdict of the run on the device; it needs `trigraph verify` of every family to say much."""
         outcomes = {test["outcome"] for test in self.tests.values()}
         passed = "".join(name for name, test in self.tests.items() if test["outcome"] == "passed")
         if "failed" in outcomes:
@@ -131,7 +131,7 @@ class Record:
 
     def write(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
-        whole = self.path.with_suffix(".part")  # a reader finds the old record or the new one
+        whole = self.path.with_suffix(".part")  # a reader finds either the old record or the new one
         text = json.dumps({**summary, **self.kept, "tests": self.tests}, indent=1, default=repr)
         whole.write_text(text + "\n", encoding="utf-8")
         whole.replace(self.path)

@@ -1,4 +1,4 @@
-"""Calls of operators, and of programs, by tests of a device."""
+"""Calls of operators and programs by the tests of a device."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from trigraph.backends import FUNCTIONS
 from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import name_fields_of_result
 
-END = "TRIGRAPH_DEVICE_END"  # environment variable: when the run ends, the same time for all of its processes
-LEAST = 2.0  # seconds to the deadline in which a process that ends was ended by it
+END = "TRIGRAPH_DEVICE_END"  # environment variable: the time when the run ends, for all of its processes
+LEAST = 2.0  # if a process ends less than so many seconds before the deadline, the deadline ended it
 
 
 def seconds_left():
@@ -20,7 +20,7 @@ def seconds_left():
 
 
 def run_python(*arguments, prefix=()):
-    """Run Python; return its status and what it prints."""
+    """Run Python; return its status and output."""
     command, end = [*prefix, sys.executable, *arguments], max(seconds_left() - 1, 0)
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=end, check=False)
@@ -31,17 +31,17 @@ def run_python(*arguments, prefix=()):
 
 
 def draw(op, dtype="float32", variant="regular", seed=0):
-    """Return arguments of an operator as the verification draws them, for the backends of NumPy, arrays writable."""
+    """Return arguments of an operator as drawn by the verification, for the NumPy backends, with writable arrays."""
     chosen = next(v for v in variants(op.definition) if v.name == variant)
     values = build(op.definition, chosen, dtype, seed).arguments(op)
     for value in values.values():
-        if hasattr(value, "prepare"):  # what graphs build at the first backward
+        if hasattr(value, "prepare"):  # arrays that graphs build at the first backward
             value.prepare()
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
 def compute(op, values, backend, out=None):
-    """Return what an operator of the front door returns, by field."""
+    """Return the results of an operator of the front door, by field."""
     return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
@@ -54,7 +54,7 @@ def unequal(place, got, right):
 
 
 def spoil(fields):
-    """Let arrays hold what no operator returns."""
+    """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:
             array.fill(-7 if array.dtype.kind == "i" else np.nan)

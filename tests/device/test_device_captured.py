@@ -1,4 +1,4 @@
-"""Captured potentials on the device: replays of forces, products with the Hessian and training steps are eager calls.
+"""Captured potentials on the device: replays of forces, Hessian products and training steps equal eager calls.
 
 Rehearsals, on the CPU, make the same padded calls without a capture.
 """
@@ -15,7 +15,7 @@ from trigraph.torch.potentials.training_step import PaddedStructures
 
 WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}
 SMALLER = {"hidden_channels": 32, "num_blocks": 1, "out_emb_channels": 48}
-CLOSE = {"float32": 1e-4, "float64": 1e-11}  # of the largest
+CLOSE = {"float32": 1e-4, "float64": 1e-11}  # relative to the largest value
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def close(torch, got, expected):
 
 
 def test_forces(torch, model):
-    """Results agree after weights changed in place, and after parameters were replaced; earlier ones stay."""
+    """Results agree after weights changed in place, and after parameters were replaced; earlier results are kept."""
     captured, pairs = compile_potential(model, capture=True), []
     for seed, arguments in enumerate(batches(torch, model)):
         repeated = [(one.energy_forces_stress(*arguments) for one in (captured, model)) for _ in range(3)]
@@ -75,7 +75,7 @@ def test_forces(torch, model):
 
 
 def test_calculators(torch, model):
-    """Dynamics of ASE with a skin, and a model of torch-sim."""
+    """Captured potentials serve ASE's dynamics with a skin, and torch-sim's models."""
     from ase import units
     from ase.md.verlet import VelocityVerlet
 
@@ -99,7 +99,7 @@ def test_calculators(torch, model):
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
 def test_training(place, torch, device, model, form):
-    """Losses and gradients are those of eager steps, with Adam inside the graph, and clipped gradients."""
+    """Losses and gradients equal those of eager steps, with Adam inside the graph, and with clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
     curved = form == "curvature"

@@ -1,6 +1,6 @@
-"""What only a device can show: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
+"""Checks that need a device: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
 
-Half precision, NaN and arrays of the caller's are checked by `trigraph verify`.
+`trigraph verify` checks half precision, NaN and arrays of the caller.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -25,15 +25,15 @@ SOME = (
     "interaction_bilinear_fwd",
     "gno_message_fwd",
 )
-ROUNDS = 20  # of streams and threads
-LARGE = 2**31  # products of sizes are beyond this
+ROUNDS = 20  # number of rounds for streams and threads
+LARGE = 2**31  # products of sizes exceed this
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 
 
 @every_operator
 def test_unwritten_memory(place, op):
-    """Bits do not depend on what workspace, results and `out` hold before: NaN."""
+    """Bits do not depend on the earlier contents of workspace, results and `out`, which are NaN."""
     values = place.moved(draw(op))
     right = compute(op, values, place.backend)
     out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
@@ -80,7 +80,7 @@ def test_capture(place, op):
 
 @pytest.fixture
 def calls(place):
-    """Return some calls, each with what it returned alone."""
+    """Return some calls, each with its results when made alone."""
     several = []
     for op in map(OPERATORS.get, SOME):
         call = partial(compute, op, place.moved(draw(op, variant="skewed")), place.backend)
@@ -90,7 +90,7 @@ def calls(place):
 
 
 def find_unequal(place, calls, *streams):
-    """Make the calls on streams in turn; return the names of those with other bits than alone."""
+    """Make the calls on streams in turn; return the names of calls with other bits than alone."""
     results = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(calls):
@@ -105,7 +105,7 @@ def test_two_streams(place, calls):
 
 
 def test_two_threads(place, calls):
-    """Each has a stream of its own."""
+    """Each thread has its own stream."""
     with ThreadPoolExecutor(2) as pool:
         work = [pool.submit(find_unequal, place, calls, place.stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
@@ -113,7 +113,7 @@ def test_two_threads(place, calls):
 
 @every_operator
 def test_extremes(place, op):
-    """Numbers near the ends of the range agree with the judge; where they are ill-conditioned, as gpu-host does."""
+    """Numbers near the ends of the range agree with the judge, or as well as gpu-host if they are ill-conditioned."""
     if unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {unavailable('gpu-host')}")
     arguments, wrong = draw(op), []
@@ -134,7 +134,7 @@ def test_extremes(place, op):
 
 
 def is_as_good(field, got, right, exact, most):
-    """Whether the same numbers are finite, and the largest error within the table's tolerance or 8 times `right`'s."""
+    """Return whether the same numbers are finite, and the error is within the tolerance or 8 times `right`'s error."""
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
     error, usual = (field_error(a[kept], field, triple, "float32") for a in (got, right))
@@ -143,7 +143,7 @@ def is_as_good(field, got, right, exact, most):
 
 @pytest.fixture
 def need(place):
-    """Return a function that skips the test where a number of bytes is not free; other processes get them back."""
+    """Return a function that skips the test unless so many bytes are free; then it frees them for other processes."""
 
     def check(nbytes):
         if nbytes > (free := place.free_bytes()):
@@ -154,7 +154,7 @@ def need(place):
 
 
 def test_arrays_beyond_int32(place, need):
-    """Arrays have more than 2^31 numbers, and graphs more than 2^24 edges."""
+    """Arrays may have more than 2^31 numbers, and graphs more than 2^24 edges."""
     xp, nodes = place.xp, place.size(2**24, 2**5) + 3
     dim = place.size(LARGE, 2**12) // (nodes - 3) + 1
     need(16 * nodes * dim)

@@ -1,4 +1,4 @@
-"""What the device is; that all kernels compile there, and only those on the list use local memory."""
+"""The device itself: all kernels compile for it, and only the listed ones use local memory."""
 
 import os
 import shutil
@@ -26,19 +26,19 @@ def compile_kernel(arguments):
         return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
     import cupy
 
-    launcher.AHEAD = False  # the other instances have their turn
+    launcher.AHEAD = False  # other instances are compiled in their own turn
     function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}
 
 
 def find_spills(usages):
-    """Return the kernels with local memory, stack or spills, that are not on the list of those."""
+    """Return the kernels that use local memory, stack or spills but are not on the list of such kernels."""
     return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
 
 
 def test_kernels_compile(place, record_property):
-    """All in as many processes as there are processors, into CuPy's cache."""
+    """All instances compile into CuPy's cache, in as many processes as there are processors."""
     names = [(place.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
     names = names[::20] if place.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
     begun = time.perf_counter()

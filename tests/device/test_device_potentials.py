@@ -1,4 +1,4 @@
-"""Whole potentials of PyTorch Geometric's sizes agree with its own; compiled ones agree with those that are not."""
+"""Whole potentials of PyTorch Geometric's sizes agree with its own; compiled ones agree with uncompiled ones."""
 
 import os
 
@@ -8,14 +8,14 @@ from trigraph.benchmarks.measure import as_numpy, relative_error
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.run import tolerance
 
-THREADS = 4  # of torch's compiler for a test; each is a process that imports torch
+THREADS = 4  # threads of torch's compiler for a test; each is a process that imports torch
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
 TRAINING = tuple(f"{name}-training" for name in FORCES)
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("slab", "copper", "molecules"))
 NAMED = {program.name: program for program in PROGRAMS}
 
 
-# Not curvature of molecules by PyTorch Geometric: its closed forms lose a digit there; test_models asks the CPU.
+# Without PyTorch Geometric's curvature of molecules, whose closed forms lose a digit; test_models compares on the CPU.
 # Compilation of curvature takes several minutes, and comes last.
 @pytest.mark.parametrize(
     ("contender", "name"),

@@ -1,4 +1,4 @@
-"""compute-sanitizer finds nothing in small cases that reach every kernel; as a program: one family's cases."""
+"""compute-sanitizer reports nothing in small cases that reach every kernel; as a program: runs one family's cases."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ LINE_NUMBERS = "-lineinfo"  # so that it can name the line
 
 
 def find_errors(printed):
-    """Return what a tool has found, from its last line; None if it came to no such line."""
+    """Return the findings of a tool, from its last line; None if it did not print such a line."""
     count = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", printed)
     lines = [line.strip("= ") for line in printed.splitlines() if line.startswith("=========")]
     return None if count is None else lines[: 20 * bool(int(count[1]))]
@@ -31,7 +31,7 @@ def test_sanitizer(place, tool, family):
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
         pytest.skip(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
-    # CuPy asks the driver for functions that it may not have.
+    # CuPy asks the driver for functions that it may lack.
     options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
     status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
     if "Device not supported" in printed:  # as under gVisor
@@ -41,7 +41,7 @@ def test_sanitizer(place, tool, family):
 
 
 def main(backend, family):
-    """Compare the results of all cases; each array has its own allocation: a pool would hide what is beyond its end."""
+    """Compare the results of all cases; arrays have separate allocations, because a pool would hide overruns."""
     where = place_of(backend)
     if not where.rehearsal:
         where.xp.cuda.set_allocator(None)

@@ -1,6 +1,6 @@
 """`trigraph.torch` on the device: three orders, half precision, models, streams, threads, captures, memory.
 
-A rehearsal has the CPU's tensors; streams, captures and several devices are not in it.
+A rehearsal uses CPU tensors, and leaves out streams, captures and several devices.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +16,8 @@ from trigraph.table import NAMED, OPERATORS
 from trigraph.verification.cases import half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
-STEPS = 1000  # after which as much memory is taken as after the first tenth
-# Of models, and of third derivatives, on the device and on the CPU: sums of some thousand terms in other orders.
+STEPS = 1000  # memory must not grow after the first tenth of them
+# For models, and for third derivatives, on device and CPU: sums of some thousand terms in different orders.
 CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
 MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
@@ -25,7 +25,7 @@ MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curva
 
 @pytest.fixture
 def cuda(place, torch):
-    """Return torch's functions of a device."""
+    """Return torch's functions for a device."""
     if place.rehearsal:
         pytest.skip("needs a device")
     return torch.cuda
@@ -38,7 +38,7 @@ def devices(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
 def test_derivatives(place, torch, op, dtype, record_property):
-    """By autograd, on each device there is: two orders have the backend's bits, the third is close to pyref's."""
+    """On each device, autograd's first two orders have the backend's bits, and the third is close to pyref's."""
     values, auxiliary = draw(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if place.rehearsal else place.backend
     right = compute(op, values if op.order == 3 else place.moved(values), backend)
@@ -55,7 +55,7 @@ def test_derivatives(place, torch, op, dtype, record_property):
 
 
 def to_torch(torch, value, device):
-    """Return a tensor for an array, a graph of tensors for one of arrays, and what is neither as it is."""
+    """Return tensors for arrays and graphs of arrays, and anything else unchanged."""
     if isinstance(value, np.ndarray):
         return torch.tensor(value, device=device)
     if hasattr(value, "prepare"):
@@ -84,7 +84,7 @@ def test_half_precision(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("name", MODELS)
 def test_models(place, torch, name, dtype, record_property):
-    """Losses of layers of attention, of forces and of curvature, and their gradients, are those of the CPU."""
+    """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU's."""
     pytest.importorskip("ase")  # finds neighbours on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", devices(place, torch)[0]):
@@ -109,7 +109,7 @@ def attention(cuda, torch):
 
 
 def test_record_stream(torch, cuda, attention):
-    """Memory of a result is not given away before another stream, which torch was told of, has read it."""
+    """Memory of a result is not reused before another stream, registered with torch, has read it."""
     attend, x, _ = attention
     right, busy = attend(x), torch.randn(4096, 4096, device="cuda")
     torch.full_like(right, torch.nan), right + 0  # loading a kernel waits for the device, so all are loaded here
@@ -127,7 +127,7 @@ def test_record_stream(torch, cuda, attention):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
     finished = main.query()
     assert torch.equal(kept, right)
-    if finished:  # memory that nobody uses any more may be given away
+    if finished:  # memory that is no longer in use may be reused
         pytest.skip("bits are right; the device had finished before memory was asked for")
     assert all(t.data_ptr() != address for t in fillers)
 
@@ -167,7 +167,7 @@ def test_reduce_overhead(torch, cuda, attention):
     try:
         compiled = torch.compile(attend, mode="reduce-overhead")
         results = [compiled(x).clone() for _ in range(3)]
-    except Exception as error:  # torch's compiler needs another one, for C
+    except Exception as error:  # torch's compiler needs a C compiler
         if "capture" in str(error):
             raise
         pytest.skip(repr(error))

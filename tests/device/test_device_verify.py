@@ -1,4 +1,4 @@
-"""`trigraph verify` of every family on the device, and through torch of the third derivatives of every operator."""
+"""`trigraph verify` of every family on the device, and of every operator's third derivatives through torch."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import THIRD
 
 SMALLEST = "basis_embedding_radial_fwd"
-JOBS = max(1, (os.cpu_count() or 1) // 4)  # other tests are under way
-PRINTED = 6000  # last characters of a run that are kept: the largest error of each operator, and what failed
+JOBS = max(1, (os.cpu_count() or 1) // 4)  # other tests run at the same time
+PRINTED = 6000  # number of last characters kept of a run: the largest error of each operator, and failures
 
 
 def verify(record_property, *options):
@@ -28,7 +28,7 @@ def test_verify(place, family, record_property):
     verify(record_property, "--operator", *which, "--backend", place.backend)
 
 
-@pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # the longest is first
+@pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # the longest comes first
 def test_third_orders(place, torch, name, record_property):
     device = "cpu" if place.rehearsal else "cuda:0"
     verify(record_property, "--framework", "torch", "--device", device, "--operator", name)

@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: the last one ends early, others wait for it; ``distributed_ends.py CASE``."""
+"""A rank of test_distributed.py: the last rank ends early while others wait for it; ``distributed_ends.py CASE``."""
 
 import os
 import re
@@ -16,7 +16,7 @@ COMM = MPI.COMM_WORLD
 
 
 def interrupt():
-    """Interrupt as Ctrl-C does: a terminal and mpiexec both pass it on."""
+    """Interrupt as Ctrl-C does, which both a terminal and mpiexec pass on."""
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: errors are raised on all ranks and can be caught; empty and odd inputs."""
+"""Checks of test_distributed.py: errors are raised on all ranks and can be caught; empty and odd inputs work."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ MINE = PART.take(ROWS, "num_src_nodes")
 
 
 def assert_refused(call, text, elsewhere=None):
-    """Assert that the rank where an argument is wrong raises this, and the others an error that names that rank."""
+    """Assert that the rank with a wrong argument raises this error, and the others an error that names that rank."""
     expected = text if LAST or elsewhere is None else elsewhere
     try:
         call()
@@ -39,7 +39,7 @@ def gradients(dist, wrt, part):
 
 
 def arguments():
-    """Arguments that are wrong on one rank, or differ between ranks, raise on all."""
+    """Arguments that are wrong on one rank, or differ between ranks, raise errors on all ranks."""
     graph, last = CSC(np.array([0, 2, 3, 5]), np.array([0, 1, 2, 0, 2])), COMM.size - 1
     part = distributed.partition(graph, COMM)
     rows = part.take(np.ones((3, 4), np.float32), "num_src_nodes")
@@ -126,7 +126,7 @@ def no_blocks():
 
 
 def reverse_edges():
-    """reverse_edge = -1 means no reverse edge; a wrong reverse raises on all ranks."""
+    """reverse_edge = -1 means no reverse edge; a wrong reverse raises an error on all ranks."""
     ends = np.array([0, 1]), np.array([1, 0])
     arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
 
@@ -171,7 +171,7 @@ def reverse_edges():
 
 
 def rows_from_anywhere():
-    """Bad arguments of `distribute`, `collect` and `take` raise on all ranks."""
+    """Bad arguments of `distribute`, `collect` and `take` raise errors on all ranks."""
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]
     for kind in (np.int32, np.uint64):
@@ -207,6 +207,6 @@ def equal_arguments():
 
 
 def many_partitions():
-    """Thousands of partitions share one duplicate of the communicator, of which MPI has about 2000."""
+    """Thousands of partitions share one duplicate of the communicator; MPI has only about 2000."""
     first, second = (distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM).comm for _ in range(2))
     assert first == second != COMM

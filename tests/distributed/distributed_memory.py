@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: sums over a graph that the ranks generate in pieces, under a limit of memory.
+"""A rank of test_distributed.py: sums over a graph that the ranks generate in pieces, with limited memory.
 
 Arguments: number of edges, and bytes that a rank may allocate after a first small call.
 """

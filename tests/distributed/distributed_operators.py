@@ -21,9 +21,9 @@ from trigraph.verification.subjects import name_fields_of_result
 
 COMM = MPI.COMM_WORLD
 PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
-# Tolerance of global sums, whose terms are of order one: above all rounding, below one missing term.
+# Tolerance of global sums, whose terms are of order one: above any rounding, below one missing term.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
-ONE_CHUNK = 100_000  # blocks: then global sums too have the bits of one process
+ONE_CHUNK = 100_000  # blocks; then global sums also have the bits of one process
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def pieces(comm, *columns):
 
 
 def from_pieces(values, comm, columns):
-    """Return the partition of the same graph, of which each rank has some edges (2 or 3 columns) or triplets."""
+    """Return the partition of the same graph when each rank has some edges (2 or 3 columns) or triplets."""
     if "graph" not in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         number = (triplets if atoms is None else atoms).num_segments
@@ -94,7 +94,7 @@ def divide_case(case, how, comm=COMM):
 class Comparison:
     """Compares operators on all ranks with one process; `on_device` moves the ranks' arrays.
 
-    Results are bitwise those of one process, except global sums over more than one chunk (on a device, all of them).
+    Results equal one process's bitwise, except global sums over more than one chunk (on a device, all global sums).
     """
 
     def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
@@ -104,7 +104,7 @@ class Comparison:
         self.digest = hashlib.sha256()
 
     def check(self, op, alone=True):
-        """Compare an operator, then, if `alone`, each field requested alone."""
+        """Compare an operator; with `alone`, also each field requested alone."""
         arguments = self.case.arguments(op)
         given_back = [a.name for a in op.arguments if a.given_back]
         if given_back:
@@ -164,25 +164,25 @@ def digests(dtype, how, comm, alone):
 
 
 def equals_one_process_in_one_chunk():
-    """With default owners and one chunk, all bits are those of one process."""
+    """With default owners and one chunk, all bits equal those of one process."""
     with chunks(ONE_CHUNK):
         assert all(digests("float32", "blocks", COMM, alone=2))
 
 
 def in_chunks():
-    """With scattered owners and several chunks, all bits are those of one rank."""
+    """With scattered owners and several chunks, all bits equal those of one rank."""
     with chunks(2):
         ranks, one = (list(digests("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF))
         assert ranks == one
 
 
 def in_pieces():
-    """With graphs of which each rank has a piece, all bits are those of one process; edges of a CSC are shuffled."""
+    """If each rank has a piece of the graphs, all bits equal those of one process; edges of a CSC are shuffled."""
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
     with chunks(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
             every = [v for v in variants(definition, ()) if v.name in names]
-            # Which graph objects there are is a setting of "bilinear" alone; those of others change no graph.
+            # Only "bilinear" has settings that choose graph objects; the settings of others change no graph.
             for variant in every if definition.graph == "bilinear" else {v.name: v for v in every}.values():
                 case = build(definition, variant, "float64", 0)
                 if definition.graph == "csc":
@@ -197,7 +197,7 @@ def in_pieces():
 
 
 def shares():
-    """Bisection gives each rank its part of the nodes; a rank receives what its edges read of others, no more."""
+    """Bisection gives each rank its part of the nodes; a rank receives only what its edges read from other ranks."""
     positions, rank = np.random.default_rng(0).uniform(0, 5, (40, 3)), COMM.rank
     number = np.bincount(distributed.owners.bisection(positions, COMM.size), minlength=COMM.size)
     assert 0 < number.min() <= number.max() <= 1.2 * 40 / COMM.size + 1

@@ -19,7 +19,7 @@ def divide():
 
 
 def as_started():
-    """A rank uses all processors, and its share once there is a partition, unless set_num_threads was called."""
+    """A rank uses all processors, and only its share once there is a partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number
     divide()
@@ -43,7 +43,7 @@ def divides_processors():
 
 
 def divides_torch_threads():
-    """torch's threads become a share of its first number, unless the environment or the user has set one."""
+    """torch's number of threads becomes a share of the initial one, unless the environment or the user has set it."""
     import torch
 
     from trigraph.distributed import torch as divided

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: derivatives in torch, a training step beside one process, the example."""
+"""Checks of test_distributed.py: derivatives in torch, a training step compared with one process, the example."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
 
-CUTOFF = 3.0  # Å: neighbours, among them two images of one atom, and no more than that, since triplets take the time
+CUTOFF = 3.0  # Å: includes two images of one atom, and few other neighbours, since triplets take the time
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
 # Both add the same float64 terms in different orders, in a dozen layers of sums of at most some thousand terms.
 CLOSE = 1e-9
@@ -101,7 +101,7 @@ def example():
 
 
 def derivatives():
-    """gradcheck of functions over all ranks, to second order."""
+    """gradcheck passes for functions over all ranks, to second order."""
     rows = errors.PART.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
@@ -131,7 +131,7 @@ def derivatives():
 
 
 def totals():
-    """Bad arguments of `total` raise on all ranks."""
+    """Bad arguments of `total` raise errors on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
     errors.assert_refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
     errors.assert_refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")

@@ -31,7 +31,7 @@ CHECKS += OF_TORCH if find_spec("torch") else []
 
 
 def ranks(number, script, *arguments, timeout=500, threads="1"):
-    """Run a script of this folder on some ranks, whose waiting yields, since there may be fewer processors."""
+    """Run a script of this folder on some ranks; waiting ranks yield, since there may be fewer processors."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
         variables = {

@@ -1,4 +1,4 @@
-"""The counting sorts of graphs.c give NumPy's arrays, in any number of threads, and refuse what they cannot sort."""
+"""The counting sorts of graphs.c give NumPy's arrays with any number of threads, and refuse what they cannot sort."""
 
 import itertools
 import subprocess
@@ -14,17 +14,17 @@ from trigraph.fortran.threads import restore_num_threads
 from trigraph.graphs import counting, csc, edge_graph
 
 FEW = 300
-MANY = 2 * counting.LARGE  # so many that they are divided among threads
+MANY = 2 * counting.LARGE  # enough for several threads
 RNG = np.random.default_rng(0)
 
 
 def draw_edges():
-    """Yield sources, destinations and the numbers of both: random, a hub, in order, a node's edges to itself, none."""
+    """Yield sources, destinations and both numbers of nodes: random, a hub, in order, one node's self loops, none."""
     for n in (FEW, MANY):
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW), RNG.integers(60, size=FEW), 50, 70
     yield RNG.integers(9, size=MANY), np.sort(RNG.integers(9, size=MANY)), 9, 9
-    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # from one thread's edges to the next's
+    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # from one thread's to the next's
     yield np.zeros(MANY, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # in order with loops in place of the last
@@ -33,7 +33,7 @@ def draw_edges():
 
 
 def try_each_way():
-    """Yield each list of edges with each type of index, in one thread and in several."""
+    """Yield each list of edges with each index type, in one thread and in several."""
     for src, dst, *sizes in draw_edges():
         for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
             with restore_num_threads():
@@ -95,7 +95,7 @@ def read_arrays(graph):
 
 
 def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
-    """Graphs with more edges than C's int counts, which are sorted by NumPy, and others have the same arrays."""
+    """Graphs with more edges than a C int can count, which NumPy sorts, have the same arrays as others."""
     lists, index = list(try_each_way())[::2], np.int32
     many = np.zeros(600, index), np.zeros(600, index)  # images of one atom
     far = np.arange(1, 301).repeat(3).reshape(300, 3)
@@ -152,7 +152,7 @@ def test_refused_memory_is_an_error():
     subprocess.run([sys.executable, "-c", REFUSED], check=True)
 
 
-# Wrong lines of graphs.c: right and wrong text.
+# Wrong lines for graphs.c: the right text and the wrong text.
 WRONG = {
     "": ("most", "most"),
     "a sort that is not stable": ("(size_t)part * s->keys + key]", "(s->parts - 1 - part) * s->keys + key]"),

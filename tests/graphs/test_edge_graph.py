@@ -1,4 +1,4 @@
-"""EdgeGraph: orders, left-out edges and reverses against loops, and bad geometry with its texts.
+"""EdgeGraph: orders, left-out edges and reverses compared with loops, and errors for bad geometry.
 
 `trigraph verify` compares the sums over these triplets with golden vectors.
 """
@@ -191,7 +191,7 @@ def test_the_unit_of_length_does_not_matter(scale):
 
 
 def test_equal_projections_are_told_apart():
-    """Parallel edges with equal projections, by which reverses are searched, are told apart as whole vectors."""
+    """Parallel edges with equal projections, by which reverses are searched for, are distinguished by whole vectors."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
     forward = np.array([3 * direction + c * across for c in np.linspace(-1, 1, 9)])

@@ -1,4 +1,4 @@
-"""Bad input of graph objects and constructors, huge numbers and tensors raise the exact exception."""
+"""Bad arguments of graph objects and constructors, also huge numbers and tensors, raise the exact exception."""
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ HUGE = [2**31, 2**48 + 1, TOP, 2**63, 2**64, 2**70, 10**30, 10**5000]
 
 @pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE)], ids=lambda n: f"{n.bit_length()} bits {n > 0}")
 def test_huge_numbers_are_value_errors(number):
-    """Indices and counts near or beyond 2^63 raise ValueError, without OverflowError and without allocating."""
+    """Indices and counts near or beyond 2^63 raise ValueError, without OverflowError and without allocation."""
     src, dst = ints(0, 1, 1, dtype=np.int32), ints(1, 0, 1, dtype=np.int32)
     calls = [
         lambda: Segments(src, number),

@@ -1,4 +1,4 @@
-"""CSC, EdgeGraph and Segments own read-only arrays; pickles and copies are equal; `prepare` builds once."""
+"""CSC, EdgeGraph and Segments own read-only arrays; pickles and copies are equal; `prepare` builds only once."""
 
 import copy
 import itertools
@@ -38,10 +38,10 @@ def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
     return src, dst, rows, CSC.from_coo(src, dst, n_src, n_dst, rows, n_rows)
 
 
-# Parallel edges, whose reverses only shifts distinguish; one edge has no reverse.
+# Parallel edges whose reverses differ only in their shifts; one edge has no reverse.
 SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])
 IMAGES = ints(0, 0, 0, 1, 1), ints(1, 1, 1, 0, 0), 2, SHIFTS
-# Class and arguments; index arrays are converted to the dtype that is tried.
+# Class and arguments; index arrays are converted to the tested dtype.
 OBJECTS = {
     "CSC": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4, ints(0, 1, 1), 3]),
     "CSC in order": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4]),
@@ -64,7 +64,7 @@ def build(name, dtype=np.int64):
 
 
 def assert_nobody_can_write(array):
-    """Assert that neither the array nor what it is a view of can be made writable."""
+    """Assert that neither the array nor its base can be made writable."""
     assert array.flags.c_contiguous
     while isinstance(array, np.ndarray):
         assert not array.flags.writeable
@@ -182,7 +182,7 @@ def test_prepare_gives_all_the_same(monkeypatch):
     assert results[0].destinations.size == graph.num_positions
 
 
-# Segments: order and offsets against a loop over members.
+# Segments: order and offsets compared with a loop over members.
 
 
 def by_loop(index, num_segments):

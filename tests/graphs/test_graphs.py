@@ -1,4 +1,4 @@
-"""CSC: sizes, the order by source beside brute force, constructors, and renumbered nodes."""
+"""CSC: sizes, the order by source compared with brute force, constructors, and renumbered nodes."""
 
 import re
 import sys
@@ -79,7 +79,7 @@ def test_from_edge_index():
 
 
 def entries(kind):
-    """A COO matrix with entries in random order, explicit zeros and duplicates."""
+    """Return a COO matrix with entries in random order, explicit zeros and duplicates."""
     rng = np.random.default_rng(0)
     values = np.where(rng.random(40) < 0.2, 0, rng.standard_normal(40))
     return kind((values, (rng.integers(0, 6, 40), rng.integers(0, 9, 40))), shape=(6, 9))
@@ -88,9 +88,9 @@ def entries(kind):
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
 def test_from_scipy_keeps_the_order_of_data(form, kind):
-    """With `data` as weights the weighted sum is the matrix product: edge_ids follow the order of the matrix's data."""
+    """With `data` as weights, the weighted sum is the matrix product: edge_ids follow the order of `data`."""
     matrix = entries(kind)
-    if form in ("csr", "csc"):  # shuffle within rows, without SciPy's conversion, which merges duplicates
+    if form in ("csr", "csc"):  # shuffle within rows, without SciPy's conversion, which would merge duplicates
         rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
         order = np.argsort(rows, kind="stable")
         offsets = np.searchsorted(rows[order], np.arange(matrix.shape[form == "csc"] + 1))
@@ -125,7 +125,7 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize("more", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
 def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
-    """SciPy multiplies matrices with longer arrays, such as those with room for further entries."""
+    """SciPy's products accept arrays that are longer than needed, such as those with room for further entries."""
     matrix = entries(sparse.coo_array).asformat(form)
     x = np.random.default_rng(1).standard_normal((9, 2))
     expected, data = matrix @ x, matrix.tocoo().data.copy()
@@ -138,7 +138,7 @@ def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
 
 
 def adjacency(graph, rows):
-    """Return how often each (source, destination, edge of the networkx graph) occurs among positions."""
+    """Return how often each (source, destination, edge of the networkx graph) occurs among the positions."""
     destinations = graph.prepare().destinations
     return sorted(
         (int(j), int(i), rows[r]) for j, i, r in zip(graph.indices, destinations, graph.edge_ids, strict=True)

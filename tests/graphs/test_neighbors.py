@@ -1,4 +1,4 @@
-"""Neighbour search in real structures, beside loops over images; and bad input."""
+"""Neighbour search in real structures, compared with loops over images; and bad input."""
 
 import itertools
 import sys
@@ -51,7 +51,7 @@ STRUCTURES = {
 
 @pytest.fixture(params=["ase", "matscipy"])
 def backend(request, monkeypatch):
-    """Each package that finds neighbours, so that the tests hold for both."""
+    """Select each package that finds neighbours, so that the tests hold for both."""
     if request.param == "ase":
         monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
     else:
@@ -125,12 +125,12 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
 def test_atoms_far_away_without_a_cell(away, backend):
-    """Pairs far apart are found in memory that does not grow with their distance."""
+    """Finding distant pairs needs memory that does not grow with their distance."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
     apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, all positions round to one
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
-    # The vectors of a cell that is not periodic do not matter.
+    # The vectors of a cell without periodic directions do not matter.
     edges = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
@@ -145,10 +145,10 @@ def test_atoms_far_away_without_a_cell(away, backend):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("away", [0.0, 1e3, 1e20, 1e37])
 def test_molecules_in_one_search(away, dtype, backend):
-    """Those that overlap have no pairs with each other; far atoms take the digits of no other molecule."""
+    """Molecules that overlap share no pairs; distant atoms do not reduce the precision of other molecules."""
     rng = np.random.default_rng(5)
     of_atom = rng.integers(12, size=90)
-    of_atom[of_atom == 3] = 4  # an empty one
+    of_atom[of_atom == 3] = 4  # an empty molecule
     positions = rng.uniform(0, 4, (90, 3)).astype(dtype)
     positions[::9] += dtype(away)
     positions[of_atom == 7] -= dtype(away)
@@ -215,7 +215,7 @@ def test_no_neighbors(n, dtype, backend):
 
 
 def test_a_pair_at_the_cutoff_is_both_edges_or_none(backend):
-    """For distances within rounding of the cutoff, an edge and its reverse are both found or both not."""
+    """For distances within rounding of the cutoff, either both an edge and its reverse are found, or neither."""
     atoms = bulk("NaCl", "rocksalt", a=5.64).repeat((2, 2, 1))
     atoms.positions += [0.1, 0.7, 1.3]
     for cutoff in (5.64 / 2, 5.64 / np.sqrt(2), 5.64):

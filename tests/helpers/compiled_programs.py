@@ -1,4 +1,4 @@
-"""What a test of compiled programs needs of torch."""
+"""A helper for tests of programs compiled by torch."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""A stand-in for CuPy where there is no device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
+"""A stand-in for CuPy without a device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
 
-Errors here, though CuPy may accept them: an operation on arrays of a device that is not the current one, an array read
-on a stream while another stream still writes it, a synchronisation while a stream is captured, a matrix product by
-cuBLAS. This tests the code around the kernels (devices, streams, copies, launches), and nothing else.
+These raise errors here, though CuPy may accept them: an operation on arrays of a device that is not the current one,
+reading an array on a stream while another stream still writes it, synchronising while a stream is captured, a matrix
+product by cuBLAS. It tests only the code around the kernels (devices, streams, copies, launches).
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from trigraph.graphs import to_device as moved
 
 
 class Misuse(AssertionError):
-    """A use that gives wrong numbers, or an error, on a device."""
+    """A use that would give wrong numbers, or an error, on a device."""
 
 
 class Device:
@@ -54,7 +54,7 @@ class Stream:
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
         self.waited = 0  # work put on the stream before this time is finished
-        self.seen = {}  # for other streams: work before this time is waited for by this one
+        self.seen = {}  # by stream: its work before this time is complete for this stream
         self.captured = False
 
     @classmethod
@@ -99,9 +99,9 @@ state.stream = Stream(0)
 
 
 class Memory:
-    """Memory of an array and its views: the device, and when which stream wrote last."""
+    """Memory of an array and its views: the device, and the time and stream of the last write."""
 
-    mem = types.SimpleNamespace(ptr=None)  # an attribute that CuPy's has
+    mem = types.SimpleNamespace(ptr=None)  # CuPy's object has this attribute
 
     def __init__(self):
         self.device = state.device
@@ -145,7 +145,7 @@ class UnownedMemory:
 
 
 class MemoryPointer:
-    """A place in memory."""
+    """A pointer into memory."""
 
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
@@ -174,7 +174,7 @@ def _allocated(array):
 
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array of a device."""
+    """An array on a device."""
 
     def __init__(self, array, memory=None, memptr=None, strides=None):
         if memptr is not None:  # CuPy's constructor: shape, dtype, memptr, strides
@@ -287,7 +287,7 @@ class Kernel:
 
 
 class RawModule:
-    """A compiled file, which here contains the family and the instance's name."""
+    """A compiled file; here it contains only the family and the instance's name."""
 
     def __init__(self, *, path):
         self._family, self._name = Path(path).read_text().split("\n")
@@ -304,7 +304,7 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
 
 
 def capturing():
-    """Capture a stream: any synchronisation raises meanwhile."""
+    """Capture a stream; any synchronisation raises an error meanwhile."""
     return mock.patch.object(state, "capturing", True)
 
 
@@ -321,13 +321,13 @@ def asnumpy(value):
 
 
 def draw_on_device(op, dtype=np.float32, **options):
-    """Return arguments of an operator, and the same ones on the device."""
+    """Return arguments of an operator, and the same arguments on the device."""
     values = draw(op, dtype, **options)
     return values, {name: moved(value) for name, value in values.items()}
 
 
 def install(monkeypatch, cache):
-    """Make ``import cupy`` find the stand-in; kernels are "compiled" into the folder `cache`."""
+    """Make ``import cupy`` find the stand-in; "compiled" kernels are written to the folder `cache`."""
     global state
     state = State()
     state.stream = Stream(0)

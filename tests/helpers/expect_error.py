@@ -1,4 +1,4 @@
-"""Expected errors as one text: kind and message."""
+"""Expected errors written as one text: type and message."""
 
 import builtins
 import re

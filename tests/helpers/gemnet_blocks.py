@@ -1,8 +1,8 @@
-"""Interaction blocks that `trigraph.torch.convert` changes: of fairchem's GemNet-OC, and of MatterGen's GemNet.
+"""Interaction blocks that `trigraph.torch.convert` changes: fairchem's GemNet-OC, and MatterGen's GemNet.
 
     pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
 
-Blocks with the basis layers of their models, and lists of edges, triplets and quadruplets for them.
+Each block comes with the basis layers of its model, and lists of edges, triplets and quadruplets.
 """
 
 import inspect
@@ -15,7 +15,7 @@ import torch
 
 from trigraph.benchmarks.gemnet import fairchem_layers, mattergen_layers, number_members
 
-# All differ, so that exchanged axes are noticed.
+# All sizes differ, so that exchanged axes are noticed.
 WIDTHS = {
     "num_radial": 6,
     "num_spherical": 3,
@@ -43,12 +43,12 @@ RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
 
 
 def read_widths(block):
-    """Return the widths that the constructor of a block takes."""
+    """Return the widths that the constructor of a block requires."""
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
 
 def _triplets(inputs, outputs, at):
-    """Return pairs of an input edge that ends where an output edge ends (at=1) or begins (at=0), atoms all distinct."""
+    """Return pairs of an input edge and an output edge that ends (at=1) or begins (at=0) at its end; atoms differ."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
     return {"in": into, "out": out, "out_agg": number_members(out)}
@@ -69,21 +69,21 @@ def _quadruplets(main, qint):
 
 @dataclass(frozen=True)
 class Structure:
-    """A structure's pairs of neighbours, each once, for each of GemNet-OC's graphs; as the model, all lists from them.
+    """A structure's pairs of neighbours, each once, for each graph of GemNet-OC; they yield all lists, as in the model.
 
-    `pairs` are arrays of int64 of shape (2, num_pairs), for ``main``, ``qint``, ``aeaint`` and ``aint``.
+    `pairs` are int64 arrays of shape (2, num_pairs), for ``main``, ``qint``, ``aeaint`` and ``aint``.
     """
 
     num_atoms: int
     pairs: Mapping[str, np.ndarray]
 
     def __add__(self, other):
-        """Return both side by side, atoms of the other last."""
+        """Return two structures side by side; the second one's atoms come last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
         return Structure(self.num_atoms + other.num_atoms, pairs)
 
     def edges(self, name):
-        """Return edges both ways: one way first for the main graph, by target for the others."""
+        """Return edges in both directions: one direction first for the main graph, sorted by target for the others."""
         edges = np.concatenate([self.pairs[name], self.pairs[name][::-1]], axis=1)
         return edges if name == "main" else edges[:, np.lexsort(edges)]
 
@@ -105,7 +105,7 @@ class Structure:
 
 
 def molecule(num_atoms, neighbors):
-    """Return random atoms, of which each graph joins the nearest pairs, `neighbors` of an atom in the mean."""
+    """Return random atoms; each graph joins the nearest pairs, with `neighbors` for each atom on average."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
     every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
     nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
@@ -113,12 +113,12 @@ def molecule(num_atoms, neighbors):
 
 
 def tensors(lists):
-    """Return arrays of int64 as tensors, in dicts of any depth."""
+    """Return int64 arrays as tensors, in dicts of any depth."""
     return {n: tensors(v) for n, v in lists.items()} if isinstance(lists, dict) else torch.from_numpy(lists.copy())
 
 
 def _scale(model):
-    """Give the scale factors values other than 0 (fairchem's mark of one that is not fitted) and 1."""
+    """Set the scale factors to values other than 0 (fairchem's mark of an unfitted factor) and 1."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith(".scale_factor"):
@@ -126,7 +126,7 @@ def _scale(model):
 
 
 def draw_rows(structure):
-    """Return for each input of a block an atom that each of its rows belongs to, and its width."""
+    """Return, for each input of a block, its width and an atom to which each of its rows belongs."""
     lists = structure.lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
     aeaint, aint = lists["a2ee2a"]["edge_index"][1], lists["a2a"]["edge_index"][1]
@@ -233,7 +233,7 @@ class MatterGenBlock(torch.nn.Module):
 
     @staticmethod
     def rows(structure):
-        """Return what the block takes of `draw_rows`."""
+        """Return the inputs of the block from `draw_rows`."""
         return {n: row for n, row in draw_rows(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")}
 
     def forward(self, x, lists):

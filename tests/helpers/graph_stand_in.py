@@ -1,7 +1,7 @@
-"""A stand-in for CUDA graphs of torch on the CPU: a replay repeats recorded operations on the memory they had.
+"""A stand-in for torch's CUDA graphs on the CPU: a replay repeats recorded operations on the same memory.
 
-A tensor that the captured function made anew, instead of writing to its own memory, is stale in the replay. Operations
-that make the host wait for a device, or whose results have sizes that depend on values, raise while one is captured.
+A tensor that the captured function allocated outside its own memory is stale in the replay. Operations that make the
+host wait for a device, or whose result sizes depend on values, raise errors during a capture.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def waits(func, args):
 
 
 class Recorder(TorchDispatchMode):
-    """Records operations, with their arguments and results, and what they write over."""
+    """Records operations with their arguments and results, and the values that they overwrite."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ def graph(cuda_graph, pool=None):
 
 
 def install(monkeypatch):
-    """Let CPU tensors be captured; return the list of graphs that are made."""
+    """Let calls on CPU tensors be captured; return the list of graphs."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
     named = {"CUDAGraph": CUDAGraph, "graph": graph, "Stream": lambda: stream, "current_stream": lambda: stream}
     named |= {"stream": contextlib.nullcontext, "device": contextlib.nullcontext, "graph_pool_handle": lambda: (0, 1)}
@@ -89,7 +89,7 @@ def install(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     for module in (replay, captured, training_step):
         monkeypatch.setattr(module, "is_captured", lambda device: True)
-    # As on a device: the processor's own kernels of activations are no operations of torch.
+    # As on a device: the processor's own activation kernels are not torch operations.
     monkeypatch.setattr(activations, "_is_plain", lambda *tensors: False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     state.graphs.clear()

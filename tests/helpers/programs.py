@@ -1,4 +1,4 @@
-"""Running programs in new processes."""
+"""Run programs in new processes."""
 
 import subprocess
 import time
@@ -14,7 +14,7 @@ def run_command(*command, status=0, timeout=600, **keywords):
 
 
 def running(pid):
-    """Whether a process exists and is no zombie (killed, and not waited for)."""
+    """Return whether a process exists and is not a zombie (killed, but not waited for)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except OSError:

@@ -36,7 +36,7 @@ def triplets(edge_index, num_nodes):
 
 
 def patch(monkeypatch, peer):
-    """Replace what a plain installation lacks in PyG's module, and its float32 zeros by float64."""
+    """Replace functions of PyG's module that a plain installation lacks, and its float32 zeros by float64."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
     monkeypatch.setattr(peer, "triplets", triplets)
     monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

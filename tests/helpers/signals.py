@@ -1,4 +1,4 @@
-"""Signals as a terminal leaves them."""
+"""Restore signals to the state that a terminal leaves."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Random small calls of every operator, drawn from the operator table alone."""
+"""Random small calls of every operator, drawn only from the operator table."""
 
 import re
 
@@ -26,7 +26,7 @@ GRAPHS = {name: kind.at_random for name, kind in graphs.GRAPHS.items()}
 def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, data="any", **sizes):
     """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
 
-    For an operator of several graph objects `graph` is a mapping from name to object.
+    For an operator with several graph objects, `graph` is a mapping from name to object.
 
     With the default seed edges are spread evenly over nodes; with others, most may belong to a few nodes.
 
@@ -61,12 +61,12 @@ def fields(op, result):
 
 
 def compute(op, values, **keywords):
-    """Call `op` through the front door; a mapping from field to array."""
+    """Call `op` through the front door; return a mapping from field to array."""
     return fields(op, FUNCTIONS[op.name](**values, **keywords))
 
 
 def assert_right(op, values, got, chunked, expected=None):
-    """Assert the accuracy rule against the judge (whose triples are `expected`), of sums in chunks or direct sums."""
+    """Assert the accuracy rule against the judge's triples (`expected`), for sums in chunks or direct sums."""
     sizes = bind_sizes(op, values)
     tolerance = tolerances.accuracy(chunked, evaluate(op.definition.terms, sizes))
     expected = expected or ask(op, values)

@@ -1,4 +1,4 @@
-"""For tests of argument checks: one array argument of each kind from the table, and parts of error texts."""
+"""Helpers for tests of argument checks: one array argument of each kind from the table, and parts of error texts."""
 
 import re
 
@@ -10,13 +10,11 @@ from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, evaluate_shape
 from trigraph.table import SYMBOLS, names_in
 
-GIVEN = [
-    (op, a) for op in EVERY for a in op.select_present(draw(op))
-]  # without arguments that are absent from the drawn calls
+GIVEN = [(op, a) for op in EVERY for a in op.select_present(draw(op))]  # without arguments that the drawn calls lack
 
 
 def find_sizes(op, values):
-    """Return the size of every symbol of a good call, from axes that are one symbol, or solved for."""
+    """Return the size of every symbol in a good call, from axes that are one symbol, or solved for it."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
     sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
@@ -55,7 +53,7 @@ def without_whole(op, array, shape, axis, sizes):
 
 
 def bound_by(op, array, axis):
-    """Return the symbol whose size this axis defines; None if its size must agree with earlier ones."""
+    """Return the symbol whose size this axis defines; None if its size must agree with earlier axes."""
     bound = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
     bound |= {f"has_{n}" for n in op.definition.optional}
     for a in op.definition.inputs:
@@ -67,13 +65,13 @@ def bound_by(op, array, axis):
     return None
 
 
-# Attributes of `Array` that argument checks read, and those that they do not.
+# Attributes of `Array` that argument checks read, and the others.
 LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
 OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
 
 
 def classify_array(op, array):
-    """Return what the checks distinguish in an array argument: those of one kind take the same path."""
+    """Return the properties of an array argument that the checks distinguish; one kind takes one path."""
     axes = set()
     for k, dim in enumerate(array.dims):
         symbol = bound_by(op, array, k)

@@ -1,6 +1,6 @@
 """A stand-in for torch on a CUDA device: CPU tensors that report a CUDA device.
 
-The records are streams passed to record_stream, by address, and sizes of allocations.
+It records the streams passed to record_stream, by address, and the sizes of allocations.
 """
 
 import sys
@@ -24,7 +24,7 @@ class Stream(NamedTuple):
 
 
 def _on_cpu(function):
-    """Return a function of torch that takes the device for the CPU."""
+    """Return a function of torch that treats the device as the CPU."""
 
     def run(*args, **kwargs):
         args = ["cpu" if isinstance(a, (torch.device, str)) else a for a in args]
@@ -34,11 +34,11 @@ def _on_cpu(function):
 
 
 def install(monkeypatch, cache):
-    """Install both stand-ins; return CuPy's module, and of torch the current stream, and what was asked of it.
+    """Install both stand-ins; return CuPy's module, torch's current stream, and the records.
 
-    That are the streams that were recorded, by address, and the sizes of each allocation.
+    The records are the streams that were recorded, by address, and the sizes of each allocation.
     """
-    torch.compiler.reset()  # loads the compiler, which keeps a list of torch's functions as it finds them
+    torch.compiler.reset()  # loads the compiler, which lists torch's functions as it finds them
     cupy, state = cupy_stand_in.install(monkeypatch, cache), SimpleNamespace(stream=Stream(), recorded=[], allocated=[])
     arrays._wrap_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
@@ -71,7 +71,7 @@ def install(monkeypatch, cache):
 
 
 def tensors(value):
-    """Return arguments with tensors for NumPy's arrays; graphs are built of tensors."""
+    """Return arguments with tensors in place of NumPy's arrays; graphs are built from tensors."""
     if isinstance(value, dict):
         return {name: tensors(v) for name, v in value.items()}
     if isinstance(value, np.ndarray):

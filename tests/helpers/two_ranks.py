@@ -1,4 +1,4 @@
-"""A rank of the two that share a batch, in a module that a new process imports fast."""
+"""A rank of two that share a batch, in a module that a new process imports quickly."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ import torch
 
 
 def compute_loss(field, structures):
-    """Return the mean over structures, elements and positions of each, of their squared energies and forces."""
+    """Return the mean over structures of the squared energy plus the sum of the squared force components."""
     z, pos = zip(*structures, strict=True)
     batch = torch.arange(len(z)).repeat_interleave(torch.tensor([len(one) for one in z]))
     results = field(torch.cat(z), torch.cat(pos), batch)
@@ -19,7 +19,7 @@ def compute_gradients(field, structures):
 
 
 def save_gradients(_, rank, folder, field, structures):
-    """Save the gradients of a rank; the first argument is the number of a process that torch has started."""
+    """Save the gradients of a rank; the first argument is the process number from torch."""
     store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
     gradients = compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)

@@ -14,7 +14,7 @@ def order(request):
 
 @pytest.fixture(scope="session", params=[(), pytest.param(("-DCUDA_HOST_UCONTEXT",), marks=pytest.mark.slow)])
 def faults_fast(request):
-    """The faults with fibers from ucontext, which processors other than x86-64 and aarch64 use."""
+    """The faults, with fibers by ucontext, which processors other than x86-64 and aarch64 use."""
     return HostLibrary(library("faults", extra_flags=request.param))
 
 

@@ -1,4 +1,4 @@
-// Wrong kernels, each beside its right twin (the template argument says which): the checks must tell them apart.
+// Wrong kernels, each next to its correct version (chosen by the template argument), which checks must distinguish.
 
 template <bool right>
 __global__ void missing_barrier(float* y) {
@@ -75,7 +75,7 @@ __global__ void write_outside(float* y) {
     y[int(threadIdx.x) - (right ? 0 : 1)] = 1.0f;
 }
 
-// The index is the caller's, so that no compiler can see it.
+// The caller passes the index, so that no compiler can see it.
 template <bool right>
 __global__ void outside_shared(float* y, int beyond) {
     __shared__ float tile[64];
@@ -115,7 +115,7 @@ __global__ void null_pointer(const float* x, float* y) {
     y[threadIdx.x] = right && x == nullptr ? 0.0f : x[threadIdx.x];
 }
 
-// ---- found by every build: the schedule itself cannot go on ---------------------------------------------------------
+// ---- found by every build: the schedule itself cannot continue ------------------------------------------------------
 
 template <bool right>
 __global__ void deadlock(float* y) {
@@ -152,7 +152,7 @@ __global__ void returned_lane(float* y) {
     y[threadIdx.x] = __shfl_sync(right ? 0x000fffffu : 0xffffffffu, float(threadIdx.x), 0);
 }
 
-// The lanes that wait are there first; the one they wait for leaves.
+// The lanes that wait arrive first; the lane for which they wait leaves.
 template <bool right>
 __global__ void leaving_lane(float* y) {
     if (!right && threadIdx.x == 31) {

@@ -27,7 +27,7 @@ INSTANCES = {
 
 
 def require(available, what):
-    """Skip a test for want of a tool; on CI, where every tool is installed, fail."""
+    """Skip a test because a tool is missing; fail on CI, where every tool is installed."""
     if not available:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{what} is missing")
@@ -57,6 +57,6 @@ def library(family, variant="fast", extra_flags=()):
 
 
 def find_line(source, kernel):
-    """Return the number of the line that names a kernel."""
+    """Return the number of the line that defines a kernel."""
     lines = (HERE / source).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if re.search(rf"\bvoid {kernel}\(", line))

@@ -13,7 +13,7 @@ __global__ void dynamic_memory(T* out) {
 
 template <typename T>
 struct Given {
-    bool flag;  // of another size than what follows
+    bool flag;  // of another size than the next member
     int i;
     long long wide;
     T* nothing;

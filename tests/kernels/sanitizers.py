@@ -20,12 +20,12 @@ from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
 # The package's own library must give the same bits in every order of threads. Sanitizers report accesses between
-# barriers, which do not depend on the order: instrumented builds run in one.
+# barriers, which do not depend on the order, so instrumented builds run in one order.
 ORDERS = ("forward", "reverse", "random")
 
 
 class Recorder(HostLibrary):
-    """A library that records the instances it launches."""
+    """A library that records the instances that it launches."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -44,7 +44,7 @@ def run(family):
 
 
 def check(family, path, order):
-    """Assert that all cases run all kernels, with the same bits in each order; a sanitizer raises by itself."""
+    """Assert that all cases run all kernels, with the same bits in each order; sanitizers raise errors themselves."""
     library = Recorder(path)
     with using_host_library(library, order, seed=5):
         fields = run(family)
@@ -93,12 +93,12 @@ def build(family, variant):
 
 
 def left_out(family, library, barrier):
-    """Run all cases without one barrier; return the error that this causes, or None.
+    """Run all cases without one barrier; return the resulting error, or None.
 
     Parameters
     ----------
     library
-        Of `build`.
+        Path that `build` returned.
     """
     opened = HostLibrary(library)
     switch = ctypes.c_int.in_dll(opened._library, "cuda_host_left_out")

@@ -50,7 +50,7 @@ def host():
 
 @pytest.fixture
 def compiled():
-    """The compilations that were requested: options, file name, names and source."""
+    """The requested compilations: options, file name, names and source."""
     return []
 
 
@@ -159,7 +159,7 @@ class Given(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """Its members in another order."""
+    """The same members in another order."""
 
     i: int
     flag: np.bool_
@@ -178,7 +178,7 @@ class Mixed(NamedTuple):
     ],
 )
 def test_names_of_arguments(place, arguments, says):
-    """No order is asked of the caller, so what is wrong about arguments is a name, a member, or a type."""
+    """Arguments may be in any order, so only a name, a member, or a type can be wrong."""
     with pytest.raises(TypeError, match=says):
         scalars(place, **arguments)
     with pytest.raises(
@@ -270,7 +270,7 @@ def test_the_next_process_finds_what_was_compiled(device, compiled, monkeypatch,
 
 
 def test_what_a_call_needs_is_compiled_ahead(device, compiled, monkeypatch):
-    """The first launch compiles, in threads, what else its call needs; `compile` does so for an operator, each once."""
+    """The first launch compiles all kernels of its call, in threads; `compile` does this for an operator."""
     monkeypatch.setattr(launcher, "AHEAD", True)
     begun, kernels = threading.Event(), cache.together("weighted", "finish_rows<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
@@ -306,7 +306,7 @@ def flip_byte(code):
 )
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_damaged_file_is_compiled_again(device, compiled, tmp_path, damage, renamed):
-    """An empty, truncated or changed file in the cache, also if renamed, is compiled again; nothing else is left."""
+    """An empty, truncated, changed or renamed file in the cache is compiled again, and no other file is left."""
     scale(device)
     (file,) = (tmp_path / "cache").rglob("*.cubin")
     whole = file.read_bytes()
@@ -382,7 +382,7 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
     """After a MemoryError the launcher holds no array of the call, and the next call works."""
 
     class OutOfMemoryError(MemoryError):
-        """Like CuPy's, a MemoryError."""
+        """A MemoryError, like CuPy's."""
 
     def refuse(*_, **__):
         raise OutOfMemoryError("Out of memory allocating 512 bytes")
@@ -426,5 +426,5 @@ assert not other.is_alive()
 
 
 def test_interruptions_leave_the_lock_open():
-    """In Python 3.14, `with lock:` leaves it locked after almost every second one."""
+    """In Python 3.14, `with lock:` leaves the lock closed after almost every second interruption."""
     run_command(sys.executable, "-c", INTERRUPTED)

@@ -25,7 +25,7 @@ def nvrtc():
 
 @pytest.fixture(scope="module")
 def compiled(nvrtc, request):
-    """What the selected slow tests need, compiled by as many processes as there are cores."""
+    """Compile everything that the selected slow tests need, in as many processes as there are cores."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
@@ -95,7 +95,7 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
 
 
 def test_what_cupy_adds_to_the_options(monkeypatch):
-    """CuPy's undocumented function below `RawModule` has the same parameters as before, and adds no -ftz=true."""
+    """CuPy's undocumented function below `RawModule` has the expected parameters, and adds no -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
     def compiled(program, options):

@@ -1,10 +1,10 @@
 """Every kernel under the race detector, AddressSanitizer and three orders of blocks and threads.
 
-The tests are tested: each barrier is left out in turn, which a reported race, wrong results or bits that depend on
-the order must show.
+The tests are tested, too: each barrier is left out in turn, and a reported race, wrong results or bits that depend on
+the order must reveal it.
 
-`make test` takes one family and one sanitizer, selected by the commit. Run as a program with a family and the path of a
-library, this file tests that library.
+`make test` runs one family and one sanitizer, selected by the commit. Run as a program with a family and the path of
+a library, this file tests that library.
 """
 
 import random

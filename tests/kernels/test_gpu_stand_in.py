@@ -14,7 +14,7 @@ from trigraph.table import NAMED, SYMBOLS
 
 @pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw(op))])
 def test_bits_of_gpu_host(cupy, name):
-    """Results lie on the arrays' device, whichever is current, with the bits of gpu-host.
+    """Results are on the arrays' device, whichever is current, with the bits of gpu-host.
 
     With prepared graphs, with and without long rows, a call never synchronises, so that it can be captured.
     """
@@ -70,7 +70,7 @@ def test_an_index_array_is_warned_of():
 
 
 def test_the_stand_in_is_strict(cupy):
-    """The stand-in raises for each misuse that would give wrong numbers, or an error, on a device."""
+    """The stand-in raises an error for each misuse that would give wrong numbers, or an error, on a device."""
     x = asarray(np.ones(3))
     with cupy.cuda.Device(1), pytest.raises(Misuse, match="device 0 is used while device 1"):
         x + x
@@ -106,8 +106,8 @@ def test_arrays_of_several_devices_are_refused():
         compute(op, {**on_device, first: elsewhere})
 
 
-# Launches for a molecule in each order, at most: our kernels, CuPy's and cuBLAS's. Each takes microseconds on the host,
-# which small calls cannot hide.
+# Largest number of launches for a molecule in each order: our kernels, CuPy's and cuBLAS's. Each takes microseconds on
+# the host, which small calls cannot hide.
 MOST = {
     "gno_kernel": (2, 9, 16),
     "gno_aggregate": (1, 2, 3),

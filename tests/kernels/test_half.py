@@ -18,7 +18,7 @@ WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in o
 
 
 def store_half(op, dtype, **more):
-    """Return arguments in `dtype` where they may be half, else float32, with fwd's results for these numbers."""
+    """Return arguments in `dtype` if they may be half, else in float32, with fwd's results for these numbers."""
     names = {a.name for a in op.arguments if a.half}
     values = draw(op, np.float32, **more)
     values = {n: v.astype(dtype) if n in names else v for n, v in values.items()}
@@ -65,7 +65,7 @@ def test_outputs_of_the_callers(op):
 
 @pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
 def test_round(kind):
-    """Rounds half precision's own numbers, midpoints between them, the neighbours of both, and random numbers."""
+    """Conversion rounds half-precision numbers, midpoints between them, the neighbours of both, and random numbers."""
     with np.errstate(invalid="ignore", over="ignore"):
         every = np.arange(1 << 16, dtype=np.uint16).view(kind)
         bits = every.astype(np.float32).view(np.uint32).astype(np.int64)

@@ -21,7 +21,7 @@ COMMAND = [sys.executable, build.__file__]
     ],
 )
 def test_rewrite(declaration, rewritten):
-    """Declarations in shared memory are rewritten as references (other forms occur in the package's kernels)."""
+    """Declarations in shared memory are rewritten as references (the package's kernels have the other forms)."""
     assert rewrite_shared(declaration).startswith(rewritten)
 
 

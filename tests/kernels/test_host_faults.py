@@ -1,4 +1,4 @@
-"""gpu-host reports the fault of each wrong kernel, and none for its correct twin, in each order of threads.
+"""gpu-host reports the fault of each wrong kernel, and none for its correct version, in each order of threads.
 
 Run as a program with the path of a library, this file launches the kernels under AddressSanitizer.
 """
@@ -140,7 +140,7 @@ def test_many_seeds_give_no_false_alarm(faults_race):
 
 
 def test_asan():
-    """Correct kernels cause no report, then each wrong one causes its own."""
+    """Correct kernels cause no report; then each wrong kernel causes its own."""
     output, report = run_program(__file__, library("faults", "asan"))
     reports = dict(re.findall(r"^begin (\w+)$(.*?)^end$", report, re.DOTALL | re.MULTILINE))
     assert output == "all right\n", report

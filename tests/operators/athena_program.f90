@@ -1,7 +1,7 @@
-!> A program with athena's arguments.
+!> A program that calls trigraph_athena with athena's arguments.
 !!
-!! It reads a case from the file that is its first argument, and writes what trigraph_athena gives to the file that is its
-!! second. Each array of a case follows its shape.
+!! It reads a case from the file named by its first argument, and writes the results to the file named by its second
+!! argument. In a case, each array follows its shape.
 program athena_program
     use, intrinsic :: iso_fortran_env, only: real32
     use trigraph_athena, only: gno_kernel_eval, get_partial_gno_kernel_coords_val, get_partial_gno_kernel_params_val, &
@@ -54,8 +54,9 @@ contains
         read (file) array
     end subroutine read_reals
 
-    !> What trigraph_athena gives, one result after the other. It is pure, as athena's derivatives are. Like those, it
-    !! has gradients that are wider than their operands: one column of each, which has to become 0 or is not read.
+    !> Return the results of trigraph_athena, one after the other. It is pure, as athena's derivatives are. Like those,
+    !> it
+    !! passes gradients that are wider than their operands: one more column in each, which becomes 0 or is not read.
     pure subroutine ours(values)
         real(real32), allocatable, intent(out) :: values(:)
         real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2)) :: kernel
@@ -105,7 +106,7 @@ contains
             & narrow(grad_kernels), message, narrow(bwd_features), narrow(bwd_coords), narrow(bwd_params)]
     end subroutine ours
 
-    !> All columns but the last.
+    !> Return all columns but the last.
     pure function narrow(array) result(columns)
         real(real32), intent(in) :: array(:, :)
         real(real32) :: columns(size(array, 1), size(array, 2) - 1)

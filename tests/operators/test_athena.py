@@ -1,4 +1,4 @@
-"""athena's graph neural operator: a Fortran program that has athena's arguments, and athena's packed weights."""
+"""athena's graph neural operator: a Fortran program with athena's arguments, and athena's packed weights."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from trigraph.table import OPERATORS
 
 PROGRAM = Path(__file__).with_name("athena_program.f90")
 ARRAYS = ("adj_ia", "adj_ja", "coords", "params", "features", "up_kernel", "up_agg")
-# Results in the order in which the program writes them: operator and name in the golden vectors.
+# Results in the order in which the program writes them: operator, and name in the golden vectors.
 CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") for order in ("fwd", "bwd")]
 
 
@@ -32,7 +32,7 @@ def program(tmp_path_factory):
 
 
 def run(program, folder, case, status=0):
-    """Run the program on a case and return its output file's path; arrays have Fortran's shapes in C order."""
+    """Run the program on a case and return the path of its output; arrays have Fortran's shapes in C order."""
     with open(folder / "case", "wb") as file:
         file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
         for name in ARRAYS:
@@ -67,7 +67,7 @@ def shuffle(rng, n):
 
 
 CASES = {
-    # Degrees: vertices without in-edges first, in between and last; one with more than 128 in-edges (a leaf of the
+    # Degrees: vertices without in-edges first, in between and last; one has more than 128 in-edges (a leaf of the
     # sum).
     "permuted edges": draw(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffle),
     "shared and unused edges": draw(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
@@ -92,7 +92,7 @@ def test_program_agrees_with_the_formula(program, tmp_path, name):
             shape = evaluate_shape(field, sizes)
             got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
         assert_right(op, arguments, got, chunked=True)
-        values.setdefault("kernel", got.get("kernel"))  # the kernel that the program computed is the input of its sums
+        values.setdefault("kernel", got.get("kernel"))  # the kernel that the program computed is an input of its sums
     assert not len(numbers)
 
 

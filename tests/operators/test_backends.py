@@ -1,4 +1,4 @@
-"""Backends: one table, one set of names and signatures, one way to call, one kind of result."""
+"""Backends have one table, the same names and signatures, one way to call, and one kind of result."""
 
 import ast
 import graphlib
@@ -86,7 +86,7 @@ def test_positional_and_keyword_calls():
             assert_same_bits(fields(op, function(*positional, **keywords)), expected)
 
 
-# Another bwd3 calls lower orders, or is pyref's.
+# Other bwd3 functions call lower orders, or are pyref's.
 IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
 
 
@@ -144,7 +144,7 @@ def test_results():
         assert_same_bits(other._asdict(), result._asdict())
 
 
-# The table agrees with itself and with the files of the backends.
+# The table is consistent with itself and with the files of the backends.
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ROOT = Path(__file__).parents[2]
@@ -172,7 +172,7 @@ def test_definition(definition):
     arrays = definition.inputs + definition.outputs + definition.auxiliary
     names = [a.name for a in arrays] + [a.name for a in definition.attributes]
     assert len(set(names)) == len(names)
-    reserved = {"graph", "wrt", "out", "backend"}  # an output is no parameter, but grad_<output> is
+    reserved = {"graph", "wrt", "out", "backend"}  # an output is not a parameter, but grad_<output> is
     assert not reserved & (set(names) - {a.name for a in definition.outputs + definition.auxiliary})
     assert set(definition.given_back) <= {a.name for a in definition.outputs + definition.auxiliary}
     allowed = {a.name for a in definition.attributes} | set(definition.optional)
@@ -206,7 +206,7 @@ def test_expressions(definition):
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
 
 
-# What a package may import of trigraph, at the top of a module or within functions; what is not listed is above these.
+# What each package may import of trigraph, at the top of a module or within functions; other packages are above these.
 ARROWS = {
     "table": set(),
     "arrays": set(),

@@ -1,4 +1,4 @@
-"""Each argument of each operator is made wrong in one way, and the exact error is expected."""
+"""Make each argument of each operator wrong in one way, and expect the exact error."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ def test_kinds_tell_all_that_is_known_of_an_array():
 
 
 def find_blamed_array(op, array, symbol):
-    """Return the array that the error names when `array` redefines a symbol: the next one that uses the symbol."""
+    """Return the array that the error names when `array` redefines a symbol: the next array that uses the symbol."""
     later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
     return next((a for a in later if any(symbol in names_in(d) for d in a.dims)), None)
 
@@ -74,7 +74,7 @@ def test_wrong_size_on_each_axis(op, array):
                     rf"{op.name}: {other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*"
                 )
             else:
-                compute(op, values)  # no other array has this size: any value is right
+                compute(op, values)  # no other array has this size, so any value is right
                 continue
             raises(ValueError, text, FUNCTIONS[op.name], **values)
 
@@ -102,7 +102,7 @@ def test_wrong_rank(op, array):
     for bad in (value[None], *column, value[0], np.float64(1).reshape(())):
         start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
         end = f" of rank {len(array.dims)}"
-        if array.name in [a.name for a in op.definition.inputs]:  # the text does not know the sizes it defines
+        if array.name in [a.name for a in op.definition.inputs]:  # the text omits the sizes it defines
             text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
             text = start + with_numbers(array, find_sizes(op, good)) + end
@@ -169,13 +169,13 @@ def test_no_array_at_all(op, array):
         for thing in bad:
             text = f"{op.name}: {array.name} is a {type(thing).__name__}; "
             text += f"expected a {kind}.ndarray of float32 or float64"
-            if kind != "numpy" and array.name != first:  # NumPy arrays come first, and are wrong there
+            if kind != "numpy" and array.name != first:  # NumPy arrays come first, so the error is about them
                 text = f"{op.name}: {first} is a numpy.ndarray; backend {backend!r} takes {kind}.ndarray"
             raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), backend=backend)
 
 
 class Elsewhere:
-    """An array on a CUDA device, as far as the checks look at it: shape, dtype, strides and device."""
+    """An array on a CUDA device, with the attributes that the checks read: shape, dtype, strides and device."""
 
     def __init__(self, array, device=0):
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
@@ -198,7 +198,7 @@ def test_arrays_of_the_wrong_device(op, array):
     device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     text = f"{op.name}: {array.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     first, *later = op.binding_order
-    if len(op.arguments) > 1:  # one device array is enough for gpu to be the default
+    if len(op.arguments) > 1:  # one device array suffices to make gpu the default
         raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
         name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
         text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
@@ -333,7 +333,7 @@ COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a i
 
 @pytest.mark.parametrize(("op", "array"), COLUMNS)
 def test_columns(op, array):
-    """An input of shape (n, 1) is taken for (n,), and the derivative in this input has shape (n, 1) again."""
+    """An input of shape (n, 1) is accepted as (n,), and its derivative has shape (n, 1) again."""
     good = draw(op)
     flat = compute(op, good)
     out = {name: np.empty((*value.shape, 1) if name == array.name else value.shape) for name, value in flat.items()}
@@ -384,7 +384,7 @@ def test_wrong_calls():
 
 
 def test_the_sum_over_triplets_takes_the_basis_by_its_name():
-    """With one degree both results of `radial_basis` have the shape that the sum wants; only `sbf_rad` is right."""
+    """With one degree both results of `radial_basis` have the shape that the sum requires; only `sbf_rad` is right."""
     basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), num_spherical=1)
     assert basis.rbf.shape == basis.sbf_rad.shape
     graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
@@ -398,7 +398,7 @@ def test_the_sum_over_triplets_takes_the_basis_by_its_name():
 
 @pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if any(a.nullable for a in p.values[0].arguments)])
 def test_what_may_be_none_may_be_left_out(op):
-    """Arguments that may be None can be omitted; positions of the others do not change."""
+    """Arguments that may be None can be omitted, without changing the positions of the others."""
     function, optional = FUNCTIONS[op.name], [a.name for a in op.definition.inputs if a.optional]
     for setting in [{}, *({name: None} for name in optional)]:
         good = draw(op, setting=setting)
@@ -461,7 +461,7 @@ ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
 
 
 def list_wrong_values(name, value, op):
-    """Return wrong values made from a right one: each differs in one property that a check looks at."""
+    """Return wrong values made from a correct one: each differs in one property that a check reads."""
     if isinstance(value, np.ndarray):
         variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
         variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
@@ -495,7 +495,7 @@ def test_results_do_not_have_the_dtype_object_of_an_argument():
     assert function(plain.astype(np.dtype("f8", metadata={"unit": "eV"})), plain).dtype.metadata is None
 
 
-# `out`: wrong arrays are refused; right ones are written and returned.
+# `out`: wrong arrays are refused; correct ones are written and returned.
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)

@@ -1,6 +1,6 @@
-"""The C interface and the modules of Fortran over it: programs without Python get the package's bits.
+"""The C interface and its Fortran modules: programs without Python get the package's bits.
 
-Procedures with graphs and optional arguments give them too. What is wrong has a status, and graphs are made and
+So do procedures with graphs and optional arguments. Wrong arguments give a status, and graphs can be made and
 checked. Sources that `trigraph fortran` writes build the same library.
 """
 
@@ -43,14 +43,14 @@ def library():
 
 
 def options(*names):
-    """What `trigraph config` prints."""
+    """Return the output of `trigraph config`."""
     done = CliRunner().invoke(cli.main, ["config", *names])
     assert done.exit_code == 0, done.output
     return done.output.split()
 
 
 def prepare_arguments(op, case, arguments, wrt=None):
-    """Sizes and flags, numbers, arrays by name and results by name, as the header and the lists of README.md say."""
+    """Return sizes and flags, numbers, arrays and results, ordered as in the header and the lists of README.md."""
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
@@ -156,7 +156,7 @@ def test_c_functions_give_the_packages_bits(library, definition):
 
 
 def branch(op, real, index):
-    """Return lines of C that read a call of one function, make it, and write status and results."""
+    """Return C code that reads a call of one function, makes it, and writes status and results."""
     order = order_arguments(op, SHIM_SETS["fast"])
     kinds = [*order.graph, *order.inputs]
     lines = [f"int {n} = integer();" for n in (*order.threads, *order.dims)]
@@ -187,7 +187,7 @@ int main(void)
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """A program in C that makes calls of the functions of the header, without Python."""
+    """A program in C that calls the functions of the header, without Python."""
     source = tmp_path_factory.mktemp("driver") / "driver.c"
     each = [branch(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
     source.write_text(
@@ -268,7 +268,7 @@ def test_threads_and_levels(library, tmp_path):
 
 
 def test_memory_that_the_system_refuses_has_a_status(library):
-    """A program gets it for 32 million bytes of work space of a call, and writes nothing."""
+    """A program gets a status for 32 million bytes of work space of a call, and nothing is written."""
     f_in = hidden = 2000
     numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
     features, params, coords = map(np.ones, numbers)
@@ -297,7 +297,7 @@ def test_wrong_locations_of_extrema_are_refused(library):
             scalars, arrays, results, _ = prepare_arguments(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
                 offsets = arrays["offsets"]
-                row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # the last with in-edges
+                row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # the last row with in-edges
                 for wrong in (-2, offsets[row + 1]) if arrays[name].size else ():
                     changed = arrays | {name: arrays[name].copy()}
                     changed[name][row, -1] = wrong
@@ -309,7 +309,7 @@ def test_wrong_locations_of_extrema_are_refused(library):
     assert seen > 4
 
 
-# Wrong lines of interface.c and of what interface.py writes: right and wrong text, and the test that finds it.
+# Wrong lines for interface.c and the output of interface.py: the right and the wrong text, and the test that finds it.
 WRONG = {
     "": ("status = -1", "status = -1", "bits or locations"),
     "a status is ignored": ("return status > 0 ? TRIGRAPH_REFUSED : status;", "return 0 * status;", "status"),
@@ -362,7 +362,7 @@ FOLD = ", &\n"
 
 
 def bridge(op):
-    """Fortran source of a C function that calls the procedure for real(dp) and int64 with what is not NULL.
+    """Return Fortran source of a C function that calls a procedure for real(dp) and int64 with the non-NULL arguments.
 
     The last dimension of argument number `wrong` is one too large.
     """
@@ -412,7 +412,7 @@ def bridge(op):
 
 
 def op_length(op, name):
-    """The length of an array of the graph; 1 where it may be absent, as `prepared` passes it."""
+    """Return the length of an array of the graph; 1 where it may be absent, as `prepared` passes it."""
     lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
     graph = op.graph.paths.get(name, ("graph.",))[0].partition(".")[0]
     return f"merge({lengths[name]}, 1, has_{graph} /= 0)" if graph in op.graph.optional else lengths[name]
@@ -429,7 +429,7 @@ def bridges(tmp_path_factory):
 
 
 def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
-    """Status and results of the procedure with optional arguments; what the arguments lack is absent."""
+    """Return status and results of the procedure with optional arguments; missing arguments are absent."""
     scalars, arrays, results, fields = prepare_arguments(op, case, arguments, wrt)
     passed = [
         ctypes.c_int(2),
@@ -507,7 +507,7 @@ end program calls_program
 
 
 def compile_fortran(folder, source):
-    """Compile a Fortran program with the installed library, as pkg-config says; return what it prints."""
+    """Compile a Fortran program with the installed library, using pkg-config; return its output."""
     path = folder / "program.f90"
     path.write_text(source)
     flags = options("--include", "--libs")
@@ -545,7 +545,7 @@ def test_compilers_of_c_take_the_header(tmp_path):
 
 @pytest.mark.slow
 def test_sources_build_a_library_that_programs_find(tmp_path):
-    """In a project of CMake with the lines of docs/fortran.md, and installed, in C by pkg-config."""
+    """The sources build in CMake with the lines of docs/fortran.md; once installed, C finds them by pkg-config."""
     folder, place = tmp_path / "trigraph", tmp_path / "installed"
     done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
     assert done.exit_code == 0, done.output
@@ -582,13 +582,13 @@ def test_files_are_not_written_over(tmp_path, monkeypatch):
     assert (tmp_path / "new" / "src" / "a.f90").read_text() == "a"
 
 
-# Graphs: arrays that are made, and checks of them
+# Graphs: making their arrays, and checking them
 
 EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
 
 
 def edge_arrays(graph, reverse=True):
-    """Arguments of check_edge_graph."""
+    """Return arguments of check_edge_graph."""
     names = ("src", "dst", *EDGE_ARRAYS)
     arrays = [np.array(getattr(graph, n)) if n != "reverse_edge" or reverse else np.zeros(1, np.int64) for n in names]
     return [graph.num_nodes, graph.num_edges, int(reverse), 1, *arrays]
@@ -614,7 +614,7 @@ NO_GRAPHS = {
 
 
 def check_graph_status(library, kind, arguments, index="i64"):
-    """Return the status of the check of a graph; it reads nothing beyond the arrays' ends."""
+    """Return the status of the check of a graph; it reads nothing beyond the ends of arrays."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
     passed = [ctypes.c_int(a) if isinstance(a, int) else a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
@@ -680,7 +680,7 @@ def test_graphs_are_checked(library, index):
 
 
 def make_graph_arrays(library, name, index, numbers, given, lengths):
-    """Return the status of a function that makes arrays of a graph, and these; it writes nothing beyond their ends."""
+    """Return the status and results of a function that makes arrays of a graph; it never writes beyond their ends."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
     status = getattr(library, f"trigraph_build_{name}_{index}")(*map(ctypes.c_int, numbers), *map(address, arrays))
@@ -757,7 +757,7 @@ def test_lists_that_make_no_graph_are_refused(library):
 
 
 def is_right(kind, changed_arguments, same):
-    """Whether `trigraph.CSC` accepts the arrays (other kinds of graph derive some of the arrays that Fortran takes)."""
+    """Return whether `trigraph.CSC` accepts the arrays (other graphs derive some of the arrays that Fortran takes)."""
     if kind != "csc":
         return same
     offsets, indices, edge_ids = changed_arguments[4:]

@@ -81,7 +81,7 @@ def test_infinite_scores_give_what_ieee_gives(backend):
 
 
 def parallel(score):
-    """One destination with two equal in-edges of this score: the derivatives in the scores are exactly zero."""
+    """For a destination with two equal in-edges of this score, the derivatives of the scores are exactly zero."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
         "dst_embedding": np.array([[1.0, 1.0]]),
@@ -102,7 +102,7 @@ def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
 @pytest.mark.parametrize("level", levels.available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh_is_within_two_epsilon(level, dtype):
-    """Scores tanh(x) before the softmax, of one in-edge each, are within 2 eps of NumPy's in long double."""
+    """Scores tanh(x) before the softmax, for one in-edge each, are within 2 eps of NumPy's in long double."""
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-1, 1, 4000) * 2.0 ** rng.integers(-100, 6, 4000), [0.0, np.inf, -np.inf, 1e-40]])
     x = x.astype(dtype)
@@ -140,7 +140,7 @@ NAN, INF = np.nan, np.inf
 
 
 def star(messages, index=np.int64):
-    """A destination for each list of messages: sources of one feature each, weights of one."""
+    """Return a destination for each list of messages; each source has one feature, and weights are one."""
     offsets = np.cumsum([0, *map(len, messages)]).astype(index)
     values = np.concatenate([*map(np.asarray, messages), [0.5]])  # the last source is isolated
     return values[:, None], CSC(offsets, np.arange(offsets[-1], dtype=index), len(values))
@@ -184,7 +184,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 
 @EACH_BACKEND
 def test_ties_and_nan_far_apart(backend):
-    """With 700 in-edges, in several chunks of 256: of tied extrema the first is taken, and NaN wins in any chunk."""
+    """With 700 in-edges, in several chunks of 256, the first of tied extrema is taken, and NaN wins in any chunk."""
     for op, first in itertools.product(PICK, (3, 300, 699)):
         sign = 1 if op == "max" else -1
         messages = np.cos(np.arange(700.0)) * 0.5
@@ -220,13 +220,13 @@ def test_weights_that_sum_to_zero(backend):
     np.testing.assert_array_equal(counted.output_embedding[:3], [[0, 0], [0.5, 0], [0, 0]])
 
 
-# DimeNet++: vectors of any length, NaN under constant harmonics, no distance, parallel edges.
+# DimeNet++: vectors of any length, NaN in directions without effect, zero distance, parallel edges.
 
 S, R, C, M = 5, 3, 6, 4
 
 
 def complete_graph(nodes=9):
-    """Edges between all pairs; where a node has more than num_spherical, fast backends sum over harmonics."""
+    """Return edges between all pairs; at nodes with more than num_spherical, fast backends sum over harmonics."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
 
@@ -237,7 +237,7 @@ def draw_arguments(rng, edges, dtype):
 
 
 def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
-    """Results of the five operators by name."""
+    """Return the results of the five operators by name."""
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
     two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
@@ -259,7 +259,7 @@ def lengths(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
-    """Vectors scaled by powers of two give the same bits, except gradients in vec, which are divided by the power."""
+    """Scaling vectors by powers of two gives the same bits, except gradients in vec, which are divided by the power."""
     rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
     base = draw_arguments(rng, graph.num_edges, dtype)
     # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
@@ -285,7 +285,7 @@ def test_only_directions_matter(backend, dtype):
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_BACKEND
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
-    """NaN in sbf_rad of degree 0 stays out of grad vec, and NaN in gg_vec out of the former's: Y_0 is constant."""
+    """NaN in sbf_rad of degree 0 does not reach grad vec, and NaN in gg_vec not its gradient: Y_0 is constant."""
     rng, graph = np.random.default_rng(4), complete_graph(nodes)
     inputs = draw_arguments(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in draw_arguments(rng, graph.num_edges, np.float64).items()}
@@ -308,7 +308,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
 def test_no_distance(backend, wrong):
-    """dist <= 0 is refused by the checks and gives NaN where a backend is called directly; dist = NaN gives NaN."""
+    """The checks refuse dist <= 0; backends called directly return NaN for it. dist = NaN gives NaN."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):
         trigraph.radial_basis_fwd(dist, freq, backend=backend)
@@ -334,7 +334,7 @@ def test_no_distance(backend, wrong):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_parallel_edges_that_are_most_of_a_sum(backend, dtype):
-    """Four parallel edges, nearly the whole sum at their node, are left out: the small remainder is still accurate."""
+    """Leaving out four parallel edges, nearly the whole sum at their node, keeps the small remainder accurate."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     more = np.array([0, 1]), np.array([1, 0])

@@ -22,32 +22,32 @@ STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
 
 
 def functions(module):
-    """Wrapped functions of an extension module by name."""
+    """Return the wrapped functions of an extension module by name."""
     members = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
     return {n: f for n, f in members.items() if type(f).__name__ == "fortran"}
 
 
 def types(function):
-    """Type characters of the arrays in f2py's docstring."""
+    """Return the type characters of the arrays in f2py's docstring."""
     return set(re.findall(r"^\w+ : (?:input|in/output|output) rank-\d array\('(.)'\)", function.__doc__, re.MULTILINE))
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_wrapped_types(module):
-    """Every wrapped array has the dtype that the function's name says (`trigraph verify` calls all of them)."""
+    """Every wrapped array has the dtype that the function's name states (`trigraph verify` calls all of them)."""
     wrapped = functions(importlib.import_module(f"trigraph.fortran.{module}"))
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
-        if kinds:  # else it is a function of no operator
+        if kinds:  # otherwise it belongs to no operator
             assert types(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
             assert types(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
 
 def ones(op):
-    """Return arguments of ones, for which every argument affects the results; random numbers where 1 is special.
+    """Return arguments of ones, so that every argument affects the results; random numbers where 1 is special.
 
-    A distance of 1 is the cutoff, and vectors of ones are all parallel.
+    A distance of 1 is the cutoff, and vectors of ones would all be parallel.
     """
     defaults = {a.name: a.default for a in op.attributes if a.choices}
     values = draw(op, setting=defaults, d=1, hidden=2)
@@ -57,7 +57,7 @@ def ones(op):
 
 
 def factors(array):
-    """Return distinct numbers near one, on which also results that depend on directions only depend."""
+    """Return distinct numbers near one, which also affect results that depend only on directions."""
     return np.linspace(0.25, 1.75, array.size).reshape(array.shape)
 
 
@@ -113,7 +113,7 @@ def test_sizes_that_fortran_cannot_count(backend):
 
 
 def test_no_function_of_fortrans_runtime_is_called():
-    """Wheels do not contain libgfortran, which needs a newer C library than they promise to run with."""
+    """Wheels do not contain libgfortran, which needs a newer C library than the wheels promise to run with."""
     files = [importlib.import_module(f"trigraph.fortran.{module}").__file__ for module in MODULES]
     for file in [*files, *LIBRARY.parent.glob("libtrigraph*.so")]:
         command = ["nm", "--dynamic", "--undefined-only", file]

@@ -1,4 +1,4 @@
-"""basis_embedding_fwd, _bwd and _bwd2 compute, in each CPU backend, what the operator of the form they choose does."""
+"""In each CPU backend, basis_embedding_fwd, _bwd and _bwd2 compute the same as the operator of the form they choose."""
 
 import numpy as np
 import pytest

@@ -191,7 +191,7 @@ def test_bad_input(layer, changes, text):
 
 @pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
 def test_slots_that_no_memory_holds(slot):
-    """Indices and numbers of atoms that ask for too much memory raise ValueError, never OverflowError."""
+    """Indices and numbers of atoms that would require too much memory raise ValueError, never OverflowError."""
     weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
     for slots, number, text in (
         (np.array([0, slot]), 2, f"ValueError: BasisEmbedding: idx_rad_inner[1] is {slot}; expected 0 <= idx_rad"),

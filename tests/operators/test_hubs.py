@@ -1,6 +1,6 @@
-"""Every sum of every operator, of very many equal terms, is within 8 eps of the judge.
+"""Every sum of every operator over very many equal terms is within 8 eps of the judge.
 
-The gradient of parameters sums over nodes of very different degrees; it is within 8 eps.
+So is the gradient of parameters, which sums over nodes of very different degrees.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from trigraph import CSC, EdgeGraph, Segments
 from trigraph.table import DEFINITIONS
 from trigraph.verification.judged import ask
 
-EPS = 8  # what the accuracy rule allows sums in chunks, of whatever length
-WIDTH = 3  # of every axis that is not one of edges, nodes and the like
+EPS = 8  # allowed by the accuracy rule for sums in chunks of any length
+WIDTH = 3  # size of every axis that does not count edges, nodes and so on
 
 
 class Run(NamedTuple):
-    """A backend, numbers of terms and their type, and the orders of derivatives that are tried."""
+    """A backend, numbers of terms and their type, and the tested orders of derivatives."""
 
     backend: str
     terms: int
@@ -28,15 +28,15 @@ class Run(NamedTuple):
 
 
 FAST = Run("fortran", 100_000)
-# Sums of 117 chunks, added in a chain, err by more than 8 eps; second derivatives launch the kernels of the others.
+# Sums of 117 chunks, added in a chain, err by more than 8 eps; second derivatives launch the kernels of other orders.
 EMULATED = Run("gpu-host", 30_000, orders=(2,))
-# Both types are instances of one template; 70,000 are more than 256 times 256, so that sums have all their levels.
+# Both types instantiate one template; 70,000 exceeds 256 times 256, so that sums have all their levels.
 SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), Run("gpu-host", 70_000)]
 RUNS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
 def csc(sizes):
-    """Edges from sources 0 and 1 in turn into one node, or into one for each pair; with two rows, or one for each."""
+    """Return edges from sources 0 and 1 in turn into one node, or one node per pair, with two rows, or one per edge."""
     src = np.tile(np.arange(2), sizes["num_positions"] // 2)
     dst = np.repeat(np.arange(sizes["num_dst_nodes"]), sizes["num_positions"] // sizes["num_dst_nodes"])
     rows = src if sizes["num_edges"] == 2 else np.arange(len(src))
@@ -44,7 +44,7 @@ def csc(sizes):
 
 
 def segments(sizes):
-    """Members that are shared equally among segments."""
+    """Return members that are shared equally among segments."""
 
     def members(number, bound):
         return Segments(np.repeat(np.arange(bound), number // bound), bound)
@@ -57,12 +57,12 @@ def segments(sizes):
 
 
 class Kind(NamedTuple):
-    """How the small call of a kind of graph grows: in each arrangement some sizes do, beside the number of terms.
+    """The growth of a small call for a kind of graph: in each arrangement some sizes grow with the number of terms.
 
-    They do so as often as there are terms, divided by a number.
+    They grow by the number of terms, divided by an integer.
     """
 
-    make: Callable  # of the graph objects, from sizes
+    make: Callable  # function from sizes to graph objects
     few: dict  # sizes of the small call
     terms: str  # the size that counts terms
     arrangements: list
@@ -81,7 +81,7 @@ HUB_GRAPHS = {
         segments, EDGE | {"num_outputs": 1, "num_inputs": 1}, "num_triplets", [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW]
     ),
 }
-# Settings in which an operator is linear in its terms, where not all are; the others give a mean of them, or one term.
+# Settings in which an operator is linear in its terms, if not all are; others give a mean of terms, or one term.
 LINEAR = {"agg_weighted_n2n": [{"op": "sum"}], "mha_gat_n2n": []}
 MEANS = {
     "agg_weighted_n2n": [{"op": "mean", "mean_by": "weight"}, {"op": "mean", "mean_by": "count"}, {"op": "max"}],
@@ -98,23 +98,23 @@ CASES = [
 
 
 def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
-    """Positive arguments of a call of few edges and nodes; nothing is given back."""
+    """Return positive arguments of a call with few edges and nodes; no result of fwd is passed."""
     sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
     values = draw(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
-    if "attention_weights" in values:  # small scores: what they were rounded to hardly widens the scale
+    if "attention_weights" in values:  # small scores, whose rounding hardly increases the scale
         values["attention_weights"] *= dtype(1e-3)
     return values | {a.name: None for a in op.arguments if a.given_back}
 
 
 def assert_times(got, judged, factor, what):
-    """Compare with the judge's triples, so many times."""
+    """Compare with the judge's triples times a factor."""
     high, low, scale = judged.astype(np.longdouble)
     error = np.abs((got - factor * high) - factor * low)
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
 def repeat_rows(op, values, times, make, few):
-    """Return arguments of the large call: the rows of the small one, and its sizes, as often as `times` says."""
+    """Return arguments of the large call: the rows and sizes of the small call, repeated as often as `times` says."""
     arrays = [a for a in op.arguments if a.dims[0] in times and not a.given_back]
     tiles = {a.name: (times[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
     rows = {name: np.tile(values[name], tile) for name, tile in tiles.items()}
@@ -122,7 +122,7 @@ def repeat_rows(op, values, times, make, few):
 
 
 def assert_equal_terms(run, definition, setting, grown, mean):
-    """Compare all operators of a definition with what the judge says of the small call."""
+    """Compare all operators of a definition with the judge's results for the small call."""
     make, few, terms, _ = HUB_GRAPHS[definition.graph]
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
@@ -143,19 +143,19 @@ def test_equal_terms(definition, setting, grown, mean, run):
 
 
 def test_a_million_terms_of_a_row_of_the_emulator():
-    """Each of the eight threads that add the sums of a row's parts has a thousand of them."""
+    """Eight threads add the sums of a row's parts, a thousand each."""
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     assert_equal_terms(Run("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
 
 
 def star(n_in, n_out):
-    """Node 0 has n_in in-edges and n_out out-edges; the latter come first."""
+    """Return a graph whose node 0 has n_in in-edges and n_out out-edges; the latter come first."""
     src = np.concatenate([np.zeros(n_out, np.int64), np.arange(1, n_in + 1)])
     dst = np.concatenate([np.arange(n_in + 1, n_in + n_out + 1), np.zeros(n_in, np.int64)])
     return {"graph": EdgeGraph(src, dst, 1 + n_in + n_out)}
 
 
-# In-edges take longer than out-edges; a chain of the sums of 30,000 terms' chunks would already show.
+# In-edges take longer than out-edges; adding the sums of 30,000 terms' chunks in a chain would already fail.
 FIRST = EMULATED._replace(orders=(1,))
 STARS = [(FAST, 30_000, 1), (FAST, 30_000, 12), (FAST, 1, 100_000), (FAST, 12, 100_000), (FAST, 1000, 200)]
 STARS += [(FIRST, 30_000, 9), (FIRST, 9, 30_000)]
@@ -165,7 +165,7 @@ STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY
 
 @pytest.mark.parametrize(("run", "n_in", "n_out"), STARS)
 def test_equal_edges_at_one_node(run, n_in, n_out):
-    """All in-edges are alike, and all out-edges: the first edge goes out, the last comes in."""
+    """In-edges are all equal, and out-edges too: the first edges go out, the last ones come in."""
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, star(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
@@ -189,7 +189,7 @@ def test_equal_edges_at_one_node(run, n_in, n_out):
     ],
 )
 def test_parameters_where_degrees_differ(degrees, dtype):
-    """Their gradient is a sum over nodes, whose own sums have very different numbers of equal terms."""
+    """The gradient of parameters sums over nodes whose own sums have very different numbers of equal terms."""
     total = sum(degrees)
     dst = np.repeat(np.arange(len(degrees)), degrees)
     graph = CSC.from_coo(dst * 0, dst, 1, len(degrees))

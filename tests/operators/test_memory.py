@@ -18,7 +18,7 @@ import trigraph
 from trigraph.fortran import memory
 from trigraph.fortran.memory import LEAST, Blocks
 
-LARGE = (LEAST // 4,)  # of float32: the least that is kept
+LARGE = (LEAST // 4,)  # number of float32 elements; the smallest array that is kept
 
 
 def address(array: np.ndarray) -> int:
@@ -92,7 +92,7 @@ def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
     assert np.all(array == 1)
 
 
-# Calls within calls, forks, refused memory
+# Nested calls, forks, refused memory
 
 
 class Refused(Exception):
@@ -123,7 +123,7 @@ def at_every_step(action):
 @pytest.mark.parametrize("free", [0, 1, 3])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
 def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
-    """A second call that runs at any step of a first one loses no block, and no two results share a block."""
+    """A second call that runs at any step of a first call loses no block, and no two results share a block."""
     held = []
 
     def handler() -> None:
@@ -176,7 +176,7 @@ def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(memory.mmap, "mmap", scarce)
     with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
         blocks.empty((2 * LEAST,), np.dtype(np.int8))
-    assert blocks.blocks == [in_use]  # free memory was given back, used memory is known still
+    assert blocks.blocks == [in_use]  # free memory was returned, used memory is still known
     del used
     again = blocks.empty(LARGE, np.dtype(np.float32))
     assert blocks.blocks[0][0] is in_use[0]
@@ -186,7 +186,7 @@ def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
-    """A child forked while another thread is anywhere in this code can call operators: it waits for no lost lock."""
+    """A child forked while another thread is anywhere in this code can call operators: no lost lock blocks it."""
     graphs = [some_graph()]
     graphs[0].prepare()  # imports SciPy; a fork during an import would leave the import lock held
     stop = threading.Event()

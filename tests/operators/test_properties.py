@@ -1,6 +1,6 @@
-"""Every operator on hypothesis' graphs, sizes and memory layouts: results agree with the judge.
+"""Every operator on hypothesis's graphs, sizes and memory layouts: results agree with the judge.
 
-The examples are the same each time (`derandomize`), so that a new failure comes from a change of the code.
+The examples are the same each time (`derandomize`), so that a new failure is due to a change of the code.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from table_calls import ALL, assert_right, assert_same_bits, compute, draw
 
 from trigraph.testing import strategies
 
-EXAMPLES = 30  # of each operator: half a minute of one processor for all
+EXAMPLES = 30  # for each operator; half a minute of one processor for all
 SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -32,7 +32,7 @@ def calls(draw_, op):
 
 
 def copy_misaligned(a):
-    """Return a copy whose address is one byte off the dtype's alignment."""
+    """Return a copy whose address is off the dtype's alignment by one byte."""
     memory = np.empty(a.nbytes + 1, np.int8)
     moved = np.ndarray(a.shape, a.dtype, buffer=memory[1:].data)
     moved[...] = a

@@ -1,9 +1,9 @@
 """With little address space left, an operator returns the right result or raises MemoryError.
 
-Child processes (this file, run as a script) limit their address space to what they have and a budget, between nothing
-and all that the call needs. Either MemoryError is raised, and arrays given as `out=` hold what they held before; or the
-result has the bits it has without a limit. The next call, without the limit, has them as well. If a child ends or
-hangs, its operator has failed, and another child goes on. pyref is left out, since its only compiled code is NumPy's.
+Child processes (this file, run as a script) limit their address space to the current size plus a budget, between zero
+and the need of the call. Then either MemoryError is raised, and arrays given as `out=` are unchanged; or the result has
+the same bits as without a limit. The next call, without the limit, also has them. If a child ends or hangs, its
+operator has failed, and another child continues. pyref is left out, since its only compiled code is NumPy's.
 """
 
 import faulthandler
@@ -29,13 +29,13 @@ from trigraph.fortran import memory
 from trigraph.table import NAMED, SYMBOLS
 
 PAGE = resource.getpagesize()
-HANG = 60  # seconds for an operator, in the dense sweep 20 times as many
+HANG = 60  # seconds for an operator; the dense sweep has 20 times as many
 SENTINEL = 0xA5  # fills `out=` before a call
 MOST = 2**34  # bytes that are enough for every call
 
 
 class Sweep(NamedTuple):
-    """How a backend is tried.
+    """The settings with which a backend is tested.
 
     `many` edges or triplets and `few` nodes make the work space much larger than a page, at little cost: the direct
     backends visit every triplet, gpu-host every thread of a block. `untouched`: whether a refused call leaves `out` as
@@ -59,7 +59,7 @@ TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads t
 
 
 class Wrong(Exception):
-    """An operator did not do what it must when memory is refused."""
+    """An operator behaved wrongly when memory was refused."""
 
 
 # ---- the child -------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Wrong(Exception):
 
 @contextmanager
 def limit(budget: int) -> Iterator[None]:
-    """Leave `budget` bytes of address space to take from the system."""
+    """Leave `budget` bytes of address space that can be taken from the system."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (size + budget, hard))
@@ -78,9 +78,9 @@ def limit(budget: int) -> Iterator[None]:
 
 
 def limit_memory(budget: int, function: Callable[[], Any]) -> Any:
-    """Return what the function returns with `budget` bytes of address space left; MemoryError if it raises that."""
+    """Return the function's result with `budget` bytes of address space left; pass on its MemoryError."""
     taken: tuple[Any, ...] = ()
-    with limit(0):  # what the C library has free, from half a page on: else it would serve the call
+    with limit(0):  # use the C library's free memory, from half a page on, which would otherwise serve the call
         for size in (PAGE // 2 << k for k in range(8, -1, -1)):
             with suppress(MemoryError):
                 while True:
@@ -93,7 +93,7 @@ def limit_memory(budget: int, function: Callable[[], Any]) -> Any:
 
 
 def in_new_thread(budget: int, function: Callable[[], Any]) -> Any:
-    """As `limited`, called by a Python thread without OpenMP threads: those have to be made under the limit."""
+    """Do the same as `limited` in a new Python thread, whose OpenMP threads must be created under the limit."""
     go, results = threading.Event(), []
 
     def work() -> None:
@@ -108,7 +108,7 @@ def in_new_thread(budget: int, function: Callable[[], Any]) -> Any:
 
 
 def settings(op: Any) -> list[dict[str, Any]]:
-    """Return the settings to try: choices, and optional inputs that are None."""
+    """Return the settings to test: choices, and optional inputs that are None."""
     if op.definition.settings:
         return list(op.definition.settings)
     return [{}] + [{a.name: choice} for a in op.attributes if a.choices for choice in a.choices]
@@ -140,14 +140,14 @@ def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
 
 
 def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether two results have the same bits."""
+    """Return whether two results have the same bits."""
     return got.keys() == expected.keys() and all(
         (got[n] is None) == (v is None) and (v is None or got[n].tobytes() == v.tobytes()) for n, v in expected.items()
     )
 
 
 class Call:
-    """One call that is repeated under different limits, and counts of its refusals and results."""
+    """One call that is repeated with different limits, and its numbers of refusals and results."""
 
     def __init__(self, op: Any, sweep: Sweep, job: Job, dense: bool) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
@@ -158,7 +158,7 @@ class Call:
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
     def step(self, budget: int) -> bool:
-        """Call with so much left; return whether there was a result."""
+        """Call with so many bytes left; return whether there was a result."""
         where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
@@ -181,13 +181,13 @@ class Call:
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
             raise Wrong(f"{where}: {got!r}, and out is half written")
-        # That call also leaves libgomp the memory for a team of its next one: refused that, it ends the process.
+        # That call also leaves libgomp the memory for the team of its next call: if refused, libgomp ends the process.
         if not same(function(), self.expected):
             raise Wrong(f"{where}: {got!r}, and the next call has other bits")
         return False
 
     def run(self) -> None:
-        """Bisect what the call needs to one page, since the last allocation that can fail may be small."""
+        """Bisect the need of the call to one page, since the last allocation that can fail may be small."""
         if self.sweep.teams:  # from 0 to more than the stacks and heaps of all threads
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.step(budget)
@@ -209,7 +209,7 @@ class Call:
 
 
 def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
-    """Return how many calls of an operator were refused memory, and how many were not.
+    """Return how many calls of an operator were refused memory, and how many succeeded.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
 
 
 def main(name: str, dense: bool, operators: list[str]) -> None:
-    """Try operators one after another; a line of JSON for each: what was wrong, or None, and the numbers of calls."""
+    """Test operators one after another; print a line of JSON for each: the error or None, and the numbers of calls."""
     faulthandler.enable()
     for operator in operators:
         faulthandler.dump_traceback_later(HANG * (20 if dense else 1), exit=True)
@@ -242,7 +242,7 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 
 
 def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the child with settings by which glibc maps every block, and unmaps it when it is freed."""
+    """Run the child with settings that make glibc map every block, and unmap it when it is freed."""
     environment = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": str(PAGE),
         "MALLOC_TRIM_THRESHOLD_": "0",

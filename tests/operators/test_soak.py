@@ -48,7 +48,7 @@ def bits(name, result):
 
 
 def repeat(seed, seconds, failures, main=False):
-    """Draw calls, and compare each with the first one; the main thread also interrupts some, and forks."""
+    """Draw calls, and compare each with the first one; the main thread also interrupts some of them, and forks."""
     rng, ends = np.random.default_rng(seed), time.monotonic() + seconds
     names, first = list(calls()), {}
     while time.monotonic() < ends and not failures:
@@ -85,14 +85,14 @@ def repeat(seed, seconds, failures, main=False):
 
 
 def resident():
-    """Return bytes of resident memory, without what is kept for reuse."""
+    """Return the bytes of resident memory, without memory kept for reuse."""
     gc.collect()
     memory._blocks.blocks.clear()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def soak(seconds, seed):
-    """Return what failed in so many seconds."""
+    """Return the failures within so many seconds."""
     failures, samples, files = [], [], []
     for call in calls().values():
         call()  # imports do not survive KeyboardInterrupt
@@ -115,7 +115,7 @@ def soak(seconds, seed):
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=pytest.mark.slow)])
 def test_random_calls(seconds):
-    # OpenBLAS with threads waits for ever in a product during which another thread forks.
+    # OpenBLAS with threads waits forever in a product during which another thread forks.
     helpers = str(Path(__file__).parents[1] / "helpers")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "PYTHONPATH": helpers}
     run_command(sys.executable, "-W", "ignore::DeprecationWarning", __file__, seconds, 1, env=environment)

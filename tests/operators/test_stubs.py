@@ -1,4 +1,4 @@
-"""The type stubs that the build has installed say what the functions are, and mypy reads in them what a call needs."""
+"""The type stubs that the build installs describe the functions, and mypy derives from them what a call needs."""
 
 import ast
 import inspect
@@ -64,7 +64,7 @@ def stub(name):
 
 
 def describe(functions):
-    """Parameters and docstring of each function."""
+    """Return parameters and docstring of each function."""
     return {n: [list(inspect.signature(f).parameters), inspect.getdoc(f)] for n, f in functions.items()}
 
 
@@ -84,7 +84,7 @@ def test_the_stub_of_torch_says_what_its_functions_are():
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
 def test_the_stub_of_distributed_says_what_its_functions_are():
-    """The stub of trigraph.distributed agrees with its functions (a new process: ASE uses MPI once it is loaded)."""
+    """The stub of trigraph.distributed agrees with its functions (in a new process: ASE uses MPI once it is loaded)."""
     script = f"""
 import inspect, json, mpi4py
 mpi4py.rc.initialize = False
@@ -116,7 +116,7 @@ def test_the_stub_says_what_the_package_is():
 
 
 def test_mypy_reads_the_stubs(tmp_path):
-    # Reading ASE's and torch's annotations would take long.
+    # Reading the annotations of ASE and torch would take long.
     override = '[[tool.mypy.overrides]]\nmodule = ["ase.*", "torch.*"]\nfollow_imports = "skip"\n'
     (tmp_path / "pyproject.toml").write_text(f'[tool.mypy]\nfollow_imports = "silent"\n{override}')
     (tmp_path / "good.py").write_text(GOOD)

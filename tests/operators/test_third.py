@@ -1,4 +1,4 @@
-"""Third derivatives of arrays: the judge's are derivatives of its lower ones; backends with their own agree with it."""
+"""Third derivatives: the judge's are derivatives of its lower orders, and backends with their own agree with it."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from trigraph.verification.judged import ask
 from trigraph.verification.variants import variants
 
 EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
-OWN = [  # backends, and what they compute themselves
+OWN = [  # backends, and the third derivatives that they compute themselves
     pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
     for op in THIRD.values()
     for backend, (_, arrays) in BACKENDS.items()
@@ -25,7 +25,7 @@ GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturate
 
 
 def calls(op, dtype):
-    """Return the arguments of bwd3, and whether they keep clear of kinks, for the cases that `verify` takes."""
+    """Return the arguments of bwd3, and whether they are away from kinks, for the cases of `verify`."""
     third = [v for v in variants(op.definition) if v.kind.third]
     return [(cases.build(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
 
@@ -38,7 +38,7 @@ def move(op, values, step):
 
 @pytest.mark.parametrize("op", EACH)
 def test_the_judge_differentiates_its_derivatives(op):
-    """As central differences do: a step leaves terms of two orders more, and pairs end at 2^-105 of their scale."""
+    """Central differences agree; a step leaves terms of two orders more, and pairs end at 2^-105 of the scale."""
     for values, smooth in calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
             continue  # a step along scaled cotangents is not small
@@ -73,7 +73,7 @@ def test_an_error_names_the_backends_that_have_it():
 
 @pytest.mark.parametrize("choice", ["min", "max"])
 def test_the_first_of_equal_messages_counts(choice):
-    """Messages are zero, and differ along the cotangents; as complex numbers they differ in their real parts, too."""
+    """Messages are zero, but differ along the cotangents; as complex numbers they also differ in their real parts."""
     op = THIRD["agg_weighted_n2n_bwd3"]
     values = draw(op, setting={"op": choice})
     values["embedding"] = np.zeros_like(values["embedding"])
@@ -83,7 +83,7 @@ def test_the_first_of_equal_messages_counts(choice):
 
 @pytest.mark.parametrize(("op", "backend"), OWN)
 def test_what_a_call_leaves_out(op, backend):
-    """Fields that are not asked for change no bit of the others; a cotangent that is None is zero."""
+    """Fields that are not requested change no bit of the others; a cotangent that is None is zero."""
     values, _ = calls(op, "float32")[0]
     for name, expected in compute(op, values, backend=backend).items():
         if expected is not None:
@@ -99,7 +99,7 @@ def test_what_a_call_leaves_out(op, backend):
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("name", ["gno_kernel", "gno_message"])
 def test_nan_in_a_direction_of_the_coordinates(name, backend):
-    """It reaches what it does in the judge, no less: a product of both directions where a unit is active, too."""
+    """NaN reaches the same results as in the judge, also products of both directions for active units."""
     op = THIRD[f"{name}_bwd3"]
     for direction in ("gg_coords", "ggg_coords"):
         values = draw(op) | {f"ggg_{a.name}": None for a in op.arguments if a.name.startswith("grad_")}
@@ -126,7 +126,7 @@ def test_many_edges_of_which_one_dominates(large):
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
 @pytest.mark.parametrize("op", EACH)
 def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
-    """Each result is as accurate as its own terms, whatever the size of the others."""
+    """Each result is as accurate as its own terms, whatever the size of other results."""
     for largest in (8, 120, 900):
         rng, values = np.random.default_rng(0), draw(op)
         for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):

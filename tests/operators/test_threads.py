@@ -17,7 +17,7 @@ from trigraph import get_num_threads, set_num_threads
 from trigraph.fortran import levels
 from trigraph.table import DEFINITIONS, SYMBOLS
 
-TIMEOUT = 60  # seconds; what hangs fails
+TIMEOUT = 60  # seconds; a process that hangs fails
 
 
 def large(op, seed=0, dtype=np.float64, nodes=9):
@@ -211,7 +211,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
 
 def test_a_call_with_one_thread_leaves_the_team():
-    """A thread that the next call with two would start is refused its stack, as is one of a larger team."""
+    """If a thread cannot get its stack, the call fails, both for two threads and for a larger team."""
     script = """
         import resource
         import numpy as np
@@ -251,7 +251,7 @@ def test_an_upper_bound():
     assert_same_bits(compute(op, values), expected)
 
 
-# Builds of the fast path: which one is used, how to choose another, and that v3 and v4 give the same bits.
+# Builds of the fast path: the one in use, how to choose another, and the equal bits of v3 and v4.
 
 AVAILABLE = levels.available()
 LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
@@ -305,9 +305,9 @@ def test_levels_that_cannot_run():
 
 
 def draw_arguments_of_any_size(op, seed):
-    """Return arguments with widths that fill no vector register; every second case has rows of very different size.
+    """Return arguments with widths that fill no vector register; in every second case, row lengths differ widely.
 
-    v3 and v4 give the same bits for many widths and degrees, more than `trigraph verify` has.
+    v3 and v4 give the same bits for many widths and degrees, more than in `trigraph verify`.
     """
     rng = np.random.default_rng(seed)
     limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
@@ -337,7 +337,7 @@ BOTH_LEVELS = pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reaso
 @BOTH_LEVELS
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_equal_bits_on_v3_and_v4(definition):
-    """For more sizes than `trigraph verify` has."""
+    """v3 and v4 have equal bits for more sizes than in `trigraph verify`."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
             assert_equal_on_levels(op, draw_arguments_of_any_size(op, seed))

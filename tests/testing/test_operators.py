@@ -50,7 +50,7 @@ def test_a_forward_that_autograd_does_not_follow(forwards):
 
 
 def test_kinds_are_left_out_with_a_reason(forwards):
-    """Kinds left out appear, with the reason, in the table."""
+    """Kinds of check that are left out appear in the table, with the reason."""
     where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
     arguments = {"function": forwards.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
     others = ("accuracy", "differences", "adjoint", "symmetry", "repeat", "permutation")
@@ -133,7 +133,7 @@ def test_fixtures(pytester):
     """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
-    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # which takes less time
+    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # the latter is faster
     assert crystal in code
     pytester.makepyfile(PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")

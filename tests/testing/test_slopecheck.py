@@ -52,7 +52,7 @@ def atoms(seed):
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_derivatives(seeds):
-    """Operators and energies pass to third order, forces, a derivative themselves, to second."""
+    """Operators and energies pass to third order; forces, which are a derivative themselves, to second order."""
     for seed in range(seeds):
         check_derivatives(attention, (normal(seed, 3, 4), normal(seed + 1, 8)), order=3, seed=seed)
         for function, order in ((energy, 2 if seed else 3), (forces, 2)) if seeds > 1 else ():  # slow functions

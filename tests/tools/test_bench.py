@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and does not time contenders with wrong results."""
+"""The benchmark measures what it reports, and does not time contenders with wrong results."""
 
 import json
 import sys
@@ -99,7 +99,7 @@ def test_workloads_are_honest(workload):
     assert "gpu-host" not in {*workload.backends, *workload.peers}
     assert not set(workload.peers) & set(BACKENDS)
     done = set()
-    for step in workload.steps:  # arguments from steps are results of earlier ones
+    for step in workload.steps:  # arguments from steps are results of earlier steps
         assert set(step.from_steps) <= {a.name for a in step.op.arguments}
         assert set(step.from_steps.values()) <= done
         done |= {f"{step.operator}.{f.name}" for f in step.fields}
@@ -119,7 +119,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
 
 
 def test_cases_are_ordinary():
-    """Drawn cases are clear of kinks, atoms' edges come in both directions, and layouts are as named."""
+    """Drawn cases are away from kinks, edges of atoms come in both directions, and layouts are as named."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
     case = make_case(workload, sizes, SINGLE)
@@ -145,7 +145,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
     results = workload.prepare("pyref", tiny(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
-    workload = gemnet.WORKLOADS[0]  # two definitions that have a `weight` of different shapes
+    workload = gemnet.WORKLOADS[0]  # two definitions have a `weight`, with different shapes
     case = make_case(workload, tiny(workload), SINGLE)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
@@ -192,7 +192,7 @@ def test_ratios():
 
 
 def test_device(monkeypatch):
-    """A device's clock waits for it, its memory is what is no more free, and the bound is the largest of three."""
+    """A device's clock waits for it, its memory is the loss of free memory, and the bound is the largest of three."""
     free, waits = [100, 60], []
     cuda = SimpleNamespace(
         Device=lambda: SimpleNamespace(synchronize=lambda: waits.append(1)),

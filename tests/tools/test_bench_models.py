@@ -1,4 +1,4 @@
-"""Benchmarks of whole models: all contenders compute the same."""
+"""All contenders in benchmarks of whole models compute the same results."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
 TINY = {
     **models.SMALL_SLAB,
-    "nx": 3,  # in a smaller cell some atoms are in a line, where PyTorch Geometric's angles have no derivatives
+    "nx": 3,  # in a smaller cell some atoms are collinear, and PyTorch Geometric's angles have no derivatives
     "ny": 3,
     **models.SMALL_BATCH,
     **WIDTHS,
@@ -33,7 +33,7 @@ TINY = {
 PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
 TRAINING = next(p for p in models.PROGRAMS if p.name == "gat-training")
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated names of torch
 
 
 def tiny(program):

@@ -1,4 +1,4 @@
-"""The command line: exit statuses, usage errors, printed output; mostly with invented results of checks."""
+"""The command line: exit statuses, usage errors and printed output, mostly with invented check results."""
 
 import errno
 import json
@@ -115,7 +115,7 @@ def test_failure(verify, error):
 
 
 def test_the_first_failed_check_is_repeated_by_its_settings(verify):
-    """The command that repeats a failure has its settings in order, since a case's numbers depend on it."""
+    """The command that repeats a failure has its settings in order, since a case's numbers depend on the order."""
     case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
     bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
     where = ("op=mean", "op=sum", "src_embedding=given")

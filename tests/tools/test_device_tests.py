@@ -1,4 +1,4 @@
-"""The tests of a device (tests/device), rehearsed on gpu-host: they pass, find what is wrong, and end in time."""
+"""The tests of a device (tests/device), rehearsed on gpu-host: they pass, find errors, and end in time."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
 
-# A stand-in for compute-sanitizer: it runs the command after its options, and prints the real one's last line.
+# A stand-in for compute-sanitizer: it runs the command after its options, and prints the real tool's last line.
 SANITIZER = f"""#!/bin/sh
 while [ "$1" != {sys.executable} ]; do shift; done
 "$@" && echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
@@ -64,7 +64,7 @@ def rehearse(folder, record, *options, status=0):
 
 @pytest.mark.slow
 def test_rehearsal(tmp_path, monkeypatch):
-    """Of every file some tests pass; a part of them is no qualification."""
+    """Some tests of every file pass; part of the tests is not a qualification."""
     names = "kernels or gno_message_bwd- or bwd2 and capture or streams or beyond or gno-race or test_verify and gemnet"
     program = tmp_path / "compute-sanitizer"
     program.write_text(SANITIZER)
@@ -80,7 +80,7 @@ def test_rehearsal(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_what_ends_early_costs_nothing_else(tmp_path):
-    """A crash, a broken device and a test that hangs are recorded, and other tests go on until the deadline."""
+    """A crash, a broken device and a test that hangs are recorded, and other tests continue until the deadline."""
     for name in ("conftest.py", "device_calls.py"):
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "test_device_checks.py").write_text(ENDINGS)
@@ -97,7 +97,7 @@ def test_what_ends_early_costs_nothing_else(tmp_path):
 
 
 def test_verdict(module):
-    """ "Nothing wrong was found" needs every family to be verified; otherwise little was checked."""
+    """ "Nothing wrong was found" requires that every family is verified; otherwise little was checked."""
     for verify, other, parts, verdict in (
         ("passed", "passed", False, "passed"),
         ("passed", "passed", True, "passed in part"),
@@ -115,7 +115,7 @@ def test_verdict(module):
 
 
 def test_what_is_wrong_is_found(module, monkeypatch):
-    """Results that are not written, a replay of nothing, a lost term, a kernel that spills, findings of sanitizers."""
+    """Unwritten results, an empty replay, a lost term, a kernel that spills, and reports of sanitizers are found."""
     checks, place, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
     real = checks.compute
     monkeypatch.setattr(place, "captured", lambda call: (call(), lambda: None))

@@ -43,7 +43,7 @@ NEEDED |= {
     "pyg.py": "torch_geometric",
     "conversion.py": "torch_geometric",
 }
-# Settings of the process, and what changes other packages, which other tests would see.
+# Settings of the process, and changes to other packages, which other tests would see.
 WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
 
@@ -59,9 +59,9 @@ def shell(commands, cwd):
 
 
 def test_files_that_are_named_exist():
-    """In pages, commands and workflows: paths that begin with a folder of the checkout, and in noxfile.py tests."""
+    """Paths in pages, commands and workflows that begin with a folder of the checkout exist; so do noxfile.py's."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
-    written = set((ROOT / ".gitignore").read_text().splitlines())  # by the build
+    written = set((ROOT / ".gitignore").read_text().splitlines())  # the build writes these
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
@@ -84,7 +84,7 @@ def test_every_folder_of_tests_is_described():
 
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
 def test_generated_parts_are_up_to_date(page):
-    """`make pages` writes them; parts that programs print are not run here."""
+    """`make pages` changes nothing; parts that programs print are not run here."""
     assert TABLES["filled"](page.read_text()) == page.read_text()
 
 
@@ -113,7 +113,7 @@ def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
     assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # the site's width
-    outcome = doctest.testmod(module, globs={})  # so that it runs where someone pastes it
+    outcome = doctest.testmod(module, globs={})  # so that it runs wherever someone pastes it
     assert outcome.attempted
     assert not outcome.failed
 
@@ -139,7 +139,7 @@ def test_verifying_an_implementation():
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
-@pytest.mark.slow  # test_emt of slopecheck has the same verdict, test_command of it the command
+@pytest.mark.slow  # slopecheck's test_emt has the same verdict, its test_command the command
 def test_verifying_a_calculator(tmp_path):
     (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
     printed = shell(commands, tmp_path)
@@ -156,7 +156,7 @@ def test_verifying_a_calculator(tmp_path):
 )
 def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first names no file of ours
+    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first has none of ours
     in_fortran, in_c = (shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
     fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
@@ -180,7 +180,7 @@ def test_the_table_of_speeds_has_every_workload():
 
 
 def test_speeds_of_the_device_are_those_of_its_record():
-    """Those of CPUs are generated from their records."""
+    """README's speeds on a device are those of its record; the speeds on CPUs are generated from records."""
     text = " ".join(README.split())
     stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]
@@ -207,7 +207,7 @@ def test_every_function_and_layer_has_an_example():
         try:
             found = getattr(importlib.import_module(module), own)
         except ImportError:
-            continue  # its module needs a package that is not here
+            continue  # its module needs a package that is missing
         if own not in WITHOUT_EXAMPLE and (not isinstance(found, type) or issubclass(found, torch.nn.Module)):
             assert "\n>>> " in inspect.getdoc(found), name
 
@@ -216,7 +216,7 @@ def test_every_function_and_layer_has_an_example():
     "name", [*NAMED, *OVER_FORMS, "torch.basis_embedding", *(f"torch.{spec.name}" for spec in DEFINITIONS)]
 )
 def test_generated_examples(name):
-    """The examples that docstrings get from the table print what the table says."""
+    """The examples that docstrings get from the table print the output in the table."""
     if name.startswith("torch."):
         pytest.importorskip("torch")
     test = doctest.DocTestParser().get_doctest(attrgetter(name)(trigraph).__doc__, {}, name, None, 0)
@@ -238,7 +238,7 @@ MPIEXEC = shutil.which("mpiexec", path=f"{BIN}:{os.environ['PATH']}")
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install 'trigraph[jax]'")
 def test_generated_examples_of_jax():
-    """In a new process: JAX does not survive forks by other tests."""
+    """JAX's generated examples run, in a new process: JAX does not survive forks by other tests."""
     run_command(sys.executable, "-c", RUN_EXAMPLES, "jax")
 
 
@@ -249,7 +249,7 @@ def test_generated_examples_of_divided_graphs(ranks):
 
 
 def test_pages_of_jax_are_written_without_it():
-    """Pages of `trigraph.jax` have what autodoc would find: signature, formula, example and links."""
+    """Pages of `trigraph.jax` have everything that autodoc would show: signature, formula, example and links."""
     pytest.importorskip("numpydoc")
     page = formulas.page_without_import("trigraph.jax.mha_gat_n2n")
     head = ".. py:function:: mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
@@ -257,7 +257,7 @@ def test_pages_of_jax_are_written_without_it():
 
 
 def test_formulas_of_the_reference():
-    """The page of an operator shows a formula of its own order from docs/maths.md; nothing of its Markdown is left."""
+    """The page of an operator shows a formula of its own order from docs/maths.md, without Markdown in it."""
     for op in OPERATORS.values():
         text = "\n".join(formulas.formulas(op.order, op.definition))
         own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
@@ -276,7 +276,7 @@ HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
 
 @pytest.mark.parametrize("path", HOSTED, ids=lambda path: path.name)
 def test_yaml(path):
-    """YAML files parse; workflow jobs have steps, issue forms have fields, and named make targets exist."""
+    """YAML files are valid; workflow jobs have steps, issue forms have fields, and named make targets exist."""
     yaml = pytest.importorskip("yaml")
     document = yaml.safe_load(path.read_text())
     if path.parent.name == "workflows":

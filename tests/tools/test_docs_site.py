@@ -28,7 +28,7 @@ def site(tmp_path_factory):
 
 
 def test_pages_and_names(site):
-    """Every public name has a page; those of operators have formula, example and links, those of tutorials pictures."""
+    """Every public name has a page: for operators with formula, example and links, for tutorials with pictures."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
     names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name)) and name != "verify"]

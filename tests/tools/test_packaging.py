@@ -60,7 +60,7 @@ assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
 
 
 def test_without_the_extra_verify(tmp_path):
-    """Operators work; the command line and what checks operators say in a sentence how to get it."""
+    """Without slopecheck, operators work; the command line and checks of operators say in a sentence how to get it."""
     absent = dict.fromkeys(("click", "rich", "slopecheck", "matplotlib", "jinja2"))
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
     run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
@@ -78,7 +78,7 @@ def numbers(pattern, text):
 
 
 def test_a_release_is_told_alike_everywhere():
-    """Version, date and supported Pythons agree in all files that state them, conda's recipe included."""
+    """Version, date and supported Pythons agree in all files that state them, including conda's recipe."""
     texts = {path: (ROOT / path).read_text() for path in ("meson.build", "CITATION.cff", "CHANGELOG.md", "noxfile.py")}
     version = re.search(r"^    version: '(.*)',$", texts["meson.build"], re.MULTILINE)[1]
     citation = yaml.safe_load(texts["CITATION.cff"])
@@ -103,7 +103,7 @@ def test_a_release_is_told_alike_everywhere():
         assert {*needed} == {word for word in named if word not in ("python", "pip")}, section
 
 
-# Fake build tools, with each of which something is missing or too old.
+# Fake build tools; in each set something is missing or too old.
 STANDS_IN = {
     "python": """import runpy, sys, sysconfig
 sysconfig.get_config_vars().update(INCLUDEPY="/nowhere", LIBPC="/nowhere")
@@ -157,7 +157,7 @@ def test_an_archive_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_wheel_has_every_level(checkout, tmp_path):
-    """The wheel works in an empty environment, at every level, v2 included."""
+    """The wheel works in an empty environment, at every level, including v2."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
     with zipfile.ZipFile(wheel) as archive:  # it includes the licences of bundled libraries

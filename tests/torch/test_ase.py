@@ -57,11 +57,11 @@ def test_results(calculator):
 
 
 def test_energies_of_atoms(calculator):
-    """Energies of atoms sum to the energy, follow permuted atoms, and are the same in each cell of a supercell."""
+    """Atoms' energies sum to the energy, follow permuted atoms, and are the same in each cell of a supercell."""
     atoms = crystal()
     atoms.calc = calculator
     energies = atoms.get_potential_energies()
-    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # of the largest terms of sums over edges and channels
+    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # from the largest terms of sums over edges and channels
     assert energies.shape == (4,)
     assert np.ptp(energies) > 1e-3 * np.abs(energies).max()
     assert energies.sum() == pytest.approx(atoms.get_potential_energy(), abs=rounding)
@@ -93,7 +93,7 @@ def test_molecules_have_no_stress(calculator):
 
 
 def compute_supercell_hessian(model, cells):
-    """Return the second derivatives of the energy in the positions of a supercell, for its fixed neighbours."""
+    """Return the second derivatives of the energy with respect to a supercell's positions, for fixed neighbours."""
     z, pos, cell = torch.tensor(cells.numbers), torch.tensor(cells.positions), torch.tensor(np.array(cells.cell))
     neighbors = model.neighbors(pos, cell=cell)
     hessian = torch.func.hessian(lambda pos: model(z, pos, cell=cell, neighbors=neighbors).sum())(pos)
@@ -101,7 +101,7 @@ def compute_supercell_hessian(model, cells):
 
 
 def test_hessian(calculator):
-    """The calculator's is that of the model, of these atoms and no earlier ones, and zero for a single atom."""
+    """The calculator's Hessian is the model's, for the current atoms, and zero for a single atom."""
     atoms = bulk("AuCu", "rocksalt", a=5.4).repeat((2, 1, 1))
     calculator.get_potential_energy(bulk("Cu"))
     hessian = calculator.get_hessian(atoms)
@@ -114,7 +114,7 @@ def test_hessian(calculator):
 
 
 def test_phonons(calculator, tmp_path):
-    """ASE's finite displacements give the analytic Hessian of the supercell, as far as central differences can.
+    """ASE's finite displacements give the analytic Hessian of the supercell, within the error of central differences.
 
     In rock salt many angles are 180 degrees. The cutoff lies between two shells, so that the neighbours stay the same.
     Differences with the displacement h are D(h) = H + c h^2 + O(h^4).
@@ -134,7 +134,7 @@ def test_phonons(calculator, tmp_path):
 
 @pytest.mark.parametrize("buffer", [None, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)])
 def test_models_without_parameters(buffer):
-    """The dtype of a model without parameters is that of a floating buffer, or else torch's default."""
+    """A model without parameters has the dtype of a floating buffer, or else torch's default dtype."""
 
     class Springs(torch.nn.Module):
         def __init__(self):
@@ -159,7 +159,7 @@ def test_bad_model():
 
 
 def test_a_skin_keeps_neighbors(calculator, monkeypatch):
-    """With a skin, forces equal those without to rounding; a search follows each move by half the skin."""
+    """With a skin, forces are equal up to rounding; neighbours are searched for again after a move by half the skin."""
     searches, search = [], calculator.model.neighbors
 
     def counted(*args, **kwargs):
@@ -216,7 +216,7 @@ def new_model(calculator):
 
 
 def closer(calculator):
-    """Reduce the cutoff, within that of the first call's neighbours (3.2)."""
+    """Reduce the cutoff, within the cutoff of the first call's neighbours (3.2)."""
     calculator.model.cutoff = 2.7
 
 
@@ -262,7 +262,7 @@ def reset(calculator):
 
 @pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, mode, weights, search])
 def test_what_changes_between_calls(change):
-    """After any change of model or settings, results are those of a new calculator, also for moved atoms."""
+    """After any change of model or settings, results equal those of a new calculator, also for moved atoms."""
     for skin, of_last in itertools.product((0.0, 0.2), (True, False)):
         atoms = crystal()
         kept = trigraph.ase.Calculator(Springs(), skin=skin)
@@ -290,7 +290,7 @@ def test_a_call_that_fails_leaves_no_results(calculator):
 
 
 def test_tensors_are_where_the_model_is(calculator):
-    """Tensors are on the model's device, whatever torch's default device."""
+    """Tensors are on the model's device, whatever torch's default device is."""
     atoms = crystal()
     expected = calculator.get_forces(atoms)
     torch.set_default_device("meta")

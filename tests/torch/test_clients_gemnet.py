@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("name", ORIGINALS)
 
 
 def block(name, dtype="float64"):
-    """Return a small block with its basis layers; skip, saying how to get the wheel, if it is missing."""
+    """Return a small block with its basis layers; without its wheel, skip and say how to get it."""
     try:
         ORIGINALS[name].root()
     except Unavailable as error:
@@ -40,7 +40,7 @@ def leaves(model, x):
 
 
 def results(model, x, lists, seeds=None):
-    """Outputs of a block, and gradients of all inputs and parameters for the cotangents `seeds`."""
+    """Return a block's outputs, and gradients of all inputs and parameters for the cotangents `seeds`."""
     outputs = dict(zip(("h", "m"), model(x, lists), strict=True))
     if seeds is None:
         generator = torch.Generator().manual_seed(1)
@@ -53,7 +53,7 @@ def results(model, x, lists, seeds=None):
 
 
 def tolerance(model, structure=MOLECULE):
-    """How many eps two results may differ by, in the norm.
+    """Return by how many eps two results may differ, in the norm.
 
     Both add the same terms in different orders. A sum of n terms has an error of about sqrt(n) eps, a random walk of n
     roundings. Each dense layer, forward and backward, adds an independent error of this kind, so their squares add up;
@@ -65,7 +65,7 @@ def tolerance(model, structure=MOLECULE):
 
 
 def assert_close(got, expected, eps):
-    """Compare the norm of each difference, over the norm of the expected, with so many eps."""
+    """Compare the norm of each difference, relative to the norm of the expected value, with so many eps."""
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert (got[name].shape, got[name].dtype) == (value.shape, value.dtype), name
@@ -80,7 +80,7 @@ def use_lists(model):
 
 
 def second_derivatives(model, x, lists):
-    """Gradients of a function of gradients, as in training with forces."""
+    """Return gradients of a function of gradients, as in training with forces."""
     h, m = model(x, lists)
     first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
     wanted = leaves(model, x)
@@ -93,7 +93,7 @@ def test_same_results(name, padded, dtype):
     """Outputs, gradients and, in float64, second derivatives are the same after `convert`."""
     model = block(name, dtype)
     x, lists = draw_inputs(model, dtype=dtype)
-    # Of second derivatives, twice as many layers and squares of gradients.
+    # Second derivatives have twice as many layers, and squares of gradients.
     works = [(results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
     expected = [work(model, x, lists) for work, _ in works]
     assert all(value.norm() > 0 for value in expected[0].values())
@@ -109,7 +109,7 @@ def test_same_results(name, padded, dtype):
 @pytest.mark.parametrize(("num_atoms", "pairs"), [(3, np.zeros((2, 0), np.int64)), (4, np.array([[0, 2], [1, 3]]))])
 @both
 def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
-    """A structure without edges has the same results alone as beside a molecule, where the original works."""
+    """A structure without edges has the same results alone as next to a molecule, where the original works."""
     model = block(name)
     alone = blocks.Structure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
@@ -190,7 +190,7 @@ def test_odd_weights_are_left(name, path, parameter, shape, reason):
 
 @pytest.mark.parametrize("path", ["block.trip_interaction.mlp_cbf", "block.atom_interaction"])
 def test_layers_of_unknown_state_are_left(path):
-    """Layers whose hooks, activation or adapter the conversion would bypass are left."""
+    """Layers with hooks, an activation or an adapter that the conversion would bypass are left unchanged."""
 
     def changed(change):
         model = block("fairchem")
@@ -207,8 +207,8 @@ def test_layers_of_unknown_state_are_left(path):
 
 
 def older(folder):
-    """The bilinear layer of fairchem's older GemNets."""
-    block("fairchem")  # or a skip
+    """The bilinear layer of fairchem's older GemNets is converted."""
+    block("fairchem")  # skips without the wheel
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
     (module,) = load(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
     return module.EfficientInteractionBilinear(8, 4, 9).double()
@@ -232,7 +232,7 @@ def test_the_layer_of_gemnet_dt():
 
 
 def test_the_layer_of_another_forward_is_left():
-    """The layer of the graph-parallel GemNet is left: it has the same name and weights but another forward."""
+    """The graph-parallel GemNet's layer is left: it has the same name and weights but another forward."""
     model = torch.nn.Sequential(older("gemnet_gp"))
     left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
 

@@ -17,12 +17,12 @@ ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
-ROUNDINGS = 20  # both add the same terms, at most 20 for a node, in another order
+ROUNDINGS = 20  # both add the same terms, at most 20 for a node, in different orders
 
 
 @pytest.fixture
 def theirs(monkeypatch):
-    """neuraloperator's modules, where `install` looks for them, without the packages above, which import wandb."""
+    """neuraloperator's modules, where `install` searches for them, without the packages above, which import wandb."""
     try:
         modules = load(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
     except Unavailable as error:
@@ -38,7 +38,7 @@ def drawn(*shape, dtype=torch.float64, seed=0):
 
 
 def assert_same(got, expected, roundings=ROUNDINGS):
-    """Compare tensors of equal dtypes and shapes; None, where nothing depends on an input, equals None."""
+    """Compare tensors of equal dtypes and shapes; None, for inputs without effect, equals None."""
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
@@ -86,7 +86,7 @@ def test_before_and_after(theirs, transform, functions, dtype, reduction):
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 @pytest.mark.parametrize("splits", [[0, 3, 3, 9], [2, 3, 7, 7], [0], [4, 4], [[0, 3, 9], [1, 5, 5]]])
 def test_sums(splits, index, reduction):
-    """Sums by torch, where splits leave out rows and entries of a batch have their own, too; with derivatives."""
+    """Sums equal torch's, also if splits leave out rows or differ between entries of a batch; with derivatives."""
     indptr = torch.tensor(splits, dtype=index)
     src = drawn(*indptr.shape[:-1], 18, 4)[..., ::2, 1:].requires_grad_()
     pairs = zip(src, indptr, strict=True) if indptr.dim() == 2 else [(src, indptr)]
@@ -99,7 +99,7 @@ def test_sums(splits, index, reduction):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
-    """Added in float32 and rounded once, so that 400 terms of 1 + eps lose less than one rounding."""
+    """Half-precision sums are added in float32 and rounded once: 400 terms of 1 + eps lose less than one rounding."""
     value = torch.tensor(1.0, dtype=dtype) + torch.finfo(dtype).eps
     src, indptr = value.repeat(400, 1), torch.tensor([0, 400])
     assert_same([neuralop.segment_csr(src, indptr, "mean")], [value.reshape(1, 1)], 1)

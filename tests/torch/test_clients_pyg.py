@@ -121,7 +121,7 @@ class Net(torch.nn.Module):
 
 
 def test_several_kinds_of_nodes():
-    """`to_hetero` and HeteroConv accept the layers, converted ones and lazy sizes included."""
+    """`to_hetero` and HeteroConv accept the layers, including converted ones and lazy sizes."""
     data = HeteroData()
     data["paper"].x, data["author"].x = torch.randn(10, 5), torch.randn(6, 3)
     for src, dst in (("paper", "paper"), ("author", "paper"), ("paper", "author")):
@@ -170,7 +170,7 @@ def test_what_looks_into_messages_gets_pygs():
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_script_and_trace_are_refused():
-    """torch.jit.script and trace raise: a trace would contain the graph of its example."""
+    """torch.jit.script and trace raise errors: a trace would contain the graph of its example."""
     model = nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2)
     with expect_error("NotImplementedError: GATConv: torch.jit.script cannot read the operators of trigraph; use ..."):
         torch.jit.script(torch.nn.Sequential(nn.GATConv(4, 2)))
@@ -200,14 +200,14 @@ def original(patched):
 
 
 def molecule(number=14):
-    """Atoms on a distorted lattice, none closer than 1, in two structures."""
+    """Return atoms on a distorted lattice, none closer than 1, in two structures."""
     lattice = 1.9 * torch.cartesian_prod(*[torch.arange(3.0)] * 3)
     positions = lattice[torch.randperm(27)[:number]] + 0.8 * torch.rand(number, 3) - 0.4
     return torch.randint(1, 30, (number,)), positions.double(), (torch.arange(number) >= 6).long()
 
 
 def derivatives(model, z, pos, batch):
-    """Energies, their gradient, and the derivatives of a product with it in positions and parameters."""
+    """Return energies, their gradient, and derivatives of its product with a vector, in positions and parameters."""
     pos = pos.clone().requires_grad_()
     energy = model(z, pos, batch)
     (grad,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)
@@ -216,7 +216,7 @@ def derivatives(model, z, pos, batch):
 
 
 def compare_derivatives(got, expected, tolerance):
-    """Compare derivatives; those of parameters by the largest of all."""
+    """Compare derivatives; derivatives of parameters are compared relative to the largest of all."""
     assert [a is None for a in got] == [a is None for a in expected]
     pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
     largest = max(float(b.detach().abs().max()) for _, b in pairs[3:])
@@ -230,7 +230,7 @@ def compare_derivatives(got, expected, tolerance):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("limit", [1000, 5])
 def test_dimenet_is_pygs(limit, original):
-    """With PyG's state_dict, or converted: same energies, forces and their derivatives in positions and parameters."""
+    """DimeNet++ with PyG's state_dict, or converted, has PyG's energies, forces and derivatives of all inputs."""
     theirs = copy.deepcopy(original)
     theirs.max_num_neighbors = limit
     ours = nn.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
@@ -307,7 +307,7 @@ def quantize(layer):
     layer.lin.set_weight_bias(torch.quantize_per_tensor(torch.randn(6, 4), 0.1, 0, torch.qint8), None)
 
 
-# Changes of a GATConv(4, 3, heads=2) with which it is left, and the reported reason.
+# Changes of a GATConv(4, 3, heads=2) that leave it unconverted, and the reported reason.
 STATES = {
     "message": (lambda c: setattr(c, "message", lambda x_j, alpha: 2 * x_j), "message of the layer is not"),
     "update": (lambda c: setattr(c, "update", lambda inputs: 2 * inputs), "update of the layer is not"),

@@ -52,7 +52,7 @@ class Pairs(Potential):
 
 
 class Failing(Pairs):
-    """Raises at call number `fails`."""
+    """A model that raises an error at call number `fails`."""
 
     fails = -1
 
@@ -80,7 +80,7 @@ def script(tmp_path, monkeypatch):
     def write(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
         write_lammps_data("atoms", atoms, **options)
-        sort = convert(3.0, "distance", "metal", units)  # LAMMPS sorts atoms by place, no longer by tag
+        sort = convert(3.0, "distance", "metal", units)  # LAMMPS sorts atoms by position, no longer by tag
         head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
         shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
         shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
@@ -91,7 +91,7 @@ def script(tmp_path, monkeypatch):
 
 
 def read_state(lmp):
-    """Return LAMMPS' atoms (one rank) in eV and angstrom, with forces, energies of atoms, energy and stress."""
+    """Return LAMMPS's atoms (one rank) in eV and angstrom, with forces, energies of atoms, energy and stress."""
     units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
     order = np.argsort(lmp.numpy.extract_atom("id")[:number])
     x, f, types = (lmp.numpy.extract_atom(name)[order] for name in ("x", "f", "type"))
@@ -251,7 +251,7 @@ def test_atoms_that_come_go_and_change(script):
 
 
 def test_restart(script):
-    """A run that is continued from a restart file ends in the same bits as an uninterrupted one."""
+    """A run that is continued from a restart file ends with the same bits as an uninterrupted run."""
     lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     expected = read_state(lmp)
@@ -298,7 +298,7 @@ class LennardJones(Potential):
         return neighbors.into_atoms(2 * self.depth * (sixth**2 - sixth) * (square < self.cutoff**2))
 
 
-GASES = {  # fixes, of which the last one tries what LAMMPS's energies become without or with some atoms
+GASES = {  # the last line is a fix that tries LAMMPS's energy with or without some atoms
     "gcmc": "fix mc all gcmc 1 30 5 3 9 1500 -0.2 0.2 full_energy",
     "molecules": "molecule two mol\ngroup gas empty\nfix mc gas gcmc 1 20 5 0 9 1500 -0.4 0.2 mol two full_energy",
     "widom": "fix mc all widom 1 30 3 9 1500 full_energy",
@@ -311,7 +311,7 @@ TWO = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\n2 3\n"
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("case", GASES)
 def test_monte_carlo(case, skin, tmp_path, monkeypatch):
-    """Trials end as with LAMMPS's own pair style, also of deletions, for which fixes take atoms out of group all."""
+    """Trial moves end as with LAMMPS's own pair style, also deletions, for which fixes take atoms out of group all."""
     monkeypatch.chdir(tmp_path)
     Path("mol").write_text(TWO)
     atoms = f"{BOX}create_atoms 3 random 12 5 NULL overlap 2.2 maxtry 200"
@@ -322,11 +322,11 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
         if pair == ZERO:
             trigraph.lammps.attach(lmp, LennardJones(), SYMBOLS, skin=skin)
         lmp.commands_string(f"{GASES[case]}\nrun 0")
-        # LAMMPS excludes pairs of an atom of the group and another atom; here two atoms of the group, too.
+        # LAMMPS excludes pairs of an atom of the group and another atom; here also two atoms of the group.
         for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
             lmp.command(f"neigh_modify exclude group {group} {group}")
         lmp.command("run 6")
-        length = lmp.extract_fix("mc", 0, 3)  # of its vector: attempts and successes, or an estimate
+        length = lmp.extract_fix("mc", 0, 3)  # length of its vector: attempts and successes, or an estimate
         vector = [lmp.extract_fix("mc", 0, 1, i) for i in range(length)]
         results.append([*vector, lmp.get_natoms(), lmp.get_thermo("pe")])
         lmp.close()

@@ -24,7 +24,7 @@ CASES = [
 
 
 def tensors(values):
-    """Return arrays as tensors that require gradients where they can, and everything else unchanged."""
+    """Return arrays as tensors, which require gradients if they can, and everything else unchanged."""
     return {
         n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
         for n, v in values.items()
@@ -45,7 +45,7 @@ def outputs(spec, result):
 
 
 def bind_all_but_inputs(spec, values, names):
-    """Return the function of the floating inputs alone that torch's checks take."""
+    """Return the function of only the floating inputs, as torch's checks require."""
 
     def function(*inputs):
         return outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))
@@ -62,7 +62,7 @@ ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 @pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
-    """Outputs, gradients and second derivatives have the bits of the functions in NumPy, for each backend."""
+    """Outputs, gradients and second derivatives have the bits of the NumPy functions, for each backend."""
     values, names = arguments(spec, setting)
     on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
@@ -93,7 +93,7 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
 
 @pytest.mark.parametrize(("spec", "setting"), [case for case in CASES if case.values[0].given_back])
 def test_nan_reaches_what_depends_on_it(spec, setting):
-    """Results that bwd reuses are NaN with an input; second derivatives are NaN only where those of NumPy are."""
+    """Results that bwd reuses are NaN if an input is; second derivatives are NaN only where NumPy's are."""
     values, names = arguments(spec, setting)
     for spoilt in names:
         changed = {**values, spoilt: values[spoilt].copy()}
@@ -156,6 +156,6 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
 
 @compiled_whole
 def test_each_function_is_compiled_for_itself():
-    """Each function has its own code object: torch's compiler gives up on one after eight compilations."""
+    """Each function has its own code object, because torch's compiler gives up on one after eight compilations."""
     functions = [getattr(tt, spec.name) for spec in DEFINITIONS]
     assert len({function.__code__ for function in functions}) == len(functions)

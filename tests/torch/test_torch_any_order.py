@@ -60,13 +60,13 @@ def value(name, tensors, keywords, order, directions):
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
 def test_plain_forms_have_the_values_of_the_operators(spec):
-    """On every graph of the verification, also with parallel edges, and without any; to rounding in float64."""
+    """Plain forms equal the operators to rounding in float64 on all graphs, also with parallel edges or no edges."""
     op = OPERATORS[f"{spec.name}_fwd"]
     for variant in variants(spec):
         case = build(spec, variant, "float64", 0)
         for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
             if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
-                continue  # the reverse of an edge is not known
+                continue  # the reverse of an edge is unknown
             values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
             expected = name_fields_of_result(op, FUNCTIONS[op.name](**values))
             inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
@@ -125,13 +125,13 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
 def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
-    """Where nothing is recorded, autograd alone differentiates plain forms, with the bits of torch.func.vjp."""
+    """If nothing is recorded, autograd differentiates plain forms, with the bits of torch.func.vjp."""
     monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
     tensors, keywords, rng = arguments(name, {})
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
     inputs = [t.requires_grad_() for t in tensors.values()]
     second = value(name, tensors, keywords, 2, directions)
-    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # where a further derivative may follow
+    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # recorded for a further derivative
     monkeypatch.delattr(torch.func, "vjp")
     assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
 
@@ -150,7 +150,7 @@ def test_half_precision_and_requests_in_a_third_derivative():
 
 
 def test_a_converted_model_learns_hessians():
-    """Gradients of a loss of Hessian-vector products in parameters equal those of PyG's layer."""
+    """Parameter gradients of a loss of Hessian-vector products equal those of PyG's layer."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     layer = pyg.GATConv(4, 3, heads=2).double()
@@ -173,7 +173,7 @@ def test_a_converted_model_learns_hessians():
 
 @pytest.mark.slow
 def test_third_derivatives_agree_with_the_judge():
-    """In all cases of `trigraph verify`, by the accuracy rule."""
+    """In all cases of `trigraph verify`, third derivatives satisfy the accuracy rule."""
     operators = [word for name in THIRD for word in ("--operator", name)]
     ran = CliRunner().invoke(main, ["verify", "--framework", "torch", *operators, "--jobs", "1"])
     assert (ran.exit_code, ", 0 failed" in ran.stdout) == (0, True), ran.stdout

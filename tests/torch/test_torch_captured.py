@@ -1,4 +1,4 @@
-"""Padded and captured potentials: bits between capacities, replays by a stand-in for CUDA graphs, training steps."""
+"""Padded and captured potentials: equal bits for all capacities, replays by a stand-in for CUDA graphs, training."""
 
 import contextlib
 import copy
@@ -23,7 +23,7 @@ from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.padding import MOST, Given, Padding, choose
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
-CLOSE = 1e-12  # of the largest: sums of products in float64 in another order
+CLOSE = 1e-12  # relative to the largest value: sums of products in float64 in another order
 
 
 def potential(dtype=torch.float64, **sizes):
@@ -64,7 +64,7 @@ def filled(model, capacity, z, pos, cells=None, batch=None):
 
 
 def check_graphs(neighbors):
-    """Assert that the arrays and numbers of padded graphs are those of checked ones."""
+    """Assert that the arrays and numbers of padded graphs equal those of checked graphs."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
     right = with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
     for name in GRAPH_PARTS["EdgeGraph"].arrays:
@@ -95,7 +95,7 @@ def check_graphs(neighbors):
 
 
 def test_padded_graphs():
-    """Graphs of ghosts are those that a constructor would check, for odd numbers, long rows, and few ghosts too."""
+    """Graphs of ghosts pass a constructor's checks, also for odd numbers, long rows, and few ghosts."""
     z, pos, cell = crystal()
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
         model = potential()
@@ -105,7 +105,7 @@ def test_padded_graphs():
         padding = filled(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
         check_graphs(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
-    # Again with fewer, of odd number, and with structures in another order.
+    # Again with a smaller, odd number of atoms, and with structures in another order.
     model, (z, pos, batch) = potential(), molecules("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
@@ -135,7 +135,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(4):
         of = batch == number
-        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # also with as few ghosts as there can be
+        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # also with as few ghosts as possible
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
@@ -155,7 +155,7 @@ def graphs(request, monkeypatch):
 
 
 def test_replays(graphs):
-    """Results of any call are the model's: other inputs, sizes, weights in place and anew, modes; earlier ones stay."""
+    """All calls give the model's results: other inputs, sizes, changed or new weights, modes; earlier ones stay."""
     model = potential()
     captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
     kept, made = [], []
@@ -193,7 +193,7 @@ def test_replays(graphs):
     if graphs is None:
         return
     assert sum(g.replays for g in graphs) > len(graphs)
-    assert made[:4] == [2, 2, 4, 6]  # nothing for the sizes that fit, two each for another mode and a larger capacity
+    assert made[:4] == [2, 2, 4, 6]  # none for the sizes that fit, two each for another mode and a larger capacity
     own = compile_potential(model, capture=True, static_results=True)
     results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
     assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()
@@ -228,7 +228,7 @@ def eager_step(model, optimizer, arguments, labels, max_norm):
 
 @pytest.mark.parametrize("form", ["curvature", "bfloat16"])
 def test_training(graphs, form):
-    """Losses, gradients and weights follow those of eager steps, over batches of several sizes."""
+    """Losses, gradients and weights equal those of eager steps, over batches of several sizes."""
     model = potential(torch.float32 if form == "bfloat16" else torch.float64)
     model.emb.lin_rbf.requires_grad_(False)
     other = copy.deepcopy(model)
@@ -262,7 +262,7 @@ def test_training(graphs, form):
 
 
 class Springs(Potential):
-    """A user's potential, which may wait for the device, or mix atoms that are no neighbours."""
+    """A user's potential, which may wait for the device, or mix atoms that are not neighbours."""
 
     cutoff = 3.0
     wrong = ""
@@ -290,7 +290,7 @@ def test_what_cannot_be_captured(monkeypatch):
         close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
-        model.wrong = wrong  # which is seen, and captured anew
+        model.wrong = wrong  # the change is noticed, and the call captured anew
         captured.energy_forces_stress(z, pos, batch)
         with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)
@@ -371,7 +371,7 @@ def test_arguments():
 
 @pytest.mark.parametrize("model", [Springs().float(), potential(torch.float32)], ids=["springs", "dimenet"])
 def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
-    """A captured call makes the host wait for nothing in our code for devices: forces, curvature, gradients."""
+    """A captured call never makes the host wait in our device code: forces, curvature, gradients."""
     arguments = molecules("H2O", "NH3", dtype=torch.float32)
     given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)

@@ -62,7 +62,7 @@ BATCHES = [(4, 7), (9,), (4, 4), (12, 13, 5), (2, 1), (1, 1, 1), (3,) * 20, (1,)
 
 
 def assert_same_results(program, model, batches, periodic):
-    """Assert that a program's results for batches of any size equal its model's, to rounding."""
+    """Assert that a program's results for batches of any size equal its model's up to rounding."""
     for seed, sizes in enumerate(batches):
         z, pos, batch = structures(sizes, seed)
         cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
@@ -78,7 +78,7 @@ def assert_same_results(program, model, batches, periodic):
 
 @pytest.mark.parametrize("periodic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_program_serves_all_sizes(periodic):
-    """Batches of few, many, single and no atoms take one compilation and have the eager results."""
+    """Batches of few, many, single and no atoms take one compilation and give the eager results."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     assert_same_results(compiled, model, BATCHES, periodic)
@@ -92,7 +92,7 @@ def test_one_program_serves_all_sizes(periodic):
 def test_losses_train(curvature, in_positions):
     """Gradients of a loss of forces, or of products with the Hessian, equal those of eager mode after each step.
 
-    Those in positions, of one batch, need a program of their own, which takes as long to compile as the first.
+    Gradients in the positions, here for one batch, need their own program, which takes as long to compile.
     """
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
@@ -162,7 +162,7 @@ def test_a_potential_of_ones_own():
 
 
 def test_gradients_of_parameters_that_nobody_asks_for():
-    """Hessians and programs are computed without them, and a Hessian with the model's own buffers and attributes."""
+    """Hessians and programs compute no parameter gradients; a Hessian uses the model's own buffers and attributes."""
 
     class Seen(Springs):
         def __init__(self):
@@ -210,7 +210,7 @@ def test_atoms_of_a_wrong_shape(wrong):
 
 @pytest.mark.parametrize("detach", [lambda atoms: atoms.detach(), lambda atoms: atoms.detach().requires_grad_()])
 def test_energies_that_do_not_depend_on_vectors(detach):
-    """They are told where there are edges; lone atoms need no vectors, and have no forces."""
+    """Such models are refused if there are edges; lone atoms need no vectors, and have no forces."""
 
     class Detached(Springs):
         def atoms_of_vectors(self, *arguments):
@@ -225,7 +225,7 @@ def test_energies_that_do_not_depend_on_vectors(detach):
 
 
 def test_kinds_of_calls():
-    """Each dtype has its own program; errors are the eager potential's."""
+    """Each dtype has its own program; errors are those of the eager potential."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
     z, pos, batch = structures((5, 6))
@@ -272,7 +272,7 @@ def test_a_model_that_looks_at_sizes():
 
 
 class Net(Springs):
-    """A potential with submodules, into which tests put hooks and wrappers."""
+    """A potential with submodules, in which tests put hooks and wrappers."""
 
     def __init__(self, inner=None):
         super().__init__()
@@ -289,7 +289,7 @@ class Net(Springs):
 
 @pytest.mark.slow
 def test_one_compilation_for_few_and_many_edges():
-    """The compiler has two forms of sums in single precision, of up to 4096 numbers and of more; programs have none."""
+    """The compiler has two forms of single-precision sums, up to 4096 numbers and above; programs use neither."""
     model = Net(torch.nn.Linear(8, 8).double())
     compiled = tt.compile_potential(copy.deepcopy(model).float())
     for number in (5, 70):
@@ -306,7 +306,7 @@ def test_one_compilation_for_few_and_many_edges():
 
 
 def test_derivatives_of_sums_are_selections():
-    """A traced program selects rows where it would differentiate a sum over edges or atoms."""
+    """A traced program selects rows instead of differentiating a sum over edges or atoms."""
     model, (z, pos, batch) = potential(), structures((4, 7))
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
     example = programs.make_example(model, programs.Inputs.of(z, pos, None, neighbors, None))
@@ -327,7 +327,7 @@ def test_derivatives_of_sums_are_selections():
 
 
 class Means(Net):
-    """Means and weighted sums by the graph of sums into atoms."""
+    """Means and weighted sums with the graph of sums over edges into atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
         squares = vec.square().sum(dim=1, keepdim=True)
@@ -377,7 +377,7 @@ COMPARED = {
 NO_NEW_PROGRAM = {
     "attribute again": lambda model: setattr(model, "scale", float("1.0")),
     "list again": lambda model: model.held.update(list=[1.0]),
-    "set again": lambda model: model.held.update(set={8, 0}),  # which has another order
+    "set again": lambda model: model.held.update(set={8, 0}),  # which changes its order
     "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
     "another parameter": lambda model: setattr(model.last, "bias", torch.nn.Parameter(model.last.bias.detach() + 1.0)),
 }
@@ -385,7 +385,7 @@ NO_NEW_PROGRAM = {
 
 @pytest.mark.parametrize("name", [*COMPARED, *NO_NEW_PROGRAM])
 def test_keys_differ_after_changes(name):
-    """Keys differ after changes that are compared, not after those of values of parameters, or with equal values."""
+    """Keys differ after changes that are compared, not after changes of parameters' values, or with equal values."""
     model = type("Changed", (Net,), {})(norm())
     model.scale = {"sign of zero": 0.0, "type": 1}.get(name, 1.0)
     before = ProgramKey(model)
@@ -420,7 +420,7 @@ class Slots:
 
 
 class Member(Slots):
-    """An object with a dictionary, too."""
+    """An object that has a dictionary, too."""
 
 
 def enclosing(factors):
@@ -567,7 +567,7 @@ def test_threads_that_meet_in_their_first_call():
 
 
 def test_recompile_waits_for_a_program_that_another_thread_makes():
-    """It then drops the program, which was made of the model as it was before."""
+    """`recompile` then drops the program, which was made from the earlier model."""
     inputs, calls, traced, go = structures((5, 6)), [], threading.Event(), threading.Event()
 
     class Slow(Springs):

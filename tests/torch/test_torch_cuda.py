@@ -74,7 +74,7 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_silu_by_kernels(request, dtype):
-    """They agree with the CPU's to a few roundings of their terms; extremes are finite."""
+    """Derivatives of SiLU agree with the CPU's to a few roundings of their terms; extremes are finite."""
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype), extremes]).reshape(40, 50)
     b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # not contiguous
@@ -96,7 +96,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
 
 
 class Counter(TorchDispatchMode):
-    """Counts operations of torch that compute."""
+    """Counts the torch operations that compute."""
 
     count = 0
 
@@ -108,9 +108,9 @@ class Counter(TorchDispatchMode):
 
 @pytest.mark.usefixtures("device")
 def test_operations_of_a_step():
-    """Operations of torch and launches of kernels in steps of a potential are those of docs/gpu.md, for any structure.
+    """Steps of a potential take the numbers of torch operations and kernel launches in docs/gpu.md, for any structure.
 
-    Versions of torch differ by some operations.
+    The number depends slightly on the version of torch.
     """
     torch.manual_seed(0)
     sizes = {"hidden_channels": 4, "out_emb_channels": 4, "basis_emb_size": 2, "int_emb_size": 4}
@@ -131,7 +131,7 @@ def test_operations_of_a_step():
     }
     cupy_stand_in.state.dry = True
     for step in steps.values():
-        step()  # what is done once
+        step()  # initialisation
     counts = {}
     for name, step in steps.items():
         before = cupy_stand_in.state.launches
@@ -170,7 +170,7 @@ def test_streams_of_torch(device, monkeypatch):
 
 
 def test_streams_of_graphs_that_are_tensors(device):
-    """Graphs passed as tensors, as by compiled programs, make CuPy's stream wait for nothing: calls can be captured."""
+    """Graphs passed as tensors, as by compiled programs, never make CuPy's stream wait, so calls can be captured."""
     op, values = draw_arguments("mha_gat_n2n_fwd")
     expected, values = compute_on_host(op, values), tensors(values)
     keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}

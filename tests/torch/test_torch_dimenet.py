@@ -66,7 +66,7 @@ def close(got, expected, tolerance):
 
 
 def test_initial_parameters():
-    """Initial weights are scaled orthogonal, biases and the output layer zero, as in PyG."""
+    """Initial weights are scaled orthogonal matrices, biases and the output layer are zero, as in PyG."""
     torch.manual_seed(5)
     ours = DimeNetPlusPlus(**(SIZES | {"output_initializer": "zeros"}))
     ours.reset_parameters()
@@ -107,7 +107,7 @@ def test_forces_and_stress_are_derivatives(periodic):
 
 
 def test_a_force_loss_trains():
-    """The gradient of a loss of energies, forces and stresses in the parameters, against central differences."""
+    """The parameter gradient of a loss of energies, forces and stresses agrees with central differences."""
     model = make_model()
     z, pos, cell, pbc = make_inputs(slab())
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
@@ -133,7 +133,7 @@ def test_a_force_loss_trains():
 
 
 def test_batch_is_its_structures():
-    """A batch (various cells, one structure without, atoms interleaved) has the results of its structures."""
+    """A batch (various cells, one structure without a cell, interleaved atoms) has the results of its structures."""
     model = make_model()
     structures = [make_inputs(slab()), make_inputs(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
@@ -159,7 +159,7 @@ def test_batch_is_its_structures():
 
 
 def test_cells_of_some_structures():
-    """Without `pbc`, structures with a cell are periodic in all directions, those without in none."""
+    """Without `pbc`, structures with a cell are periodic in all directions, structures without one in none."""
     model, batch = make_model(), torch.tensor([0] * 4 + [1] * 4)
     z, pos, cell, _ = make_inputs(slab())
     energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
@@ -195,7 +195,7 @@ def test_compiled_with_neighbors():
 
 @compiled_whole
 def test_compiled_around_a_search():
-    """torch.compile with a neighbour search breaks the graph there; results and derivatives are the eager ones."""
+    """torch.compile with a neighbour search breaks the graph there; results and derivatives equal the eager ones."""
     model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
@@ -215,7 +215,7 @@ def leaves(tree):
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
-    """Derivatives by torch.func in positions and cell are the same with a search inside as with given neighbours."""
+    """torch.func's derivatives in positions and cell are the same with a search inside as with given neighbours."""
     model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
@@ -233,7 +233,7 @@ def test_a_search_of_many_positions():
 
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_inference_mode(create_graph):
-    """Inference mode, and tensors made in it, refuse forces; neighbours found in it can be used outside."""
+    """Inference mode, and tensors created in it, refuse forces; neighbours found in it can be used outside."""
     model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
@@ -268,7 +268,7 @@ def test_silu():
             functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in (act, torch.nn.SiLU())
         )
         assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
-    with forward_ad.dual_level():  # a tangent of the cotangent alone, where nothing is recorded
+    with forward_ad.dual_level():  # only the cotangent has a tangent, and nothing is recorded
         (expected,) = torch.autograd.grad(act(near), near, 1 / near.detach().cosh())
         dual = forward_ad.make_dual(torch.ones_like(near), 1 / near.detach().cosh())
         (got,) = torch.autograd.grad(act(near), near, dual)
@@ -279,7 +279,7 @@ def test_silu():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
-    """Second and third order, as loss terms take them, against torch's activation in double precision."""
+    """Second and third order, as in terms of a loss, agree with torch's activation in double precision."""
     numbers = torch.Generator().manual_seed(0)
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
@@ -314,7 +314,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
         assert got.isfinite().all()
     empty = torch.zeros(0, 3, dtype=dtype)
     assert all(t.shape == (0, 3) for t in derivatives(SiLU(), *[empty] * 5)[0])
-    # Of sums, whose cotangents are one number for all; and in half precision, by torch's operations.
+    # For sums, whose cotangents are one number for all; and in half precision, by torch's operations.
     assert len(passes) == 2 * 5
     sums, _ = derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
     assert torch.equal(sums[2], derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
@@ -324,7 +324,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 
 def test_forces_without_a_further_derivative(monkeypatch):
-    """They, and energies without gradients, take torch's own SiLU, which costs less, with the bits of ours."""
+    """Forces, and energies without gradients, use torch's own SiLU, which costs less and has the bits of ours."""
     model, (z, pos) = make_model(num_blocks=1), cluster(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
@@ -357,7 +357,7 @@ def test_float32_and_hessian():
 
 
 def test_products_with_the_hessian():
-    """They are those of each structure of a batch, and train: a third derivative agrees with a difference."""
+    """Products with the Hessian of a batch equal each structure's, and train: a difference confirms a gradient."""
     (z, pos), model = cluster(6), make_model(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
     product = model.hessian_vector_product(z, pos, vector, batch)
@@ -444,7 +444,7 @@ def test_errors_name_the_structure_of_a_batch():
 
 
 def test_features_of_sources():
-    """`of_sources` and `src`, `dst` number the ends of edges; derivatives are exact, compiled and without edges too."""
+    """`of_sources` and `src`, `dst` index the ends of edges; derivatives are exact, also compiled and without edges."""
     z, pos, cell, pbc = make_inputs(slab())
     neighbors = make_model().neighbors(pos, cell=cell, pbc=pbc)
     vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
@@ -466,7 +466,7 @@ def test_features_of_sources():
 
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
 def test_sums_of_edges_and_of_atoms(method):
-    """They have derivatives of any order in both modes, alone, batched by vmap and compiled, and without edges."""
+    """Sums have derivatives of any order in both modes, alone, batched by vmap and compiled, and without edges."""
     _, pos = cluster(5)
     neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
@@ -547,7 +547,7 @@ def test_bad_sizes(change, text):
 
 
 def test_layers_alone():
-    """Layers used alone check their arguments (results are tested by the whole model)."""
+    """Layers used alone check their arguments (tests of the whole model check their results)."""
     with expect_error("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
         RadialBasis(3, cutoff=float("inf"))
     with expect_error("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
@@ -556,7 +556,7 @@ def test_layers_alone():
 
 # Uses in training: data-parallel ranks, checkpointing, averaged weights, optimizers with closures.
 
-NUMBERS = (5, 6, 4, 7)  # atoms in each of four structures
+NUMBERS = (5, 6, 4, 7)  # number of atoms in each of four structures
 
 
 def select_structures(chosen):
@@ -565,7 +565,7 @@ def select_structures(chosen):
 
 @pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
 def test_ranks_share_a_batch(tmp_path):
-    """Gradients of two ranks, this process and another, with half of a batch each equal those of one, to rounding."""
+    """Gradients of two ranks (this process and another), with half of a batch each, equal one rank's up to rounding."""
     field = ForceField(make_model(**SMALL))
     halves = [
         (rank, str(tmp_path), copy.deepcopy(field), select_structures(c)) for rank, c in enumerate(((0, 1), (2, 3)))
@@ -613,7 +613,7 @@ def test_mixed_precision(half):
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
     expected = model.energy_forces_stress(z, pos.float()).forces
     error = (found.forces - expected).abs().max() / expected.abs().max()
-    # Some thirty roundings follow one another from the basis to an energy, most of which partly cancel.
+    # Some thirty roundings follow one another from the basis to an energy, and partly cancel.
     assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
 
 
@@ -626,7 +626,7 @@ def test_blocks_that_are_computed_again_in_the_backward():
 
 
 def test_parameters_of_a_call():
-    """torch.func.functional_call computes with the parameters that it is given."""
+    """torch.func.functional_call computes with the parameters that it receives."""
     model, (z, pos) = make_model(**SMALL), cluster(5)
     before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}
     called = torch.func.functional_call(model, doubled, (z, pos))

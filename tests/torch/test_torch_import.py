@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from trigraph.torch.graphs import COMPILED  # noqa: E402
 
-# Prints the OpenMP library in use. A wheel of trigraph also loads its own, which stays unused beside torch's.
+# Prints the OpenMP library in use. A wheel of trigraph also loads its own, which stays unused if torch's is there.
 LIBRARY = """
     import ctypes
     call = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
@@ -23,13 +23,13 @@ LIBRARY = """
 
 
 def print_in_new_process(script):
-    """Return the lines that a script prints in a process of its own."""
+    """Return the lines that a script prints in a separate process."""
     script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARY)
     return run_command(sys.executable, "-c", script).stdout.splitlines()
 
 
 def check_library(path):
-    """Assert that it is torch's: the threads of two libraries would compete for processors."""
+    """Assert that OpenMP is torch's: the threads of two libraries would compete for processors."""
     assert os.path.realpath(path).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
 

@@ -166,7 +166,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
     (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, graph(), op).output_embedding.relu().sum(), x)
     result = tt.agg_weighted_n2n(x, None, graph(), op).output_embedding
     result.relu_()
-    if op == "mean":  # by weight: its derivative uses the saved output
+    if op == "mean":  # mean by weight, whose derivative uses the saved output
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
     else:
@@ -198,7 +198,7 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_o
 
 
 def call_while_held(x):
-    """Call the front door while a local variable holds the tensor."""
+    """Call the front door while a local variable refers to the tensor."""
     return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, graph())
 
 
@@ -401,7 +401,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_array_views_the_memory_of_a_tensor(form):
-    """It has the tensor's numbers and strides, keeps its memory alive, and leaves its storage as it was."""
+    """The array has the tensor's numbers and strides, keeps its memory alive, and leaves its storage unchanged."""
     views = []
     for dtype in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"):
         tensor = FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))

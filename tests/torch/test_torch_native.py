@@ -1,4 +1,4 @@
-"""Torch's operators in C++ give the bits and errors of those in Python, which are the oracle, for every operator."""
+"""Torch's operators in C++ have the bits and errors of the Python ones, the reference, for every operator."""
 
 import ctypes
 import os
@@ -48,7 +48,7 @@ def flat_arguments(op, arguments, wanted=None):
 
 
 def calls(definition, dtypes=DTYPES):
-    """Yield each operator of a definition with flat arguments: all results wanted, and each alone."""
+    """Yield each operator of a definition with flat arguments: with all results wanted, and with each alone."""
     for case in cases(definition, dtypes):
         for name in (f"{definition.name}_{order}" for order in (*ORDERS, "bwd3")):
             if (op := OPERATORS_OF_TORCH.get(name)) is None or op.native is None:
@@ -69,7 +69,7 @@ def name_fields(op, arguments):
 
 
 def attempt(function):
-    """Return the results, or type and text of the error."""
+    """Return the results, or the type and text of the error."""
     try:
         results = function()
     except (ValueError, TypeError, RuntimeError, MemoryError, NotImplementedError) as error:
@@ -112,7 +112,7 @@ def changes(tensor):
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("name", OPERATORS_OF_TORCH)
 def test_errors_are_those_of_python(name, monkeypatch):
-    """What C++ computes before any check in Python has equal bits; what it refuses has the type and text of Python."""
+    """Calls that C++ computes before any check in Python have equal bits; those it refuses raise Python's error."""
     op = OPERATORS_OF_TORCH[name]
     values = draw(op.op) | {"backend": ""} | ({"wanted": ",".join(sorted(op.fields))} if op.op.selective else {})
     good = {n: None if v is None else torch.from_numpy(v) if n in op.array_names else v for n, v in values.items()}
@@ -198,7 +198,7 @@ def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
         used.append(len(expected))
         assert_equal(derivatives(definition, case), expected, (definition.name, case))
     assert max(used) > 2
-    assert any(served)  # not where the gradient of the output is absent
+    assert any(served)  # except if the output's gradient is absent
 
 
 def test_locations_of_agg_weighted_n2n_are_checked():
@@ -301,7 +301,7 @@ TORCH_FUNCTIONS(CHECK)
 
 
 def test_declarations_are_those_of_torchs_header(tmp_path):
-    """The functions that torch.cpp declares by hand take what the header of the installed torch says."""
+    """The functions that torch.cpp declares by hand take the arguments in the header of the installed torch."""
     source = Path(trigraph.__file__).parent / "fortran" / "torch.cpp"
     (tmp_path / "torch_operators.inc").write_text(
         "const struct { const char *name, *schema; Kernel kernel; } operators[] = {{nullptr, nullptr, nullptr}};\n"
@@ -312,7 +312,7 @@ def test_declarations_are_those_of_torchs_header(tmp_path):
     run_command("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
 
 
-# Wrong lines of torch.cpp and of what torch_operators.py writes: right and wrong text.
+# Wrong lines for torch.cpp and the output of torch_operators.py: the right and the wrong text.
 WRONG = {
     "": ("contiguous", "contiguous"),
     "strides are ignored": ("contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);", "contiguous = true;"),

@@ -1,8 +1,8 @@
-"""Nested forward and reverse mode of every function of ours that has a derivative of its own.
+"""Nested forward and reverse mode of every function of ours that has its own derivative.
 
-A nest differentiates three or four times, each time along a direction: an inner mode sees what the outer ones have made
-of its arguments, so that tangents reach cotangents, saved tensors and directions. Modes and what depends on the
-outermost variable are drawn from all; torch's own functions say which nests torch itself computes.
+A nest differentiates three or four times, each time along a direction. An inner mode receives arguments that the outer
+modes have wrapped, so tangents reach cotangents, saved tensors and directions. The tests combine all modes and all
+dependences on the outermost variable; torch's own functions show which nests torch itself can compute.
 """
 
 import functools
@@ -60,7 +60,7 @@ REVERSE = {"grad", "last grad", "vjp", "jacrev"}
 
 
 def nest(f, x, modes, depends):
-    """Return the derivative of derivatives of f; point ("x") and directions (by number) depend on the last variable."""
+    """Return the nested derivative of f; point ("x") and directions (by number) depend on the last variable."""
     generator = torch.Generator().manual_seed(1)
     first, by_last = (torch.randn(len(modes), *x.shape, generator=generator, dtype=x.dtype) for _ in range(2))
     if {"grad", "last grad"} & {*modes[:-1]}:
@@ -78,7 +78,7 @@ def nest(f, x, modes, depends):
 
 @functools.cache
 def computes(modes, depends):
-    """Whether torch computes a nest of its own functions."""
+    """Return whether torch computes a nest of its own functions."""
 
     def own(x):
         return (x * torch.exp(-x)).sin().sum()
@@ -94,7 +94,7 @@ def computes(modes, depends):
 
 
 def functions(name, setting):
-    """Return a nonlinear function of two numbers that computes with ours, the same with torch's own operations."""
+    """Return a nonlinear function of two numbers that uses ours, and the same function with torch's own operations."""
     if name == "silu":
         return (lambda x: silu(x).square().sum()), (lambda x: (x * torch.sigmoid(x)).square().sum())
     if name == "sums":
@@ -143,7 +143,7 @@ def check(name, setting, nests):
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_some_nests(name, setting):
-    """Those that were wrong or ended in torch's assertions."""
+    """Nests that were wrong, or ended in torch's assertions, are right."""
     three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
     three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
     four = [("grad", "grad", "last grad", "dual"), ("grad", "grad", "grad", "dual"), ("vjp", "vjp", "vjp", "jvp")]
@@ -153,7 +153,7 @@ def test_some_nests(name, setting):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), FUNCTIONS, ids=str)
 def test_every_nest(name, setting):
-    """Three modes in each order, also where one direction alone has tangents; and one mode over three reverse ones."""
+    """Three modes in each order, also if only one direction has tangents; and one mode over three reverse modes."""
     three = list(itertools.product(MODES, repeat=3))
     nests = [(m, (0, 1, "x")) for m in three]
     nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
@@ -164,7 +164,7 @@ def test_every_nest(name, setting):
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_forward_mode_around_vmap(name, setting):
-    """Third derivatives of each entry of a batch, along a direction."""
+    """Third derivatives of each entry of a batch, along a direction, are right."""
     ours, plain = functions(name, setting)
     points, along = 0.1 * torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 

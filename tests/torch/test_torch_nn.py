@@ -49,7 +49,7 @@ def rows(number, width, seed=1):
 
 
 def gradients(module, out, *inputs):
-    """Return the gradients of a scalar of the output in parameters and inputs."""
+    """Return the gradients of a scalar of the output with respect to parameters and inputs."""
     g = torch.from_numpy(np.random.default_rng(7).standard_normal(tuple(out.shape)))
     return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
 
@@ -106,7 +106,7 @@ def test_gat_is_pygs(options):
 def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     theirs, ours = make_both_layers((4, 3), 5, **options)
     x, edge_index = (rows(sizes[0], 4), rows(sizes[1], 3, 5)), edges(*sizes)
-    # PyG's fill_value="mean" fails for more destinations than sources.
+    # PyG's fill_value="mean" fails if there are more destinations than sources.
     attr = rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
     inputs = x if attr is None else (*x, attr)
     used = [p for n, p in theirs.named_parameters() if attr is not None or "edge" not in n]
@@ -206,7 +206,7 @@ def test_self_loops_are_pygs(fill_value):
 
 
 def test_self_loops_of_fewer_sources_than_destinations():
-    """Self loops are added for the nodes that both sides have (PyG raises here)."""
+    """Self loops are added for the nodes that both sides have (PyG raises an error here)."""
     edge_index, attr = edges(6, NODES), rows(EDGES, 2)
     looped, features = nn.add_self_loops(edge_index, attr, 6)
     assert torch.equal(looped[:, -6:], torch.arange(6).expand(2, -1))
@@ -375,7 +375,7 @@ def test_layers_compile(name, prepared):
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
-    """torch.export: one program takes GraphTensors of any size, with eager bits; a list of edges raises."""
+    """torch.export: one program takes GraphTensors of any size, with eager bits; a list of edges raises an error."""
     make, attr = LAYERS.get(name, (lambda: converted(pyg.GATConv(3, 4, **PYGS)), rows(EDGES, 2)))
     layer = make().double()
     rng = np.random.default_rng(0)
@@ -565,7 +565,7 @@ def test_bad_settings(call, text):
 
 @compiled_whole
 def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
-    """Layers and potentials were once modules of `trigraph.torch.nn`; a new process knows them by these names, too."""
+    """A new process also finds layers and potentials by the names of their former modules in `trigraph.torch.nn`."""
     models = [make() for make, _ in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
     text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # with the names as text
     former = re.sub(rb"trigraph\.torch\.(layers|potentials)\.", b"trigraph.torch.nn.", text)

@@ -110,7 +110,7 @@ def test_a_result_keeps_no_graph_after_its_backward():
 
 @pytest.mark.slow
 def test_third_derivatives_traced_for_graphs_of_any_size():
-    """Of other sizes than the example, and with more edges between the same nodes."""
+    """Traced third derivatives work for other sizes than the example's, and for more edges between the same nodes."""
 
     def third(*tensors_and_graph):
         *tensors, graph = tensors_and_graph
@@ -168,7 +168,7 @@ def forwards_and_backwards(positions, rest, graph):
 @compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.slow)])
 def test_transforms_that_are_compiled(backend):
-    """Compiled torch.func transforms have the eager results (they do not update the level of `forward_ad`)."""
+    """Compiled torch.func transforms give the eager results (they do not update the level of `forward_ad`)."""
     positions, *rest = molecule()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
     positions, graph = positions.detach(), attention_graph()
@@ -245,7 +245,7 @@ def flat_arguments(op, values):
 
 @pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
 def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
-    """Of every operator, with all arrays batched, all but the last, and each alone; in one call where it can be."""
+    """vmap of every operator, with all arrays batched, all but the last, and each alone; in one call if possible."""
     monkeypatch.setattr(batches, "MOST_ROWS", rows)
     numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.find_member_axis(a) is None
     monkeypatch.setattr(
@@ -268,7 +268,7 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
 
                 numbers.clear()
                 got = torch.vmap(call)(*map(torch.stack, zip(*entries, strict=True)))
-                if rows == 1 << 16:  # what is batched, all entries, and each of them for a gradient of weights
+                if rows == 1 << 16:  # batched arrays, all entries, and each entry for a gradient of weights
                     each = any(of_all(op.op.arguments[place]) for place in some)
                     assert len(numbers) == (6 if each else 2 + 5 * any(map(of_all, op.op.fields))), (op.op.name, some)
                 expected = map(torch.stack, zip(*(call(*tensors) for tensors in entries), strict=True))

@@ -103,7 +103,7 @@ def test_validation_of_torch_sim(model):
 
 
 def relax_with_cells(model, structures, number):
-    """Return the state after some steps of FIRE for positions and cells, by the interface of either version."""
+    """Return the state after some steps of FIRE for positions and cells, with the interface of either version."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
         state = torch_sim.fire_init(state, model, cell_filter=torch_sim.CellFilter.frechet)

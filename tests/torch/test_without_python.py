@@ -1,4 +1,4 @@
-"""Exported potentials: what is refused, and C++ and LAMMPS beside Python."""
+"""Exported potentials: refused models, and C++ and LAMMPS compared with Python."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def structures():
 
 
 def compute_in_ase(atoms, model):
-    """Return energy, forces and stress by ASE's calculator."""
+    """Return energy, forces and stress from ASE's calculator."""
     atoms.calc = trigraph.ase.Calculator(model)
     stress = atoms.get_stress(voigt=False) if atoms.pbc.any() else np.full((3, 3), np.nan)
     return np.array([atoms.get_potential_energy()]), atoms.get_forces(), stress
@@ -115,9 +115,9 @@ def test_graphs_of_programs():
 
 
 def test_reach_and_refusals(tmp_path):
-    """The reach is measured; what cannot be exported is refused by name, before anything is compiled."""
+    """The reach is measured; models that cannot be exported are refused by name, before anything is compiled."""
     assert [count_hops(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
-    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # of which the derivative is zero
+    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # its derivative is zero
     assert count_hops(zero, 1) == 2
     limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
@@ -143,7 +143,7 @@ def test_reach_and_refusals(tmp_path):
 
 
 def build(source, folder, *options):
-    """Build with CMake as the page says."""
+    """Build with CMake as described on the page."""
     config = subprocess.run(
         [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
     )
@@ -157,7 +157,7 @@ def build(source, folder, *options):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """Return a function that returns the path of a package by name, which the first call for it writes."""
+    """Return a function that returns a package's path by name, and writes the package at the first call for it."""
     folder = tmp_path_factory.mktemp("packages")
     models = {"float32": dimenet(torch.float32), "float64": dimenet(), "pairs": Pairs(), "mean": Mean()}
 
@@ -208,7 +208,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
 
 @pytest.mark.slow
 def test_cpp_refusals(packages, program, tmp_path):
-    """Wrong files end the program with words."""
+    """Wrong files end the program with a message."""
     paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan", "same")}
     for path in paths.values():
         write(path, molecule("H2O"), format="extxyz", columns=["symbols", "positions"])
@@ -257,7 +257,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture
 def run(plugin, packages, tmp_path):
-    """Run a script of LAMMPS, which reads the atoms and then the given lines, on some ranks; or start it."""
+    """Run a LAMMPS script, which reads the atoms and then the given lines, on some ranks; or start it."""
 
     def start(atoms, lines, name="float64", ranks=1, head="", start=False):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
@@ -307,7 +307,7 @@ def crystal(repeat, tilt=0.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [0.0, 0.5])
 def test_lammps_is_ase(tilt, run):
-    """Forces, energies and virials of atoms, energy and virial are Python's on 1, 2 and 4 ranks, also after a move."""
+    """Forces, atoms' energies and virials, energy and virial equal Python's on 1, 2 and 4 ranks, also after a move."""
     each = FORCES.replace("c_each", "c_each c_stress[*]")
     lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\n"
     lines += "timestep 0.0002\nneigh_modify every 1 delay 0"
@@ -335,7 +335,7 @@ def test_lammps_is_ase(tilt, run):
 
 @pytest.mark.slow
 def test_lammps_small_box(run):
-    """A box smaller than the cutoff is computed on one rank, and refused where it would be divided."""
+    """A box smaller than the cutoff is computed on one rank, and refused if it would be divided."""
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
     assert run(atoms, f"{FORCES}run 0").returncode == 0
@@ -347,7 +347,7 @@ def test_lammps_small_box(run):
 
 @pytest.mark.slow
 def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
-    """NVE is that of `fix external`, and conserves the energy over rebuilds of neighbours; a minimum is that of ASE."""
+    """NVE equals that with `fix external`, and conserves energy over neighbour rebuilds; a minimum equals ASE's."""
     import trigraph.lammps
 
     monkeypatch.chdir(tmp_path)
@@ -363,7 +363,7 @@ def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
     trigraph.lammps.run(Pairs(), "external", SYMBOLS, arguments=["-log", "log", "-screen", "none"]).close()
     external = run.thermo()
     assert (np.abs(thermo - external).max(axis=0) <= 1e-10 * np.abs(external).max(axis=0)).all()
-    drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # eV a step
+    drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # eV per step
     assert abs(drift) < 1e-6 * thermo[-1, 2]
     assert drift == pytest.approx(other, rel=1e-6)
     atoms = crystal((2, 2, 2))[:6]
@@ -375,7 +375,7 @@ def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_lammps_refusals(run, tmp_path):
-    """Errors stop the run with words."""
+    """Errors stop the run with a message."""
     atoms, package = crystal((4, 4, 4)), "pairs"
     for lines, message, keywords in (
         (
@@ -399,7 +399,7 @@ def test_lammps_refusals(run, tmp_path):
 
 @pytest.mark.slow
 def test_lammps_interrupt(run, tmp_path):
-    """Ctrl-C stops a run with words."""
+    """Ctrl-C stops a run with a message."""
     process = run(crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
     for _ in range(600):
         if (tmp_path / "log").exists() and len(run.thermo()) > 2:

@@ -1,4 +1,4 @@
-"""A copy of the checkout where sources are changed, built and verified; only what a change concerns is built.
+"""A copy of the checkout where sources are changed, built and verified; only affected parts are built.
 
 `test_mutations.py` has a list of changes.
 """
@@ -19,8 +19,8 @@ from trigraph.table import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FRAMEWORK = "torch"  # no backend, but verified as one: plain forms, which all families share
-# The first files of a family by backend, those that it has; what they include, import or use belongs to it as well.
+FRAMEWORK = "torch"  # not a backend, but verified like one: plain forms, which all families share
+# The first files of a family by backend, if they exist; files that they include, import or use belong to it as well.
 BACKENDS = {
     "fortran": ("fortran/fast/{}.fypp", "src/trigraph/backends/third.py", "src/trigraph/backends/third_{}.py"),
     "fortran-reference": ("fortran/reference/{}.fypp",),
@@ -33,17 +33,17 @@ USED = re.compile(
     r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
     re.MULTILINE,
 )
-# Templates that declare procedures for Fortran, and the templates that have them, in C.
+# Templates that declare procedures for Fortran, and the C templates that define them.
 DECLARED = {
     "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
     "fortran/fast/dimenet.fypp": "fortran/fast/dimenet_features.c.fypp",
 }
-# Names of kinds, and what runs kernels rather than being one.
+# Names of kinds, and code that runs kernels without being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 
-# What `trigraph verify --operator FAMILY --backend BACKEND ...` does, but cheap units first, and with an end at the
-# first check that fails or unit that hangs. Prints the unit it is at, and what fails there.
-# A label asks for that unit alone.
+# What `trigraph verify --operator FAMILY --backend BACKEND ...` does, but with cheap units first, and stopping at the
+# first check that fails or unit that hangs. It prints the current unit, and what fails there.
+# A label selects that unit.
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan
@@ -67,7 +67,7 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
             sys.exit(f"{unit.label}: {count_checks(found)} checks were made; {unit.planned()} were planned")
 """
 
-# f2py and gfortran run again where a template's output changed, not where only the template did.
+# f2py and gfortran run again if a template's output changed, not if only the template did.
 FYPP = """#!{python}
 import pathlib, subprocess, sys
 *arguments, out = sys.argv[1:]
@@ -81,7 +81,7 @@ sys.exit(status)
 
 @cache
 def _used_by(file: str) -> tuple[str, ...]:
-    """Return the files that one includes, imports or uses, of its own folder."""
+    """Return the files of its own folder that a file includes, imports or uses."""
     files = [DECLARED[file]] if file in DECLARED else []
     for match in USED.finditer((ROOT / file).read_text()):
         include, module, source, imported = match.groups()
@@ -96,7 +96,7 @@ def _used_by(file: str) -> tuple[str, ...]:
 
 @cache
 def family_files(backend: str, family: str) -> tuple[str, ...]:
-    """Return the sources of a family in a backend, shared ones included."""
+    """Return the sources of a family in a backend, including shared ones."""
     files = [file for name in BACKENDS[backend] if (ROOT / (file := name.format(family))).is_file()]
     for file in files:
         files += [name for name in _used_by(file) if name not in files]
@@ -109,7 +109,7 @@ def users(backend: str, file: str) -> tuple[str, ...]:
 
 
 def find_backend(file: str) -> str:
-    """Return the backend that a source belongs to."""
+    """Return the backend to which a source belongs."""
     return next(backend for backend in BACKENDS if users(backend, file))
 
 
@@ -124,7 +124,7 @@ def _list_mutations() -> list[str]:
 
 
 def _sources() -> list[str]:
-    """Return what a verification runs, or what that is made of."""
+    """Return the library that a verification runs, or the files from which it is made."""
     return [
         name for name in _list_mutations() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))
     ]
@@ -132,7 +132,7 @@ def _sources() -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a change: ``"passed"``, ``"failed"`` or ``"not built"``; the reason, and seconds that it took."""
+    """The result of a change: ``"passed"``, ``"failed"`` or ``"not built"``; the reason, and its seconds."""
 
     status: str
     why: str
@@ -140,9 +140,9 @@ class Outcome:
 
 
 class Sandbox:
-    """A copy of the checkout in a folder, with a build and an installed package of its own.
+    """A copy of the checkout in a folder, with its own build and installed package.
 
-    A folder of an earlier run is brought up to date.
+    A folder from an earlier run is brought up to date.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -165,13 +165,13 @@ class Sandbox:
                 shutil.copy(ROOT / name, to)
 
     def _install(self) -> None:
-        """Copy the package that is installed, with the one build of the fast path that is used here."""
+        """Copy the installed package, with only the build of the fast path that is used here."""
         import trigraph
         from trigraph.fortran.levels import available, get_cpu_level
 
         shutil.rmtree(self._site, ignore_errors=True)
         self._installed = Path(trigraph.__file__).parent
-        # A .pyc file counts as new while its source has the same second and size: mutations come faster than that.
+        # A .pyc file counts as new if its source has the same second and size: mutations come faster than that.
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()
@@ -184,7 +184,7 @@ class Sandbox:
                 raise RuntimeError(f"{name} differs from what is installed; `make .venv/installed` installs it")
 
     def _configure(self) -> None:
-        """Set up meson, with a fypp that leaves alone what it would write again."""
+        """Set up meson, with a fypp that does not rewrite unchanged output."""
         self._bin.mkdir(exist_ok=True)
         search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         fypp = shutil.which("fypp", path=search)
@@ -225,7 +225,7 @@ class Sandbox:
         return f"fortran/libtrigraph_{level}.so"
 
     def _libraries(self, backend: str, family: str) -> list[str]:
-        """Return the built files that a backend's results come from."""
+        """Return the built files on which a backend's results depend."""
         if backend == "fortran":
             return [self._fast(self._level)]
         if backend == "fortran-reference":
@@ -233,7 +233,7 @@ class Sandbox:
         return [self._library("gpu", f"_host_{family}")] if backend == "gpu-host" else []
 
     def build(self, backend: str, family: str) -> str:
-        """Build what a backend needs for a family, and install it; return what the compiler says, "" for success."""
+        """Build what a backend needs for a family, and install it; return the compiler's output, "" for success."""
         libraries = self._libraries(backend, family)
         if libraries:
             done = self._call(["ninja", "-C", str(self._build), *libraries])
@@ -244,9 +244,9 @@ class Sandbox:
         return ""
 
     def verify(self, backend: str, family: str) -> Outcome:
-        """Build, and verify a family in a backend; the reference, which the judge is made of, with all backends.
+        """Build, and verify a family in a backend; for the reference, of which the judge is made, in all backends.
 
-        RuntimeError if what fails does so with the sources as they are, too.
+        Raises RuntimeError if the failing unit also fails with the unchanged sources.
         """
         start = time.monotonic()
         said = self.build(backend, family)
@@ -260,14 +260,14 @@ class Sandbox:
             (*_, why) = [f"status {done.returncode}", *done.stderr.splitlines()]
             hangs = "hangs" if done.stderr.startswith("Timeout") else ""
             outcome = Outcome("failed", hangs or why, outcome.seconds)
-            # Without a unit it was an import that failed: a label that no unit has asks for nothing else.
+            # Without a unit, an import failed: a label that no unit has runs nothing else.
             right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
             if right.returncode:
                 raise RuntimeError(f"{unit} fails with the sources as they are: {right.stderr}")
         return outcome
 
     def write(self, file: str, text: str) -> None:
-        """Write a source, of the checkout and as it is installed."""
+        """Write a source, in the checkout and in the installed package."""
         (self.checkout / file).write_text(text)
         installed = self._site / "trigraph" / file.removeprefix("src/trigraph/")
         installed.write_text(text)
@@ -275,7 +275,7 @@ class Sandbox:
     def outcome(self, backend: str, file: str, text: str, families: Sequence[str]) -> Outcome:
         """Verify families in order with another text of one source, until one fails.
 
-        The source, and the libraries that were built from it, are then as before.
+        Afterwards the source, and the libraries built from it, are restored.
         """
         right = (ROOT / file).read_text()
         self.write(file, text)

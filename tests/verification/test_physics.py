@@ -40,7 +40,7 @@ WRONG_FORCES = {
 }
 WRONG_TRAINING = {
     "first order only": ("agg_edge_to_edge_bwd2", lambda f, v: {"weights": np.zeros_like(f["weights"])}),
-    # As in the seed, vectors count as constant: the angular part of the forces is not trained.
+    # As in the original code, vectors count as constants: the angular part of the forces is not trained.
     "no gg_vec": (
         "agg_edge_to_edge_bwd2",
         lambda f, v: dict(
@@ -53,12 +53,12 @@ WRONG_TRAINING = {
 }
 
 
-# Results that depend on the axes, and on the numbering of atoms.
+# Results that depend on the axes, or on the numbering of atoms.
 AXES, NUMBERS = (
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}),
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}),
 )
-# Kind of check, and a text in the names of those that must fail.
+# Kind of check, and a text in the names of the checks that must fail.
 MISTAKES = [("forces", wrong, {"positions"}) for wrong in WRONG_FORCES.values()]
 MISTAKES += [("force training", wrong, {"weights"}) for wrong in WRONG_TRAINING.values()]
 MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERS, {"renumbered"})]

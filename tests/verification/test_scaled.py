@@ -1,4 +1,4 @@
-"""The arithmetic of the judge's types, by itself: `trigraph verify` would not notice a scale that is too large."""
+"""The arithmetic of the judge's types, tested alone: `trigraph verify` would not notice a scale that is too large."""
 
 import math
 import os
@@ -61,7 +61,8 @@ def test_scales(rules, number):
         "multiply": (x * y, of_x * of_y),
         "multiply_integer": (-3 * x, 3 * of_x),
         # |x y|, and for each factor the amount by which its scale exceeds its absolute value, times the other factor;
-        # and, as errors of 8 eps of the scales make it within 8 eps of the product's scale, the product of both errors.
+        # and the product of both errors, since errors of 8 eps of the scales put it within 8 eps of the product's
+        # scale.
         "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y) + EIGHT_EPS * of_x * of_y),
         "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
         "divide_integer": (x / -3, of_x / 3),
@@ -81,7 +82,7 @@ def test_scales(rules, number):
 
 
 def times(a, b):
-    """The product of two results, as `test_scales` expects it."""
+    """Return the product of two results, as `test_scales` expects it."""
     rest = abs(a[0]) * b[1] + a[1] * abs(b[0]) - abs(a[0] * b[0])
     return a[0] * b[0], rest + EIGHT_EPS * a[1] * b[1]
 
@@ -96,7 +97,7 @@ def add(a, b, sign=1):
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_derivatives(rules, number):
-    """Values are those of the type without derivatives; derivatives of p = (x, y) and q = (y, x) follow the rules."""
+    """Values equal those of the type without derivatives; derivatives of p = (x, y) and q = (y, x) follow the rules."""
     results, (value_x, of_x, value_y, of_y) = rules[number], NUMBERS[number]
     x, y = (value_x, of_x), (value_y, of_y)
     minus_y, zero = (-value_y, of_y), (0, 0)

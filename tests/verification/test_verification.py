@@ -55,7 +55,7 @@ def test_the_plan_leaves_nothing_out():
         for variant in variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
             made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in WAYS}
-            # Large cases of gpu-host, NaN, and varied calls use dtypes alternately.
+            # Large cases of gpu-host, NaN, and varied calls use the dtypes alternately.
             assert made["accuracy"] >= (1 if backend in EMULATED and variant.kind.large else 2)
             if variant.kind.differenced:
                 assert made["nan"] >= 1
@@ -144,7 +144,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
     }
 
 
-# Golden vectors: where they are found, what happens if some are missing, and that differences are noticed.
+# Golden vectors: finding them, missing ones, and noticing differences.
 
 HERE = tuple(sorted(path.stem for path in golden.PACKAGED.glob("*.npz")))
 ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if name not in HERE)

@@ -31,13 +31,13 @@ def find_case(name, variant_name, dtype="float64", **setting):
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
-    """A restriction to one case's settings keeps that case, and its numbers, and few others."""
+    """A restriction to one case's settings keeps that case, with its numbers, and few others."""
     op = list_operators(definition)[0].name
     for variant in cases.variants(definition):
         words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
         kept = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
-        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ in a number only
+        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ only in a number
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -116,7 +116,7 @@ def lengths(index, count):
 
 
 def with_ends(counts):
-    """Whether rows of every critical length exist, with a long row first or last."""
+    """Return whether rows of every critical length exist, with a long row first or last."""
     return set(counts) >= LENGTHS and max(counts[0], counts[-1]) > 256
 
 
@@ -144,7 +144,7 @@ def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
 def test_small_blocks_are_several(name):
-    """With small blocks, sums have several blocks, so other bits, and are as accurate."""
+    """With small blocks, sums have several blocks, so they have other bits, but are as accurate."""
     (*_, variant) = cases.hubs(BY_NAME[name], 20_000, "positive")
     case, op, fast = cases.build(BY_NAME[name], variant, "float32", 0), OPERATORS[f"{name}_bwd"], backend("fortran")
     usual = fast.call(op, case.arguments(op), None)
@@ -262,10 +262,10 @@ def test_every_sum_has_as_many_terms(definition):
 
 
 def naive(features, kernel, graph, f_in, f_out):
-    """Add partial sums of 32 edges one by one: within 8 eps for up to a thousand edges only."""
+    """Add partial sums of 32 edges one by one, which is within 8 eps for at most a thousand edges."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
-    for i in range(2):  # the hub and one other node
+    for i in range(2):  # the hub and another node
         start, stop = graph.offsets[i], graph.offsets[i + 1]
         for first in range(start, stop, 32):
             out[i] += np.add.reduce(terms[first : min(first + 32, stop)], axis=0, dtype=kernel.dtype)
@@ -292,7 +292,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
     assert tolerances.accuracy(True, 10**6, True) == tolerances.accuracy(True, 10**6) == 8
     assert tolerances.accuracy(False, 10**6) == 8 + 1000
     assert tolerances.accuracy(False, 10**6, True) == 8 + 500_000
-    # 100,000 terms of one and a third in float32, whose additions all round the same way.
+    # 100,000 terms of one and a third in float32, whose additions all round in the same direction.
     third = np.full(100_000, 1 + 1 / 3, np.float32)
     error = abs(float(np.add.accumulate(third)[-1]) / (float(third[0]) * 100_000) - 1) / tolerances.eps("float32")
     assert tolerances.accuracy(False, 100_000) < error < tolerances.accuracy(False, 100_000, True)

@@ -1,4 +1,4 @@
-"""The rule for finite-difference curves accepts right derivatives of known functions and rejects wrong ones."""
+"""The rule for finite-difference curves accepts correct derivatives of known functions and rejects wrong ones."""
 
 import math
 from itertools import pairwise

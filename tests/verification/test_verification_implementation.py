@@ -1,4 +1,4 @@
-"""Wrong functions are caught, right ones pass: `trigraph verify` on functions of a user."""
+"""`trigraph verify` on functions of a user catches wrong functions and passes correct ones."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ def make_checks(function, operator, where=(), cases=("regular",), skip=()):
 
 
 def failures(function, operator, cases=("regular",)):
-    """Return failed checks of a function, and assert that all are of its operator."""
+    """Return the failed checks of a function, and assert that all are of its operator."""
     checks, _ = make_checks(function, operator, cases=cases)
     assert {(c.operator, c.backend) for c in checks} == {(operator, "user:function")}
     return [c for c in checks if not c.passed]
@@ -37,7 +37,7 @@ def test_a_right_function_passes(name):
 
 
 def subtract_mean(**arguments):
-    """Subtract the mean over all nodes if their number occurs only in batches: wrong in a batch alone."""
+    """Subtract the mean over all nodes if their number occurs only in batches, so that only batches are wrong."""
     message = pyref.gno_aggregate_fwd(**arguments)
     return message - message.mean(axis=0) if 392 < len(message) < 450 else message
 
@@ -58,7 +58,7 @@ def edge_ids_ignored(features, kernel, graph, f_in, f_out):
 
 
 def slightly_wrong(grad_kernel, coords, params, f_in, f_out):
-    """Change one element by 1e-13 (relative)."""
+    """Change one element by a relative 1e-13."""
     right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     right.coords[:1] *= 1 + (1e-13 if coords.dtype == np.float64 else 1e-5)
     return tuple(right)
@@ -120,7 +120,7 @@ def nan_without_edges(features, kernel, graph, f_in, f_out):
     return message
 
 
-# Function, operator, case, and the kinds of check that must find it, the essential one first.
+# Function, operator, case, and the kinds of check that must find it, the most important first.
 EVERY = ["accuracy", "differences", "repeat", "permutation"]
 WRONG = [
     (wrong_sign_of_one_field, "gno_message_bwd", {"regular": ["adjoint"]}),
@@ -191,7 +191,7 @@ def test_a_part_of_an_operator():
 
 
 def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
-    """Sum by a dense matrix, in which 0 * NaN spreads."""
+    """Sum with a dense matrix, in which 0 * NaN spreads."""
     weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
     weight = weight if graph.edge_ids is None else weight[graph.edge_ids]
     matrix = np.zeros((graph.num_dst_nodes, graph.num_src_nodes), embedding.dtype)

@@ -1,4 +1,4 @@
-"""Found: dependence on layout; bits that vary with threads, levels or batch; half precision; `out`; lost NaN."""
+"""Checks find dependence on layout, bits that vary with threads, levels or batch, half precision, `out`, lost NaN."""
 
 from functools import partial
 
@@ -179,7 +179,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
 
 def spoilt(subject, case, op, name):
-    """Return the ways of spoiling an argument whose check fails."""
+    """Return the spoilers of an argument for which the check fails."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
     for spoiler in spoilers(argument):

@@ -12,7 +12,7 @@ from trigraph import CSC, EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
 from trigraph.verification.cases import build, variants
 
-# These programs run once, and compiling them well takes most of the time. A shard_map needs several devices.
+# These programs run once, and good compilation would take most of the time. A shard_map needs several devices.
 FLAGS = "backend_optimization_level=0", "llvm_disable_expensive_passes=true", "force_host_platform_device_count=4"
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in FLAGS))
 jax = pytest.importorskip("jax", reason="needs JAX: pip install 'trigraph[jax]'")
@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 import trigraph.jax as tj  # noqa: E402
 from trigraph.jax.plain import PLAIN  # noqa: E402
 
-# `trigraph verify --framework jax` takes all variants; here those that differ in the form of a call.
+# `trigraph verify --framework jax` uses all variants; the tests here use those that differ in the form of a call.
 NAMES = ("regular", "shared rows", "no edges", "images", "saturated", "periodic")
 CASES = [(spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in variants(spec) if v.name in NAMES}.values()]
 SMALL = [next(c for c in CASES if c[0] is spec) for spec in DEFINITIONS]
@@ -84,7 +84,7 @@ def test_bits_are_those_of_numpy(spec, variant):
         return forward(x), gradients, pull2(gg), along
 
     right, compiled = case, jax.jit(all_orders)
-    # With a NaN in an input, the results that bwd reuses are NaN, too; derivatives are NaN only where NumPy's are.
+    # If an input has a NaN, the results that bwd reuses are NaN, too; derivatives are NaN only where NumPy's are.
     spoilt = [n for n in x if spec.given_back and variant.name == "regular" and x[n].size > 1]
     for run, name in ((all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
         if name is not None:
@@ -110,7 +110,7 @@ def bind_plain_form(case):
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL, ids=lambda p: p.name)
 def test_every_order_and_mode(spec, variant):
-    """Derivatives along a line, in forward and reverse mode in any sequence, are those of the plain form."""
+    """Derivatives along a line, in any sequence of forward and reverse mode, equal those of the plain form."""
     case = build(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}
@@ -152,7 +152,7 @@ def mesh():
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL[: len(DEFINITIONS)], ids=lambda p: p.name)
 def test_gradients_under_shard_map(spec, variant, mesh):
-    """One axis of devices moves the first input, one the last; derivatives of the sum are those of the plain form."""
+    """Of two axes of devices, one maps the first input, one the last; derivatives of the sum equal the plain form's."""
     case = build(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     ends = [next(iter(x)), list(x)[-1]]
@@ -195,7 +195,7 @@ def test_gradients_under_shard_map(spec, variant, mesh):
 
 @pytest.fixture
 def small():
-    """A graph, embeddings, weights, and a function of both with two derivatives that are not zero."""
+    """Return a graph, embeddings, weights, and a function of both with two nonzero derivatives."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 6, (2, 15)).astype(np.int32)
     graph = CSC.from_coo(src, dst, 6, 6)
@@ -253,7 +253,7 @@ def compute_in_jax_numpy(x, w, graph):
 
 @pytest.mark.slow
 def test_transforms_inside_shard_map(small, mesh):
-    """Gradients with scan and vmap inside, cast weights, and a graph for each device are those of jax.numpy."""
+    """Gradients with scan and vmap inside, cast weights, and a graph for each device equal those of jax.numpy."""
     graph, x, w, f = small
     graph = jax.tree.map(jnp.asarray, graph)
     np.testing.assert_allclose(f(x, w), compute_in_jax_numpy(x, w, graph), rtol=1e-12)
@@ -316,7 +316,7 @@ def test_a_graph_that_was_first_used_under_a_mesh(small, mesh, explicit):
     graph = CSC(graph.offsets, graph.indices, 6, graph.edge_ids)
     if explicit:
         mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=2 * (jax.sharding.AxisType.Explicit,))
-    some = {"i"} if jax.__version_info__ >= (0, 7) else {"i", "j"}  # XLA of JAX 0.6 ends the process
+    some = {"i"} if jax.__version_info__ >= (0, 7) else {"i", "j"}  # XLA of JAX 0.6 would end the process
     for axes in (some, {"i", "j"}):
         run = jax.shard_map(lambda x, w: f(x, w, graph), mesh=mesh, in_specs=(P(), P()), out_specs=P(), axis_names=axes)
         equal({"": jax.jit(run)(x, w)}, {"": expected})
@@ -387,7 +387,7 @@ def test_other_devices_are_refused(small):
 
 
 def test_programs_follow_settings(small):
-    """Compiled programs use the threads and the build that are set when they run, to the same bits."""
+    """Compiled programs use the number of threads and the build that are set when they run, with the same bits."""
     import ctypes
 
     from trigraph.fortran.levels import LIBRARY, available

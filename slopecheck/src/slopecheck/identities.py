@@ -61,7 +61,7 @@ class Identities:
     def _sizes(self) -> tuple[Arrays, list[int]]:
         """Return the size of each element of the outputs, a power of two, and how many in each output are rounding.
 
-        The size is the largest of the element, of its change by a step of the size of the inputs, and of its rounding
+        The size is the largest of the element, its change by a step of the size of the inputs, and its rounding
         over `KNOWN`.
         """
         p, sizes, lost = self.p, [], []

@@ -48,8 +48,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     """Search for a jump in a window, or only at its `centre`, by nested windows.
 
     Each window is the part of the previous one with the largest fourth differences. A jump does not fall over the last
-    windows. It exceeds rounding, both the given `noise` and the noise next to it (for float32 points, values form
-    steps).
+    windows. It exceeds rounding: the given `noise` and that next to the jump (for float32 points, values form steps).
     """
     largest: list[float] = []
     wide = high - low

@@ -96,7 +96,7 @@ def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> U
 def spoil_new_memory() -> None:
     """Let glibc fill new memory of this process, so that reads of uninitialised memory have visible effects.
 
-    New memory is often zero, which hides such errors. Here every byte becomes 0x7f, and every float close to the
+    New memory is often zero, which hides such errors. Here every byte becomes 0x7f, and each float close to the
     largest.
     """
     with suppress(OSError, AttributeError, TypeError):  # another C library, or system

@@ -1,4 +1,4 @@
-"""Parts that end in every way: early, with a finding, without their tool, and never."""
+"""A stage whose parts end in every way: early, with an error, without their tool, and never."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Cannot tell its parts."""
+"""A stage that cannot list its parts."""
 
 
 def parts(place):
