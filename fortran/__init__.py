@@ -1,4 +1,4 @@
-"""The Fortran backend: the fast path (OpenMP). The direct formula is `trigraph.fortran.reference`, the judge `.judge`.
+"""The Fortran backend: the fast path (OpenMP). `trigraph.fortran.reference` has the direct formula, `.judge` the judge.
 
 Functions have the names and signatures of the operator table and trust their arguments; `trigraph.X` checks them.
 """

@@ -1,8 +1,8 @@
 """Write the modules `trigraph_FAMILY_calls`: the C interface with graphs as objects and with optional arguments.
 
-A procedure has the name of its operator and the arguments of Python's: graphs, arrays whose shapes are those of the
-operator table in reverse, and attributes. What may be absent is optional. It finds sizes in the arrays, checks shapes
-and numbers, and passes the caller's memory on to the function of C.
+A procedure has the name of its operator and the arguments of the Python function: graphs, arrays whose shapes are those
+of the operator table in reverse, and attributes. Arguments that may be absent are optional. The procedure finds sizes
+in the arrays, checks shapes and numbers, and passes the caller's memory to the C function.
 """
 
 import ast
@@ -17,12 +17,12 @@ from trigraph.table import Attribute, Operator
 from trigraph.table.public import summary
 
 EXPORTED: dict[str, Operator] = SHIM_SETS["fast"].operators(table)
-TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # of trigraph_graphs
+TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # derived types of trigraph_graphs
 HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
 !!
-!! Arrays have the shapes of Python's in reverse. A derivative that is absent is not computed; an absent cotangent is
-!! zero. status is 0; -k where argument k has a wrong shape, choice or number, or is a graph that was not made; or
-!! positive, a status of trigraph.h, as where memory was refused. Outputs are then unchanged.
+!! Arrays have the shapes of Python's in reverse. An absent derivative is not computed; an absent cotangent is zero.
+!! status is 0; -k if argument k has a wrong shape, choice or number, or is a graph that was not made; or positive, a
+!! status of trigraph.h, for example if memory was refused. Outputs are unchanged unless status is 0.
 module trigraph_{family}_calls
     use trigraph_kinds, only: sp, dp, i32, i64
     use trigraph_graphs, only: has_length{types}
@@ -33,17 +33,17 @@ module trigraph_{family}_calls
 
 
 def instances(op: Operator) -> list[tuple[str, str | None]]:
-    """Return the kinds of real numbers and of indices that an operator has functions for."""
+    """Return the kinds of real numbers and of indices for which an operator has functions."""
     return [(real, index) for real in REALS for index in (INDICES if op.graph else (None,))]
 
 
 def c_name(op: Operator, real: str, index: str | None) -> str:
-    """Return the name of a function of C."""
+    """Return the name of a C function."""
     return f"trigraph_{op.name}_{real}" + (f"_{index}" if index else "")
 
 
 def _c_interface(op: Operator, real: str, index: str | None) -> str:
-    """Return the interface of a function of C."""
+    """Return the interface of a C function."""
     order, whole = order_arguments(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
     name = c_name(op, real, index)
     text = wrap_arguments(f"function {name}", order.names, "        ").rstrip("\n")
@@ -60,7 +60,7 @@ def _c_interface(op: Operator, real: str, index: str | None) -> str:
 
 
 class Dummy(NamedTuple):
-    """An argument of a procedure; `about` is the graph, array, output or attribute of the table."""
+    """An argument of a procedure; `about` is the graph, array, output or attribute in the table."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class Dummy(NamedTuple):
 
     @property
     def declaration(self) -> str:
-        """Its line in the source."""
+        """Its declaration."""
         array = f"({', '.join(':' * len(self.shape))})" if self.shape else ""
         contiguous, optional = ", contiguous" * bool(array), ", optional" * self.optional
         target = ", target" * (self.optional and bool(array or self.kind.startswith("type")))
@@ -79,7 +79,7 @@ class Dummy(NamedTuple):
 
 
 def _input(name: str) -> str:
-    """Return the input that a cotangent or a derivative has the shape of, or the name."""
+    """Return the input whose shape a cotangent or a derivative has; for other arguments, the name itself."""
     return re.sub("^(out_)?(gg_|ggg_)?", "", name)
 
 
@@ -89,7 +89,7 @@ def _formula(dim: str) -> str:
 
 
 def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
-    """Return the arguments of a procedure: those that must be there in Python's order, the status, and the others."""
+    """Return the arguments of a procedure: the required ones in Python's order, the status, and the optional ones."""
     kinds = {False: f"real({REALS[real][0]})", True: f"integer({index})"}
     found = []
     if op.graph:
@@ -117,24 +117,24 @@ class _Procedure:
         self.dummies = dummies(op, real, index)
         self.ending = f"_{self.real}" + (f"_{index}" if index else "")
         self.order = order_arguments(op, SHIM_SETS["fast"])
-        # Attributes that may be absent have a local copy; arrays and graphs that may be, a pointer.
+        # Optional attributes have a local copy, optional arrays and graphs a pointer.
         self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
         self.places = {d.name: place for place, d in enumerate(self.dummies, 1)}
-        self.bound: dict[str, str] = {}  # by the name of a size found in an array, that array
+        self.bound: dict[str, str] = {}  # by name of a size, the array in which it is found
 
     def value(self, expression: str) -> str:
-        """Return an expression with the local copies of attributes in the place of what may be absent."""
+        """Return an expression in which local copies replace optional attributes."""
         return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
 
     def locate(self, name: str) -> list[tuple[str, str]]:
-        """Return where to find a size or an array of graphs: argument and component, the first that is there."""
+        """Return where to find a size or a graphs' array: pairs (argument, component); the first present one counts."""
         assert self.op.graph is not None
         paths = self.op.graph.paths.get(name, (f"graph.{name}",))
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]
 
     def refuse(self, name: str, condition: str, given: str = "") -> Iterator[str]:
-        """Return lines that blame an argument under a condition, `given` another."""
+        """Return lines that return the status of an argument if a condition holds, and if `given` holds."""
         yield f"status = -{self.places[name]}"
         if given:
             yield from (f"if ({given}) then", f"    if ({condition}) return", "end if")
@@ -142,7 +142,7 @@ class _Procedure:
             yield f"if ({condition}) return"
 
     def scalars(self) -> Iterator[str]:
-        """Find flags, attributes and sizes."""
+        """Write lines that find flags, attributes and sizes."""
         yield "num_threads_ = 0"  # the library chooses
         for a in (a for a in self.op.attributes if a.name in self.local):
             default = a.choices.index(a.default) if a.choices else a.default
@@ -157,7 +157,7 @@ class _Procedure:
         yield from self.sizes()
 
     def sizes(self) -> Iterator[str]:
-        """Find the sizes that no graph and no attribute fixes in arrays whose dimensions have no other unknown."""
+        """Find sizes that no graph and no attribute determines, in arrays whose dimensions have no other unknown."""
         symbols = set(self.op.definition.symbols)
         known = {a.name for a in self.op.attributes} | set(self.op.graph.sizes if self.op.graph else ())
         given = [d for a in self.op.binding_order for d in self.dummies if d.about is a and not d.optional]
@@ -166,7 +166,7 @@ class _Procedure:
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
             (name,) = unknown & set(re.findall(r"\w+", dim))
             length, at = f"size({d.name}, {axis})", [re.sub(rf"\b{name}\b", str(n), dim) for n in (0, 1)]
-            if dim != name:  # linear in what is unknown
+            if dim != name:  # linear in the unknown size
                 zero, one = map(self.value, at)
                 length = f"({length} - ({zero}))/max(1, {one} - ({zero}))"
             yield f"{name} = {length}"
@@ -174,7 +174,7 @@ class _Procedure:
             self.bound[name] = d.name
 
     def checks(self) -> Iterator[str]:
-        """Refuse graphs, attributes, sizes and shapes that the fast path must not get."""
+        """Write lines that refuse graphs, attributes, sizes and shapes that the fast path must not receive."""
         op = self.op
         if op.graph:
             lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
@@ -206,7 +206,7 @@ class _Procedure:
         yield from self.refuse("num_threads", "num_threads < 1", "present(num_threads)")
 
     def absent(self) -> Iterator[str]:
-        """Point to an array of zeros for what is absent, and to memory of its own for what is written in any case."""
+        """Point absent inputs to an array of zeros, and absent outputs that are always written to separate memory."""
         if not self.pointers and not (self.op.graph and self.op.graph.optional):
             return
         yield "spare_size = 1"
@@ -235,18 +235,18 @@ class _Procedure:
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
     def is_written(self, d: Dummy) -> bool:
-        """Whether an output that may be absent is written in any case, depending on a choice."""
+        """Return whether an optional output is written even if it is absent, depending on a choice."""
         return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
 
     def list_optional_arrays(self) -> list[tuple[str, str, str]]:
-        """Return the arrays of graphs that may be absent: name, graph and component."""
+        """Return the arrays of optional graphs: name, graph and component."""
         if not self.op.graph:
             return []
         parts = [(name, *self.locate(name)[0]) for name in self.order.graph]
         return [part for part in parts if part[1] in self.op.graph.optional]
 
     def list_arguments(self) -> list[str]:
-        """Return what the function of C is called with."""
+        """Return the arguments of the call of the C function."""
         order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.list_optional_arrays()}
         requests = {f.when: f.name for f in self.op.fields}
         words = {n: f"merge(1, 0, present(out_{requests[n]}))" for n in self.op.definition.requests if n in requests}
@@ -257,7 +257,7 @@ class _Procedure:
         return [words.get(n, self.value(n)) for n in lower]
 
     def locals(self) -> Iterator[str]:
-        """Declare what is local."""
+        """Declare local variables."""
         attributes = {a.name for a in self.op.attributes}
         whole = [n for n in self.op.definition.symbols if n not in attributes]
         whole += [f"has_{n}" for n in SHIM_SETS["fast"].presence(self.op)]
@@ -277,7 +277,7 @@ class _Procedure:
         yield from (f"integer({self.index}), pointer, contiguous :: to_{name}(:)" for name, *_ in parts)
 
     def source(self) -> str:
-        """Return the procedure."""
+        """Return the source of the procedure."""
         name = f"{self.op.name}{self.ending}"
         scalars = list(self.scalars())
         lines = [*(d.declaration for d in self.dummies), *self.locals(), "", *scalars, *self.checks(), *self.absent()]
@@ -288,7 +288,7 @@ class _Procedure:
 
 
 def _fold_line(line: str) -> str:
-    """Return a line continued where it is too long."""
+    """Return a line, continued where it is too long."""
     if len(line) <= 130:
         return line
     at = line.rfind(" ", 0, 128) + 1

@@ -1,7 +1,7 @@
 """Write the sources of the library for programs without Python: ``trigraph fortran DIR``.
 
-The templates are expanded for one width of vectors. What `interface.py` and `shims.py` write for the package is written
-here, too; the C interface calls the one build of the fast path that is linked with it.
+The templates are expanded for one width of vectors. The files that `interface.py` and `shims.py` write for the package
+are written here, too; the C interface calls the only build of the fast path, which is linked with it.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from trigraph.fortran import interface
 from trigraph.table import FAMILIES
 
 SOURCES = Path(__file__).parent
-# Sources that are no templates, by the folders that they lie in.
+# Sources that are not templates, by folder.
 PLAIN = {
     ".": ("interface.c", "cpu_level.c", "memory.c"),
     "common": ("kinds.f90",),
@@ -72,7 +72,7 @@ install(FILES include/trigraph.h DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
 install(DIRECTORY ${{modules}}/ DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}}/trigraph)
 install(EXPORT trigraph NAMESPACE trigraph:: FILE trigraph-config.cmake DESTINATION ${{package}})
 write_basic_package_version_file(trigraph-config-version.cmake COMPATIBILITY SameMinorVersion)
-# Relative to where the file is: `cmake --install --prefix`, and moves of the whole, change that.
+# Paths are relative to the file, because `cmake --install --prefix` and moves of the whole change absolute ones.
 file(RELATIVE_PATH include ${{CMAKE_INSTALL_FULL_LIBDIR}}/pkgconfig ${{CMAKE_INSTALL_FULL_INCLUDEDIR}})
 file(CONFIGURE OUTPUT trigraph.pc @ONLY CONTENT [[
 Name: trigraph
@@ -87,7 +87,7 @@ install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph.pc DESTINATION ${{CMAKE_INS
 
 README = """# trigraph {version}, its Fortran and C sources
 
-Written by `trigraph fortran` for vectors of {vector_bytes} bytes. Nothing of Python is needed to build or run them.
+Written by `trigraph fortran` for vectors of {vector_bytes} bytes. Python is not needed to build or run them.
 With CMake, which installs a library, modules, header, a CMake package and `trigraph.pc`, for pkg-config:
 
 ```sh
@@ -98,7 +98,7 @@ With fpm, `fpm build{fpm_flags}`, or a dependency on this folder.
 
 `trigraph_FAMILY_calls` has the fast path with graphs as objects and optional arguments, `trigraph_FAMILY_fast` the same
 with sizes and all arrays as arguments (OpenMP, real(sp), real(dp)), `trigraph_FAMILY` the reference (real(qp), too).
-`trigraph_choices` names the values of choices, `trigraph_graphs` makes graphs and checks them, `trigraph_athena` has
+`trigraph_choices` names the values of choices, `trigraph_graphs` makes and checks graphs, `trigraph_athena` has
 the operations of athena's graph neural operator. `include/trigraph.h` is for C.
 """
 
@@ -108,14 +108,14 @@ def _run_program(program: str, *arguments: object) -> None:
 
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
-    """Expand a template; fypp would break long lines of C with an ampersand, which C does not know."""
+    """Expand a template; for C without fypp's ampersands at the ends of long lines."""
     folding = ["--no-folding"] if out.suffix == ".c" else []
     where = ["-M", SOURCES, "-m", "operators", "-I", SOURCES / "common", f"-DVECTOR_BYTES={vector_bytes}"]
     _run_program("-m", "fypp", *where, *folding, template, out)
 
 
 def _templates() -> dict[str, Path]:
-    """Return the templates by the names of what they are expanded to."""
+    """Return the templates by the names of their expanded files."""
     templates = {f"{f}.f90": SOURCES / "reference" / f"{f}.fypp" for f in FAMILIES}
     for path in sorted((SOURCES / "fast").glob("*.fypp")):
         stem = f"{path.stem}_fast" if path.stem in FAMILIES else path.stem
@@ -152,8 +152,8 @@ def contents(vector_bytes: int) -> dict[str, str]:
 def write(folder: Path, vector_bytes: int) -> None:
     """Write sources, C header, build files and README into a folder that is new or empty.
 
-    A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, 16
-    with any.
+    A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, and
+    16 with any processor.
 
     Raises
     ------

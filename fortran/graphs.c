@@ -1,7 +1,7 @@
-/* Graph objects of the package from lists of edges: stable counting sorts, by several threads where there are many edges.
+/* Graph objects of the package from lists of edges: stable counting sorts, by several threads if there are many edges.
 
-   These functions are for trigraph/graphs/counting.py, and not in trigraph.h. They check every index before they write, so nobody may
-   write to the arrays meanwhile. Results do not depend on the number of threads. Sizes are those of C's int, the sums of them too. */
+   These functions are for trigraph/graphs/counting.py, and are not in trigraph.h. They check every index before they write, so nobody
+   may write to the arrays meanwhile. Results do not depend on the number of threads. All sizes and their sums fit into a C int. */
 #ifndef INDEX
 #include <pthread.h>
 #include <stdint.h>
@@ -25,7 +25,7 @@ static void *do_part(void *given)
     return NULL;
 }
 
-/* Do the parts of a job, each in a thread of its own, or in this one where the system starts no other. */
+/* Process the parts of a job, each in a new thread, or in this one if the system refuses to start a thread. */
 static void do_parts(void (*work)(void *, int), void *job, int parts)
 {
     struct part each[most_parts];
@@ -44,7 +44,7 @@ static void do_parts(void (*work)(void *, int), void *job, int parts)
             work(job, i);
 }
 
-/* Into how many parts members are divided, which each need a count of every key. */
+/* Return the number of parts into which members are divided; each part needs a count of every key. */
 static int parts_of(int num_threads, int members, int keys)
 {
     int parts = members / (keys > least_part ? keys : least_part);
@@ -72,14 +72,14 @@ static int begin_of(int members, int parts, int part)
 #include "graphs.c"
 #else
 
-/* A stable counting sort of members by key. With `src`, members are edges and keys their destinations; then `loops` edges follow, of
-   each of the first nodes to itself, and take the place of those in the list. loops = -1 leaves the list as it is. */
+/* A stable counting sort of members by key. With `src`, members are edges and keys their destinations; an edge from each of the first
+   `loops` nodes to itself is then added, and replaces such edges in the list. loops = -1 leaves the list unchanged. */
 struct NAME(sort) {
     int members, keys, parts, sources, loops;
     const INDEX *key, *src;
     INDEX *offsets, *order, *indices;
-    uint32_t *counts;  /* of each part by key, then the place of its next member */
-    uint64_t *pairs;  /* source and number of the edge of each place: one random write, where two arrays would need two longer ones */
+    uint32_t *counts;  /* of each part by key, then the position of its next member */
+    uint64_t *pairs;  /* source and number of the edge at each position, in one random write */
     int total;
     struct {
         int wrong, rises, kept;
@@ -90,7 +90,7 @@ struct NAME(sort) {
 static void NAME(count)(void *job, int part)
 {
     struct NAME(sort) *s = job;
-    const INDEX *keys = s->key, *src = s->src;  /* beside the structure, which the compiler would read again after each count */
+    const INDEX *keys = s->key, *src = s->src;  /* copies, since the compiler would read the structure again after each count */
     uint32_t *counts = s->counts + (size_t)part * s->keys;
     int end = begin_of(s->members, s->parts, part + 1), rises = 1, kept = 0, drops = s->loops >= 0;
     INDEX first = 0, last = 0, stop = s->keys, src_stop = s->sources;
@@ -204,7 +204,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
     return 0;
 }
 
-/* Sort members by key; with src, edges by destination, where num_src_nodes limits the sources. src and then indices may be NULL. */
+/* Sort members by key; with src, sort edges by destination; num_src_nodes limits the sources. src, and then indices, may be NULL. */
 int NAME(trigraph_sort)(int num_threads, int members, int keys, int num_src_nodes, int loops, const INDEX *key, const INDEX *src,
                         INDEX *offsets, INDEX *order, INDEX *indices, int *facts)
 {
@@ -220,7 +220,7 @@ struct NAME(spread) {
     INDEX *destinations, *row_positions;
 };
 
-/* Write the destinations of the positions, and into row_positions what is no position. */
+/* Write the destinations of the positions, and fill row_positions with -1, which is not a position. */
 static void NAME(spread)(void *job, int part)
 {
     struct NAME(spread) *s = job;
@@ -233,18 +233,18 @@ static void NAME(spread)(void *job, int part)
         memset(s->row_positions + begin, -1, (size_t)(end - begin) * sizeof(INDEX));
 }
 
-/* Write the position of each row, where each row has one. */
+/* Write the position of each row, if each row has one. */
 static void NAME(invert)(void *job, int part)
 {
     struct NAME(spread) *s = job;
 
     for (int p = begin_of(s->num_positions, s->parts, part); p < begin_of(s->num_positions, s->parts, part + 1); p++)
-        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* a row that is not alone may have two writers */
+        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* a repeated row may have two writers */
             __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);
 }
 
-/* The orders of derivatives of a CSC, which is checked: a compiled program may have it from tensors that were written to. edge_ids, and
-   then row_positions too, is NULL where each position is its row. */
+/* Write the orders for derivatives of a CSC, which is checked: a compiled program may have it from tensors that were changed.
+   edge_ids, and then also row_positions, is NULL if each position is its own row. */
 int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
                               const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
                               INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
@@ -283,7 +283,7 @@ struct NAME(back) {
     int wrong[most_parts];
 };
 
-/* The first place of low..high from which on the edges, which ascend by source there, do not begin below `node`. */
+/* Return the first position of low..high from which on the edges, which ascend by source, have sources of at least `node`. */
 static INDEX NAME(not_below)(const struct NAME(back) *s, INDEX low, INDEX high, INDEX node)
 {
     while (low < high) {
@@ -323,9 +323,9 @@ static void NAME(find_back)(void *job, int part)
     }
 }
 
-/* The edges back of edges that are sorted by source, whose order by destination is given: the range of all, and with `wanted` the one
-   with the opposite shift, or without shifts the only one. facts[0] is the largest number of edges between the same nodes; no_reverses
-   says that none are written, because there are parallel edges without shifts, or so many that to look at all would take long. */
+/* Find the reverse edges of edges sorted by source, whose order by destination is given: the range of all edges back, and with `wanted`
+   the one with the opposite shift, or without shifts the only one. facts[0] is the largest number of edges between the same nodes; the
+   status no_reverses means that none are written: parallel edges have no shifts, or are so many that comparing all would take long. */
 int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
                               const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
                               INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts)

@@ -1,7 +1,7 @@
-/* The C interface of the fast path, trigraph.h: chooses the build for the processor, and how many threads a call uses.
+/* The C interface of the fast path, trigraph.h: chooses the build for the processor, and the number of threads of a call.
 
-   There is a library of the fast path for each level of the instruction set, next to this one; it is opened at the first call. The
-   functions themselves are written by interface.py. */
+   There is a library of the fast path for each level of the instruction set, next to this one; it is opened at the first call.
+   interface.py writes the functions themselves. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <float.h>
@@ -16,7 +16,7 @@
 #include <sched.h>
 #endif
 #include "trigraph.h"
-#include "interface.inc"  /* the names of functions; they themselves follow at the end */
+#include "interface.inc"  /* the names of functions, which follow at the end */
 
 typedef void shim(void);
 int trigraph_cpu_level(void);
@@ -34,7 +34,7 @@ struct level {
     int64_t (*refused_bytes)(void);
     shim *functions[number_of_functions];
 };
-#ifdef ONE_LEVEL  /* linked with the fast path, as `trigraph fortran` writes it */
+#ifdef ONE_LEVEL  /* linked with the fast path, as in the sources of `trigraph fortran` */
 #define DECLARE(function) shim function##_;
 #define ADDRESS(function) function##_,
 FUNCTIONS(DECLARE)
@@ -45,9 +45,9 @@ static struct level levels[] = {{.name = "base"}, {.name = "v2"}, {.name = "v3"}
 enum { number_of_levels = sizeof levels / sizeof *levels };
 static _Atomic(const struct level *) current = NULL;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local int trusted = 0;  /* whether arrays of graphs need no check: trigraph.torch's graph objects have made it */
+static _Thread_local int trusted = 0;  /* whether arrays of graphs need no check, because trigraph.torch's graph objects made it */
 
-/* As in threads.py: threads of a call, 0 as long as nothing has asked for them, and the work below which it uses one. OpenMP's threads
+/* As in threads.py: threads of a call, 0 until a number is needed, and the work below which a call uses one thread. OpenMP's threads
    do not survive a fork, so a forked process uses one. */
 static atomic_int threads = 0;
 static _Atomic int64_t least_work = little_work;
@@ -73,7 +73,7 @@ __attribute__((constructor)) static void start(void)
     pthread_atfork(before_fork, NULL, NULL);
 }
 
-/* Open a level's library, if that runs here, and find its functions; whether that succeeded. */
+/* Open a level's library, if the processor can run it, and find its functions; return whether that succeeded. */
 static int opened(struct level *level)
 {
 #ifndef ONE_LEVEL
@@ -215,7 +215,7 @@ static int team(double work)
     return work < (double)least_work ? 1 : trigraph_get_num_threads();
 }
 
-/* Whether each location is an in-edge of its destination, or -1 where there is none; whether offsets rise from 0 to the last; whether
+/* Whether each location is an in-edge of its destination, or -1 if there is none; whether offsets rise from 0 to the last; whether
    indices lie within a range. */
 #define CHECKS(index)                                                                                               \
     static int locations_##index(const index##_t *offsets, int num_dst_nodes, int dim, const index##_t *location)   \
@@ -246,12 +246,12 @@ CHECKS(int64)
 
 static void invoke(shim *function, void **p, int number)
 {
-    switch (number) {  /* *status stays -1 where there is no such case */
+    switch (number) {  /* *status stays -1 if there is no such case */
 #include "xla_cases.inc"
     }
 }
 
-/* Call a function of the level in use with the addresses of its arguments, arrays among them. */
+/* Call a function of the level in use with the addresses of its arguments, including arrays. */
 static int run(int function, void **given, int number, int arrays)
 {
     const struct level *level = chosen();

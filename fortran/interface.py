@@ -1,4 +1,4 @@
-"""Write what the C interface of the fast path consists of, from the operator table: header, functions, Fortran modules.
+"""Write the C interface of the fast path from the operator table: header, functions, Fortran modules.
 
 Meson calls ``interface.py write GRAPHS.f90 FOLDER``, where GRAPHS is the expanded source of the module trigraph_graphs,
 and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of sources. Kinds and shapes of
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-if __name__ == "__main__":  # the package does not exist yet, nor what its __init__ imports
+if __name__ == "__main__":  # the package does not exist yet, nor the modules that its __init__ imports
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -30,14 +30,14 @@ from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
 FAST = SHIM_SETS["fast"]
-# Procedures of trigraph_graphs that take arrays and no derived types: the C interface has them, too.
+# Procedures of trigraph_graphs that take arrays and no derived types, which the C interface therefore has, too.
 FLAT = (
     *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
     *("check_csc", "check_edge_graph", "check_segments"),
 )
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 INDEX = {"i32": "int32", "i64": "int64"}
-# What the elements of a graph's array are below, if not below its length.
+# The upper bound of a graph array's elements, if it is not the array's length.
 BELOW = {
     "indices": "num_src_nodes",
     "edge_ids": "num_edges",
@@ -49,9 +49,9 @@ BELOW = {
 HEADER = """/* The fast path of trigraph for C; docs/fortran.md is its guide.
 
    Arguments come in one order: num_threads (0: the library chooses), sizes, flags and choices, float64 numbers, arrays
-   of the graph, cotangents and inputs, what is wanted (1 or 0), and results. Rows of arrays lie one after another in
-   memory. An input that may be absent has a flag has_...: with 0, its array and its cotangents gg_... and ggg_... are
-   not read and may be NULL. So may be results whose want_... is 0, which are not written. Indices are 0-based. */
+   of the graph, cotangents and inputs, flags of wanted results (1 or 0), and results. Rows of arrays follow one another
+   in memory. An input that may be absent has a flag has_...: with 0, its array and cotangents (gg_... and ggg_...) are
+   not read and may be NULL. Results whose want_... is 0 are not written and may also be NULL. Indices are 0-based. */
 #ifndef TRIGRAPH_H
 #define TRIGRAPH_H
 #include <stdint.h>
@@ -59,16 +59,16 @@ HEADER = """/* The fast path of trigraph for C; docs/fortran.md is its guide.
 extern "C" {
 #endif
 
-/* Status of an operator's call: 0, or why it has written nothing. */
+/* Status of an operator's call: 0, or the reason why nothing was written. */
 enum {
     TRIGRAPH_REFUSED = 1,        /* the system refused memory or threads */
     TRIGRAPH_WRONG_NUMBER = 2,   /* a size, a choice, a number or the number of threads is out of range */
-    TRIGRAPH_WRONG_LOCATION = 3, /* a location of an extremum is no in-edge of its destination */
+    TRIGRAPH_WRONG_LOCATION = 3, /* a location of an extremum is not an in-edge of its destination */
     TRIGRAPH_WRONG_GRAPH = 4,    /* an array of the graph has an index that is out of range, or offsets that fall */
-    TRIGRAPH_NO_LEVEL = 5,       /* no build of the fast path that this processor can run, or of that name */
+    TRIGRAPH_NO_LEVEL = 5,       /* no build of the fast path can run on this processor, or none has this name */
 };
 const char *trigraph_status_text(int status);
-/* Bytes of the request that the system refused last, once; 0 where that is not known. */
+/* Bytes of the request that the system refused last, reported once; 0 if unknown. */
 int64_t trigraph_refused_bytes(void);
 
 /* Threads of calls with num_threads = 0: until a number is set, OMP_NUM_THREADS or the processors of the process, and
@@ -77,8 +77,8 @@ int trigraph_set_num_threads(int num_threads);
 int trigraph_get_num_threads(void);
 
 /* The level of the instruction set, "v2", "v3", "v4" or "base": by default TRIGRAPH_CPU_LEVEL, else the highest that is
-   built and that the processor can run, which NULL chooses again. v3 and v4 give equal bits. NULL is returned where
-   there is none. */
+   built and that the processor can run, which NULL chooses again. v3 and v4 give equal bits. Without any level, NULL is
+   returned. */
 int trigraph_set_cpu_level(const char *level);
 const char *trigraph_get_cpu_level(void);
 
@@ -106,7 +106,7 @@ def c_expression(expression: str, number: str = "double") -> str:
 
 
 def count_written(op: Operator, wanted: str = "want_{}") -> str:
-    """Return the numbers that a call writes as an expression in C; `wanted` says whether a field is asked for."""
+    """Return the number of elements that a call writes, as a C expression; `wanted` tests whether a field is wanted."""
     terms = []
     for f in op.fields:
         conditions = [wanted.format(f.name)] if op.selective else []
@@ -142,18 +142,18 @@ def _numbers(op: Operator, order: Order) -> Iterator[str]:
 
 
 def owner(op: Operator, array: str) -> str:
-    """Return the name of the graph object that has an array."""
+    """Return the name of the graph object to which an array belongs."""
     return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
 
 
 def _require_arrays(op: Operator, array: str) -> list[str]:
-    """Return conditions in C under which an array of a graph that may be absent is needed, none if it always is."""
+    """Return C conditions under which an optional array of a graph is needed; none if it always is."""
     requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
     return requires if array == "reverse_edge" else []
 
 
 def _addresses(op: Operator, order: Order) -> Iterator[str]:
-    """Yield what is passed for each argument: an address that is not NULL, of no array where there is none."""
+    """Yield the value passed for each argument: an address that is not NULL, also for an absent array."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
     conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
     for n in order.graph:
@@ -192,7 +192,7 @@ def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
 
 
 def _function(op: Operator, real: str, index: str | None, number: int) -> str:
-    """Return one C function, the one with this number."""
+    """Return the C function with this number."""
     order, whole = order_arguments(op, FAST), INDEX[index or "i64"]
     addresses = ",\n        ".join(_addresses(op, order))
     lines = [f"if (num_threads < 0 || {' || '.join(_numbers(op, order))})", "    return TRIGRAPH_WRONG_NUMBER;"]
@@ -211,7 +211,7 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
 
 
 def _functions() -> str:
-    """Return first the procedures that are called, then, where that is included again, the C functions."""
+    """Return first the called procedures' declarations, then, where the file is included again, the C functions."""
     each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
     names = [c_name(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
@@ -219,7 +219,7 @@ def _functions() -> str:
 
 
 def _name_choices() -> list[tuple[str, int]]:
-    """Return names for the values of choices, and these: ``mha_gat_n2n_activation_relu``, 1."""
+    """Return names for the values of choices, with the values: ``mha_gat_n2n_activation_relu``, 1."""
     attributes = [(d.name, a) for d in DEFINITIONS for a in d.attributes]
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
 
@@ -245,14 +245,14 @@ def _header(graphs: str) -> str:
         text += "".join(f"{_c_head(op, *instance)};\n" for instance in instances(op)) + "\n"
     named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _name_choices())
     text += f"/* Values of the choices that operators take. */\nenum {{\n{named_choices}}};\n\n"
-    text += "/* What makes or checks the arrays of a graph returns: 0, or the first thing that is wrong. */\nenum {\n"
+    text += "/* Status of functions that make or check the arrays of a graph: 0, or the first error. */\nenum {\n"
     for name, number, meaning in re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", graphs):
         text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
     return text + f"}};\n{_c_graphs(graphs)[1]}\n#ifdef __cplusplus\n}}\n#endif\n#endif\n"
 
 
 class Declared(NamedTuple):
-    """An argument of a procedure as its source declares it."""
+    """An argument of a procedure as declared in its source."""
 
     is_array: bool
     written: bool
@@ -271,7 +271,7 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
 
 
 def _c_graphs(source: str) -> tuple[str, str]:
-    """Return C functions that make and check graphs, in Fortran, and their prototypes."""
+    """Return C functions that call the Fortran procedures to make and check graphs, and their prototypes."""
     functions = prototypes = ""
     for procedure in FLAT:
         for index in INDICES:
@@ -308,7 +308,7 @@ def main() -> None:
             Path(arguments[1], name).write_text(text, "utf-8")
         return
     folder, *command = arguments
-    with tempfile.TemporaryDirectory() as place:  # compilers leave a file as it was if it would be the same
+    with tempfile.TemporaryDirectory() as place:  # compilers do not rewrite a file whose content is unchanged
         absolute = [str(Path(a).resolve()) if a.endswith(".f90") else a for a in command]
         subprocess.run([*absolute, "-fsyntax-only"], check=True, cwd=place)
         for path in Path(place).iterdir():

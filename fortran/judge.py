@@ -2,7 +2,7 @@
 
 Functions have the names and signatures of the operator table, but every floating array has a leading axis: inputs are
 pairs ``(2, ...)`` of float64, hi + lo; outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
-derivatives (`X_bwd3`) are those of `X_bwd` and `X_bwd2` of dual numbers.
+derivatives (`X_bwd3`) are computed by `X_bwd` and `X_bwd2` with dual numbers.
 """
 
 import importlib
@@ -29,7 +29,7 @@ def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = N
     x = np.asarray(values, np.float64)
     y = np.zeros_like(x) if direction is None else step * np.asarray(direction, np.float64)
     hi = x + y
-    with np.errstate(invalid="ignore"):  # of infinity, which has nothing to add
+    with np.errstate(invalid="ignore"):  # for infinity, which has no low part
         part = hi - x
         return np.stack([hi, np.where(np.isfinite(hi), (x - (hi - part)) + (y - part), 0)])
 

@@ -1,12 +1,12 @@
-"""Which build of the fast path runs: there is one for each level of the processor's instruction set.
+"""Choose the build of the fast path: there is one for each level of the processor's instruction set.
 
 On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512); elsewhere there is
 one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, unless meson's
-option ``cpu_levels`` names others, as for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which has no
-fused multiply-add, rounds differently.
+option ``cpu_levels`` names others, for example for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which
+has no fused multiply-add, rounds differently.
 
-On aarch64 ``base`` is NEON, with fused multiply-adds. There is no level for SVE: the length of its vectors is not known
-when it is compiled, but the kernels' tiles, of which the order of sums follows, are of vectors of a known length.
+On aarch64 ``base`` is NEON, with fused multiply-adds. There is no level for SVE, because the length of its vectors is
+not known at compile time. The kernels' tiles, which determine the order of sums, consist of vectors of a known length.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ TORCH_ENVIRONMENT = "TRIGRAPH_TORCH_CPP"
 LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
-# The C interface: beside the extension modules, which lie elsewhere than this file in an editable install.
+# The C interface is next to the extension modules, which are not in this file's folder in an editable install.
 _REFERENCE = importlib.util.find_spec("trigraph.fortran._reference")
 LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
     "libtrigraph" + (".dylib" if sys.platform == "darwin" else ".so")
 )
 
-# Called when another build is chosen or the number of threads changes: `trigraph.jax` tells its handler.
+# Called when another build is chosen or the number of threads changes: `trigraph.jax` informs its handler.
 FOLLOWERS: list[Callable[[], object]] = []
 
-# The build in use. It depends on the last `set_cpu_level`, and before the first one on `TRIGRAPH_CPU_LEVEL` as it was
-# when an operator first ran. There is one for the process; what is remembered of calls is the same for every build.
+# The build in use. It depends on the last `set_cpu_level` or, before the first, on `TRIGRAPH_CPU_LEVEL` as it was when
+# an operator first ran. There is one for the process; cached data of calls is the same for every build.
 _chosen: ModuleType | None = None
 
 
-@cache  # depends on the processor and the installed files, which a process does not see change; there is no key
+@cache  # depends on the processor and the installed files, which do not change during a process; there is no key
 def available() -> tuple[str, ...]:
     """Return the levels that are built and that this processor can run, the highest last."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
@@ -49,27 +49,27 @@ def available() -> tuple[str, ...]:
 
 
 def _share_openmp() -> None:
-    """Let the fast path run on PyTorch's OpenMP library where PyTorch is installed, imported or not.
+    """Let the fast path use PyTorch's OpenMP library if PyTorch is installed, whether or not it is imported.
 
-    Two libraries in one process each keep threads that wait in a loop for their next work, and take the processors from
-    the other's: alternating calls of 0.1 ms took 4 ms. The symbols of a library that is loaded globally come first, as
-    they do once torch itself is imported.
+    Two OpenMP libraries in one process each keep threads that wait in a loop for their next work, and take the
+    processors from each other: alternating calls of 0.1 ms took 4 ms. The symbols of a globally loaded library come
+    first, as they do once torch itself is imported.
     """
     spec = importlib.util.find_spec("torch") if sys.platform == "linux" else None
     if spec is None or spec.origin is None:
         return
     for path in sorted(Path(spec.origin).parent.glob("lib/libgomp*.so*")):
-        with contextlib.suppress(OSError):  # of another kind of system: torch will say so
+        with contextlib.suppress(OSError):  # for another kind of system; torch will report it
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
 def _join_threads() -> None:
     """End OpenMP's threads that wait for this thread's next work; the next call starts new ones.
 
-    A child process has the forking thread alone. OpenMP would believe there that the others still wait, and hang in the
-    first operation of the child that is divided among them, be it one of torch, which shares the library. The function
-    is looked up as the linker binds the fast path: what was loaded globally comes first (`_share_openmp`). A build
-    without OpenMP has none, and needs none.
+    A child process has only the forking thread. OpenMP would assume that the others still wait, and hang in the first
+    operation of the child that is divided among them, including operations of torch, which shares the library. The
+    function is looked up as the linker binds the fast path: globally loaded symbols come first (`_share_openmp`). A
+    build without OpenMP has no such function, and needs none.
     """
     if _chosen is not None:
         hard = 2  # omp_pause_hard of OpenMP 5.0
@@ -95,7 +95,7 @@ def _load(level: str, origin: str) -> ModuleType:
 def fast_module() -> ModuleType:
     """Return the build of the fast path that is in use.
 
-    ImportError if there is none, ValueError if `TRIGRAPH_CPU_LEVEL` in the environment names one that cannot run here.
+    Raises ImportError if there is none, ValueError if `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
     """
     global _chosen
     if _chosen is None:
@@ -110,12 +110,12 @@ def fast_module() -> ModuleType:
 
 
 def get_cpu_level() -> str:
-    """Return the level of the fast path in use: the highest of the processor unless another was chosen.
+    """Return the level of the fast path in use: the highest of the processor unless another one was chosen.
 
     Raises
     ------
     ImportError, ValueError
-        As for a call of an operator: no build is there, or `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
+        As for a call of an operator: there is no build, or `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
 
     See Also
     --------
@@ -130,12 +130,12 @@ def set_cpu_level(level: str) -> None:
     Parameters
     ----------
     level : str
-        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, at most that of the processor.
+        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, at most the highest level of the processor.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not a string, or cannot run here.
+        If the level is not a string, or cannot run here.
 
     See Also
     --------
@@ -150,9 +150,9 @@ def set_cpu_level(level: str) -> None:
 
 
 def torch_operators() -> tuple[str, str]:
-    """Return in which language `trigraph.torch` computes on the CPU, and why if it is Python.
+    """Return the language in which `trigraph.torch` computes on the CPU, and the reason if it is Python.
 
-    Torch's stable interface, which the operators in C++ call, is promised from 2.9 on.
+    The C++ operators call torch's stable interface, which torch promises from 2.9 on.
     """
     from importlib.metadata import version as version_of  # slow to import
 
@@ -170,9 +170,9 @@ def torch_operators() -> tuple[str, str]:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Let sums over blocks of nodes or edges take two blocks at a time, as they take many thousands for a large graph.
+    """Let sums over blocks of nodes or edges use two blocks at a time, as large graphs use many thousands.
 
-    This is for verification: small graphs then go through several waves, and a last wave that is not full, as large
+    This is for verification: small graphs then go through several waves, including an incomplete last wave, as large
     ones do. No operator may run in another thread meanwhile.
     """
     module = fast_module()

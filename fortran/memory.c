@@ -1,13 +1,13 @@
-/* Memory and threads of the Fortran backends, where the system may refuse them.
+/* Memory and threads of the Fortran backends, which the system may refuse.
 
-   Where the linker can (MALLOC_IS_WRAPPED), it puts `__wrap_malloc` in the place of malloc in the extension modules, since
-   gfortran's `allocate` calls malloc. It does three things. What is allocated begins a cache line, as vectors as long as one want it: a
-   load across two lines costs two. For large pieces large pages are asked for, as NumPy does: clearing 50 MB of work space a small
-   page at a time takes as long as a gradient of attention. And the size of a request that the system refuses is kept for the text of
-   Python's MemoryError.
+   If the linker supports it (MALLOC_IS_WRAPPED), `__wrap_malloc` replaces malloc in the extension modules, because gfortran's `allocate`
+   calls malloc. It does three things. Allocations start at a cache line, as vectors of this length require: a load across two lines
+   costs two. For large allocations it requests large pages, as NumPy does: clearing 50 MB of work space one small page at a time takes
+   as long as a gradient of attention. And it records the size of a request that the system refuses, for the text of Python's
+   MemoryError.
 
-   In modules with parallel regions (REGIONS_ARE_WRAPPED) it also puts `__wrap_GOMP_parallel` in the place of the function by which GCC's
-   OpenMP runtime begins one. That function allocates tables, even for one thread, and ends the process where they are refused. */
+   In modules with parallel regions (REGIONS_ARE_WRAPPED), `__wrap_GOMP_parallel` also replaces the function with which GCC's OpenMP
+   runtime starts a region. That function allocates tables, even for one thread, and ends the process if they are refused. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -22,9 +22,9 @@ void trigraph_release_team(void);
 
 static _Atomic int64_t refused = 0;
 
-enum { runtime_tables = 1 << 16 };  /* bytes of the OpenMP runtime's tables for a team, with room to spare */
-static _Thread_local void *reserved = NULL;  /* memory that is kept from the procedure, so that the runtime finds it */
-/* Threads that wait for `start`, whose stacks are kept from the procedure for those of the runtime. */
+enum { runtime_tables = 1 << 16 };  /* bytes for the OpenMP runtime's tables of a team, more than needed */
+static _Thread_local void *reserved = NULL;  /* memory kept away from the procedure, for the runtime */
+/* Threads that wait for `start`; their stacks are kept away from the procedure, for the runtime's threads. */
 static _Thread_local pthread_t *waiting = NULL;
 static _Thread_local int num_waiting = 0;
 static _Thread_local pthread_mutex_t start;
@@ -72,19 +72,19 @@ void *__wrap_malloc(size_t size)
 void __real_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags);
 void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags);
 
-/* Leave the runtime the reserved memory for one parallel region, and reserve it again for the next one. */
+/* Give the reserved memory to the runtime for one parallel region, and reserve it again for the next one. */
 void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags)
 {
     int again = reserved != NULL;
 
-    trigraph_release_team();  /* the threads that wait, too */
+    trigraph_release_team();  /* also the waiting threads */
     __real_GOMP_parallel(body, data, num_threads, flags);
     if (again)
         reserved = malloc(runtime_tables);
 }
 #endif
 
-/* Bytes of the request that was refused last, or 0; it is forgotten then. */
+/* Return the bytes of the request that was last refused, or 0, and forget it. */
 int64_t trigraph_refused_bytes(void)
 {
     return atomic_exchange(&refused, 0);
@@ -97,12 +97,12 @@ static void *wait_for_start(void *mutex)
     return NULL;
 }
 
-/* Whether the OpenMP runtime will get what it needs for a team of num_threads: 0, or 1 where that is refused. The runtime ends the
-   process where a thread cannot be started, so as many threads as it will start are started here first. They wait until the first
-   parallel region begins, so that their stacks are free then and not before, whether or not the C library keeps stacks. A team of the
-   size that this thread used last exists already. Calls with one thread leave it waiting, and do not count: else each large call after a
-   small one would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for the runtime's tables stays reserved
-   while the procedure allocates its work space, until each parallel region and after it, up to trigraph_release_team. */
+/* Return 0 if the OpenMP runtime will get the resources for a team of num_threads, 1 if they are refused. The runtime ends the process
+   if it cannot start a thread, so as many threads as it will start are started here first. They wait until the first parallel region
+   begins, so that their stacks become free then and not before, whether or not the C library keeps stacks. A team of the size that this
+   thread used last exists already. Calls with one thread leave it waiting, and do not count: otherwise each large call after a small one
+   would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for the runtime's tables stays reserved while the
+   procedure allocates its work space, until each parallel region and after it, up to trigraph_release_team. */
 int trigraph_reserve_team(int num_threads)
 {
     static _Thread_local int last = 1;
@@ -132,7 +132,7 @@ int trigraph_reserve_team(int num_threads)
     return 0;
 }
 
-/* Give back the memory that trigraph_reserve_team reserved, and end the threads that wait. */
+/* Free the memory that trigraph_reserve_team reserved, and end the threads that wait. */
 void trigraph_release_team(void)
 {
     end_waiting();

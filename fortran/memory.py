@@ -1,9 +1,9 @@
-"""Memory of results, used again once they are gone.
+"""Memory of results, reused once the results are gone.
 
-The system hands out large pieces of memory as pages that it clears at their first touch, one after another, and takes
-them back with the array: in a loop over one operator that may cost as much as the operator. So large results lie in
-blocks that are kept here, as CuPy's memory pool keeps a device's: at most `KEPT` bytes, beyond which arrays are NumPy's
-own. A block belongs to one result as long as anything refers to that result or to a view of it.
+The system provides large memory as pages that it clears one by one at their first use, and takes them back with the
+array: in a loop over one operator this may cost as much as the operator. Large results therefore use blocks that are
+kept here, as CuPy's memory pool keeps a device's memory: at most `KEPT` bytes, beyond which arrays are ordinary NumPy
+arrays. A block belongs to one result as long as anything refers to that result or to a view of it.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 KEPT = 2**28
-LEAST = 2**18  # bytes: below, the C library keeps memory itself
-SLACK = 1.25  # largest ratio of a block to the result in it, so that edges that come and go find their block again
-HUGE = 2**22  # bytes from which large pages are asked for, as NumPy does
+LEAST = 2**18  # bytes; the C library keeps smaller memory itself
+SLACK = 1.25  # largest ratio of a block to its result, so that varying numbers of edges find their block again
+HUGE = 2**22  # from so many bytes on, large pages are requested, as in NumPy
 
 
 class _Lease:
-    """What a result is a view of; once it is gone, so are the result and all its views."""
+    """The base of a result's view; once it is gone, so are the result and all its views."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
@@ -33,7 +33,7 @@ class _Lease:
 
 
 class _Block(NamedTuple):
-    """Memory, its size in bytes and its address, and the lease that has it or had it last."""
+    """Memory, its size in bytes and its address, and its current or last lease."""
 
     memory: mmap.mmap
     size: int
@@ -45,10 +45,10 @@ class _Block(NamedTuple):
 class Blocks:
     """Blocks of at most `kept` bytes together.
 
-    There is no lock, which a forked process could find held by a thread that it does not have, and which a signal
-    handler or finaliser could wait for in the very thread that holds it. The list is changed by single operations that
-    the interpreter does not interrupt: whoever removes a block from it has that block, and whoever comes too late looks
-    for another. A block outside the list belongs to one call, and goes back to the system if that call fails.
+    There is no lock: a forked process could find it held by a thread that it does not have, and a signal handler or
+    finaliser could wait for it in the very thread that holds it. The list is changed only by single operations that the
+    interpreter does not interrupt: the thread that removes a block from it owns that block, and any other thread looks
+    for another one. A block outside the list belongs to one call, and returns to the system if that call fails.
     """
 
     kept: int
@@ -68,11 +68,11 @@ class Blocks:
         return np.asarray(lease)
 
     def _free(self) -> list[_Block]:
-        """Return the blocks that nothing refers to. A copy of the list is looked at: others may change it meanwhile."""
+        """Return the blocks to which nothing refers, from a copy of the list, which others may change meanwhile."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
     def _take(self, block: _Block) -> bool:
-        """Remove a block; whether it was still there."""
+        """Remove a block; return whether it was still there."""
         try:
             self.blocks.remove(block)
         except ValueError:
@@ -80,7 +80,7 @@ class Blocks:
         return True
 
     def _find(self, size: int) -> _Block | None:
-        """Take out the smallest free block that fits."""
+        """Remove and return the smallest free block that fits."""
         most = SLACK * size
         while True:
             found = None
@@ -91,7 +91,7 @@ class Blocks:
                 return found
 
     def _make(self, size: int) -> _Block | None:
-        """Make a block, in the place of free ones if need be; None if those in use leave no room for it."""
+        """Make a block, in place of free ones if necessary; return None if the blocks in use leave no room for it."""
         total = sum([b.size for b in list(self.blocks)]) + size
         for block in self._free():
             if total <= self.kept:
@@ -116,18 +116,18 @@ class Blocks:
 
 
 def _map(size: int) -> mmap.mmap:
-    """Private memory, lest a forked process share its results with its parent."""
+    """Return private memory; otherwise a forked process would share its results with its parent."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-# Memory, not what is in it: a block is found by its size, and given out if no array or view refers to it any more.
+# Memory, not its contents: a block is found by its size, and reused if no array or view refers to it any more.
 _blocks = Blocks(KEPT)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an array with anything in it, in memory of a result that is gone if some fits.
+    """Return an uninitialised array, in memory of an earlier result that is gone if some fits.
 
-    It is contiguous and does not own its memory; at least `LEAST` bytes begin a page. MemoryError if the system refuses
-    the memory, that of free blocks included, which are given back first.
+    It is contiguous and does not own its memory; at least `LEAST` bytes begin a page. Raises MemoryError if the system
+    refuses the memory even after free blocks have been returned to it.
     """
     return _blocks.empty(shape, np.dtype(dtype))

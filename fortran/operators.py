@@ -1,7 +1,7 @@
 """The operator table as the templates need it: fypp imports this module with ``-m operators``.
 
-`describe` gives the dictionary of an operator to the macros that write its procedures (``reference/types.fypp``,
-``fast/procedures.inc``), `choices` the numbers of an attribute's choices. Expressions are written as in Fortran.
+`describe` returns the dictionary of an operator for the macros that write its procedures (``reference/types.fypp``,
+``fast/procedures.inc``), `choices` the numbers of an attribute's choices. Expressions are in Fortran.
 """
 
 import ast
@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any
 
 
-@cache  # of nothing but the sources of the table
+@cache  # depends only on the sources of the table
 def _table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 
 
 def write_expression(node: ast.expr) -> str:
-    """Return an expression; ``x**flag`` becomes a choice between 1 and x, since a flag may be any number but 0."""
+    """Return an expression; ``x**flag`` becomes a choice between 1 and x, since a flag may be any nonzero number."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return f"merge(1, {write_expression(node.left)}, {write_expression(node.right)} == 0)"
     return ast.unparse(node).replace(" * ", "*")
@@ -44,8 +44,8 @@ def _factors(axis: str) -> list[str]:
 def _shape(array: Any, split: Collection[str]) -> list[str]:
     """Return the dimensions of an array, the fastest first.
 
-    They are a dimension for each factor in its shape if the array is named in `split`, otherwise those of a matrix:
-    one of the slowest factor, which counts entities, and one of all others.
+    An array named in `split` has a dimension for each factor in its shape. Other arrays are matrices: one dimension is
+    the slowest factor, which counts entities, the other the product of all others.
     """
     slowest, *axes = [factor for axis in array.dims for factor in _factors(axis)]
     faster = axes[::-1] if array.name in split else [_product(axes[::-1])] if axes else []
@@ -53,7 +53,7 @@ def _shape(array: Any, split: Collection[str]) -> list[str]:
 
 
 def _length(kind: Any, name: str, length: str) -> str:
-    """Return the length of an array of a graph; that of an object that may be None is 0 where it is None."""
+    """Return the length of an array of a graph; for an object that may be None it is 0 if the object is None."""
     argument = kind.paths.get(name, ("graph",))[0].partition(".")[0]
     return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
 
@@ -61,7 +61,7 @@ def _length(kind: Any, name: str, length: str) -> str:
 def describe(
     name: str, split: Collection[str] = (), shapes: Mapping[str, Any] | None = None, **own: Any
 ) -> dict[str, Any]:
-    """Return what the macros need to know of a definition; names are in lower case.
+    """Return the description of a definition for the macros; names are in lower case.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def describe(
     own
         Entries that the table does not know.
 
-    Returns
+    Entries that are not in the table.
     -------
     dict
         ``name``; ``scalars``, sizes and flags of presence, and ``choices``, the integers after them; ``numbers``, real
@@ -115,7 +115,7 @@ def describe(
 
 
 def number(definition: str, attribute: str, choice: str) -> int:
-    """Return the number of a choice of an attribute, without regard to case and underscores."""
+    """Return the number of a choice of an attribute, ignoring case and underscores."""
     (entry,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
     return [str(c).lower() for c in entry.choices].index(choice.replace("_", ""))
 
@@ -123,7 +123,7 @@ def number(definition: str, attribute: str, choice: str) -> int:
 def choices(definition: str, **names: str) -> str:
     """Return parameters with the numbers of choices: ``choices("mha_gat_n2n", activation="act_relu act_elu")``.
 
-    What follows the first underscore of a name is the choice: ``act_relu = 1, act_elu = 3``.
+    The part of a name after the first underscore is the choice: ``act_relu = 1, act_elu = 3``.
     """
     numbers = (
         (n, number(definition, attribute, n.partition("_")[2])) for attribute in names for n in names[attribute].split()

@@ -12,7 +12,7 @@ globals().update(FUNCTIONS)
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
-    """Run a call that has passed the checks, as in `trigraph.fortran.binding`; what the judge says is rounded."""
+    """Run a call that has passed the checks, as in `trigraph.fortran.binding`; results of the judge are rounded."""
     if op.order < 3:
         return FUNCTIONS["execute"](op, values, sizes, wanted, out)
     pairs = {a.name: judge.pair(values[a.name]) for a in op.select_present(values)}

@@ -1,13 +1,13 @@
 """Write the C-interoperable shims of the operator table that f2py wraps.
 
-f2py maps kinds it does not know to C float with only a log line, so it never sees the modules: it parses these thin
-explicit-shape subroutines, whose arguments are integers, c_float and c_double, and which call the modules' specific
-procedures. There are three sets of them, `SHIM_SETS`, with arguments in the same order.
+f2py maps kinds that it does not know to C float, with only a log line, so it never sees the modules: it parses these
+thin explicit-shape subroutines, whose arguments are integers, c_float and c_double, and which call the modules'
+specific procedures. There are three sets of them, `SHIM_SETS`, with arguments in the same order.
 
-Arrays cross flat (rank 1): shape and memory order were settled by the front door, and Fortran's sequence association
-gives them their shape again. Every shim returns a status: 0, or not 0 where the system refused memory or threads; no
-output has been touched then. A shim sets it to UNSET before a call: a procedure that forgot to would otherwise return
-whatever the caller's memory held, mostly 0.
+Arrays are passed flat (rank 1): the front door has fixed shape and memory order, and Fortran's sequence association
+restores the shapes. Every shim returns a status: 0, or not 0 if the system refused memory or threads; outputs are then
+unchanged. A shim sets it to UNSET before a call: a procedure that forgot to set it would otherwise return the earlier
+contents of the caller's memory, usually 0.
 """
 
 import argparse
@@ -28,19 +28,19 @@ F2CMAP = {
 
 
 class ShimSet(NamedTuple):
-    """What sets the shims of one extension module apart."""
+    """The properties in which the shims of one extension module differ from others."""
 
     procedures: str = ""  # ending of the names of the procedures that are called, and of their modules
     reals: tuple[str, ...] = ("f32", "f64")  # keys of `REALS`: each pair with an index has a shim of its own
     indices: tuple[str, ...] = ("i32", "i64")  # keys of `INDICES`
-    # Numbers of which one real number of an input, or of an output, is made, as a shape: (2,) for a pair, () for one.
+    # The number of values that represent one real number of an input, or of an output, as a shape: (2,) or ().
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
-    # Whether value and scale are computed, by the instance for type(scaled); third derivatives by that for type(dual).
+    # Whether value and scale are computed, by the instance for type(scaled); third derivatives use type(dual).
     scaled: bool = False
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
-    # Whether the fast path is called: derivatives get further arrays of the graph, and the auxiliary results of the
-    # forward that a caller can give back. An output that can be given back is not read.
+    # Whether the fast path is called: derivatives receive further arrays of the graph, and auxiliary results of the
+    # forward that a caller can pass back. An output that can be passed back is not read.
     fast: bool = False
     extra: tuple[str, ...] = ()  # sources of further subroutines of the module
 
@@ -50,12 +50,12 @@ class ShimSet(NamedTuple):
         return table.OPERATORS | own
 
     def arguments(self, op: Any) -> tuple[Any, ...]:
-        """Return the array arguments of an operator that cross."""
+        """Return the array arguments of an operator that are passed."""
         auxiliary = [a.name for a in op.definition.auxiliary]
         return tuple(a for a in op.arguments if not a.given_back or (self.fast and a.name in auxiliary))
 
     def presence(self, op: Any) -> tuple[str, ...]:
-        """Return what may be absent; a flag ``has_...`` says whether it is there."""
+        """Return the names of arguments that may be absent; a flag ``has_...`` says whether each is present."""
         return (*op.definition.optional, *(a.name for a in self.arguments(op) if a.given_back))
 
     def graph_arrays(self, op: Any) -> list[str]:
@@ -79,7 +79,7 @@ def load_table() -> ModuleType:
 
 
 def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
-    """Return ``head(names...)`` over as many continued lines as it needs."""
+    """Return ``head(names...)`` over as many continued lines as necessary."""
     lines = [f"{indent}{head}("]
     for i, name in enumerate(names):
         piece = name + (", " if i + 1 < len(names) else ")")
@@ -91,7 +91,7 @@ def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
 
 
 class Order(NamedTuple):
-    """Names of a procedure's arguments, in order; `integers` are the inputs and outputs that hold no real numbers."""
+    """Names of a procedure's arguments, in order; `integers` has the inputs and outputs that hold no real numbers."""
 
     threads: list[str]
     dims: list[str]
@@ -104,11 +104,11 @@ class Order(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All arguments but the status."""
+        """All arguments except the status."""
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + self.wants + self.outputs
 
     def passed(self) -> list[str]:
-        """Return what the procedure is called with, but for the status: a flag that is not 0 is true."""
+        """Return the arguments of the procedure's call, except the status: a nonzero flag is true."""
         flags = [f"{w} /= 0" for w in self.wants]
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
 
@@ -129,7 +129,7 @@ def order_arguments(op: Any, shims: ShimSet) -> Order:
 
 
 def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
-    """Source of one shim; with `lower`, bwd and bwd2, it is that of bwd3, which differentiates them."""
+    """Return the source of one shim; with `lower`, bwd and bwd2, it is bwd3's, which differentiates them."""
     order = order_arguments(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
@@ -187,7 +187,7 @@ def judge_body(procedure: str, order: Order) -> str:
 
 
 def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
-    """Return the body of a judge shim of bwd3: gg_ fields are what bwd, the others what bwd2 has as derivatives."""
+    """Return the body of a judge shim of bwd3: gg_ fields are derivatives of bwd, the others of bwd2."""
     values = [a for a in order.inputs if not a.startswith("ggg_")]
     text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
     for a in values + order.outputs:
@@ -212,7 +212,7 @@ def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, 
 
 
 def source(name: str) -> str:
-    """All shims of one set."""
+    """Return all shims of one set."""
     table, shims = load_table(), SHIM_SETS[name]
     text = "! Written by fortran/shims.py from the operator table.\n"
     for op in shims.operators(table).values():
@@ -224,7 +224,7 @@ def source(name: str) -> str:
 
 
 def cases() -> str:
-    """Cases of a C switch that call a shim with so many addresses, which ``xla.c`` and ``interface.c`` include."""
+    """Return cases of a C switch that call a shim with so many addresses, for ``xla.c`` and ``interface.c``."""
     shims, counts = SHIM_SETS["fast"], set()
     for op in shims.operators(load_table()).values():
         order = order_arguments(op, shims)
@@ -266,15 +266,15 @@ end subroutine {name}
 REFUSED_BYTES = INQUIRY.format(
     name="refused_bytes",
     kind="c_int64_t",
-    doc="Bytes of the request that the system refused last; 0 where they are not known.",
+    doc="Bytes of the request that the system refused last; 0 if unknown.",
 )
 CPU_LEVEL = INQUIRY.format(
     name="cpu_level",
     kind="c_int",
-    doc="Level of the processor's instruction set: which build of the fast path it can run.",
+    doc="Level of the processor's instruction set, which determines the builds that it can run.",
 )
 
-DOT = """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
+DOT = """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128, for comparison with finite differences.
 subroutine dot(a, b, total, n_a)
     use iso_c_binding, only: c_double, c_int64_t
     use trigraph_kinds, only: qp
@@ -298,7 +298,7 @@ subroutine dot(a, b, total, n_a)
 end subroutine dot
 """
 
-LIMIT_BLOCKS = """!> Limits of the sums over blocks, for verification: 0 restores what is usual.
+LIMIT_BLOCKS = """!> Limits of the sums over blocks, for verification: 0 restores the defaults.
 subroutine limit_blocks(slots, span)
     use iso_c_binding, only: c_int
     use trigraph_products, only: limit_spans
@@ -341,8 +341,8 @@ SHIM_SETS = {
         fast=True,
         extra=(LIMIT_BLOCKS, silu(2), silu(3)),
     ),
-    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale),
-    # both by the source instantiated for type(scaled); third derivatives by that for type(dual).
+    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale). The
+    # source is instantiated for type(scaled), for third derivatives for type(dual).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 

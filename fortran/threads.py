@@ -1,4 +1,4 @@
-"""How many OpenMP threads the fast path uses."""
+"""The number of OpenMP threads of the fast path."""
 
 import contextlib
 import ctypes
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from trigraph.arrays import count
 from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
 
-# More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
-# ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
+# More threads than processors only wait for each other. The system refuses far more threads, and OpenMP then ends the
+# process. Sixteen are always allowed, so that a program for a larger machine can be tried on a small one.
 MOST = max(16, 4 * (os.cpu_count() or 1))
 
-# A call of less work, in floating operations and numbers written, uses one thread unless a number was set: waking the
-# other threads would take longer than their share of the work. On a 2-core EPYC, in calls that follow one another, one
-# thread takes as long as two at 0.3 to 2 million operations. The limit lies within that range, since more cores than
-# two may gain from less work. Where torch's operations lie between the calls, the forces of a water molecule by
-# DimeNet++ took 0.85 of the time that they took with a limit of 2**18, and 0.75 of it with a limit of 2**22; those of
-# benzene 1.03 and 0.95.
+# A call with less work, in floating operations plus numbers written, uses one thread unless a number was set: waking
+# the other threads would take longer than their part of the work. On a 2-core EPYC, in successive calls, one thread
+# takes as long as two at 0.3 to 2 million operations. The limit is within that range, since more cores than two may
+# gain from less work. With torch's operations between the calls, the forces of a water molecule by DimeNet++ took 0.85
+# of the time with a limit of 2**18, and 0.75 of the time with a limit of 2**22; the forces of benzene took 1.03 and
+# 0.95.
 LITTLE_WORK = 2**20
 
 
@@ -29,7 +29,7 @@ def available_processors() -> set[int]:
 
 
 def _default() -> int:
-    """Return OMP_NUM_THREADS (its first level) when it is a number this machine can run, else our processors."""
+    """Return OMP_NUM_THREADS (its first level) if it is a number that this machine can run, else our processors."""
     processors = len(available_processors())
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not first.isdecimal() or not first.strip("0"):
@@ -45,17 +45,17 @@ def _default() -> int:
     return processors
 
 
-# What was set last, or else OMP_NUM_THREADS and the processors as they were when the number was first needed; a forked
-# process, which has another number than `_process`, does not use it. Results do not depend on it.
+# The number set last, or else from OMP_NUM_THREADS and the processors when the number was first needed. A forked
+# process, whose process number differs from `_process`, does not use it. Results do not depend on it.
 _num_threads: int | None = None
 _was_set = False
 _process = os.getpid()
 
 
 def _is_forked() -> bool:
-    """Whether this process was forked from the one that imported this module.
+    """Return whether this process was forked from the one that imported this module.
 
-    The number of the process tells, not a function that the interpreter calls after a fork: a finaliser may run an
+    This uses the process number, not a function that the interpreter calls after a fork: a finaliser may run an
     operator before that.
     """
     return os.getpid() != _process
@@ -64,11 +64,11 @@ def _is_forked() -> bool:
 def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
-    Until it is set it is OMP_NUM_THREADS, as it is when the number is first needed, or the number of processors of this
-    process; a value that is no number, or too large, counts as none, the latter with a warning. Ranks of MPI that share
-    a machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it
-    is set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not survive a fork,
-    and one thread starts none.
+    Until it is set, it is OMP_NUM_THREADS when the number is first needed, or else the number of processors of this
+    process; a value that is not a number, or too large, is ignored, the latter with a warning. MPI ranks that share a
+    machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it is
+    set (see `set_num_threads`). In a forked process the number is 1, since OpenMP's team of threads does not survive a
+    fork, and one thread needs no team.
 
     See Also
     --------
@@ -83,12 +83,12 @@ def get_num_threads() -> int:
 
 
 def least_work() -> int:
-    """Return the floating operations and numbers written below which a call uses one thread."""
+    """Return the floating operations plus numbers written below which a call uses one thread."""
     return 0 if _was_set else LITTLE_WORK
 
 
 def threads_for(work: int) -> int:
-    """Return the number of threads for a call of so many floating operations and numbers written."""
+    """Return the number of threads for a call of so many floating operations plus numbers written."""
     return 1 if work < least_work() else get_num_threads()
 
 
@@ -99,11 +99,11 @@ def _tell_followers() -> None:
 
 @functools.cache  # once, without arguments
 def lead_library() -> None:
-    """Let calls of libtrigraph use the build of the fast path and the number of threads that Python's calls use.
+    """Let calls of libtrigraph use the same build of the fast path and number of threads as Python's calls.
 
-    Raise ImportError or ValueError if there is no build of the fast path.
+    Raises ImportError or ValueError if there is no build of the fast path.
     """
-    fast_module()  # which loads the OpenMP library of torch, if there is one
+    fast_module()  # also loads torch's OpenMP library, if there is one
     interface = ctypes.CDLL(str(LIBRARY))
 
     def follow() -> None:
@@ -115,7 +115,7 @@ def lead_library() -> None:
 
 
 def share_processors(number: int) -> None:
-    """Use at most so many threads, where the user has chosen none: other processes use the rest of the machine."""
+    """Use at most so many threads unless the user has chosen a number: other processes use the rest of the machine."""
     global _num_threads
     if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
@@ -124,9 +124,9 @@ def share_processors(number: int) -> None:
 
 @contextlib.contextmanager
 def restore_num_threads() -> Iterator[None]:
-    """Restore, on leaving, the number of threads that was set before, or that none was.
+    """Restore, on leaving, the previous number of threads, or that none was set.
 
-    It is for one Python thread at a time: the number is that of the process.
+    Use it in one Python thread at a time: the number belongs to the process.
     """
     global _num_threads, _was_set
     before = _num_threads, _was_set
@@ -138,10 +138,10 @@ def restore_num_threads() -> Iterator[None]:
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Set the number of threads of the fast CPU path; results do not depend on it, to the bit.
+    """Set the number of threads of the fast CPU path; the bits of results do not depend on it.
 
-    From then on every call uses that number. Until then a call uses one thread if it takes less than 2**20 floating
-    operations, numbers written included.
+    From then on every call uses this number. Before that, a call uses one thread if it takes less than 2**20 floating
+    operations plus numbers written.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Write the operators of ``torch.cpp`` from the operator table: ``torch_operators.py OUT``.
 
-Arguments of an operator are those of `trigraph.torch`'s operator of the same name, with numbers in the place of
-strings: choices by their positions, wanted fields as bits. There is no backend.
+An operator has the arguments of `trigraph.torch`'s operator of the same name, with numbers in place of strings: choices
+are given by their positions, wanted fields by bits. There is no backend.
 """
 
 import re
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-if __name__ == "__main__":  # the package does not exist yet, nor what its __init__ imports
+if __name__ == "__main__":  # the package does not exist yet, nor the modules that its __init__ imports
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -34,7 +34,7 @@ def number(expression: str) -> str:
 
 
 def write_size(array: Array) -> str:
-    """Return how many numbers an array has, as an expression."""
+    """Return the number of elements of an array, as an expression."""
     return " * ".join(map(number, array.dims))
 
 
@@ -59,7 +59,7 @@ def schema(op: Operator) -> str:
 
 
 class Kernel:
-    """The kernel of an operator: its lines are written one group after another."""
+    """The kernel of an operator; its lines are written one group after another."""
 
     def __init__(self, op: Operator) -> None:
         self.op, self.order = op, order_arguments(op, FAST)
@@ -73,7 +73,7 @@ class Kernel:
         self.lines.append(f"    {line}")
 
     def arguments(self) -> None:
-        """Take the arguments from the stack, whose tensors are then owned."""
+        """Take the arguments from the stack, and take ownership of its tensors."""
         self.add(f'static const char *const its_name = "{self.op.name}";')
         tensors = ", ".join(f"&a_{name}" for kind, name in parameters(self.op) if kind.startswith("Tensor"))
         for i, (kind, name) in enumerate(parameters(self.op)):
@@ -85,7 +85,7 @@ class Kernel:
             else:
                 self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
                 self.known.add(name)
-        self.add(f"for (Tensor *a : {{{tensors}}})")  # once each is owned
+        self.add(f"for (Tensor *a : {{{tensors}}})")  # once all are owned
         self.add("    if (a->there())")
         self.add("        a->open();")
 
@@ -95,7 +95,7 @@ class Kernel:
         return f"a_{path.replace('.', '_')}"
 
     def find_graph_sizes(self) -> None:
-        """Find the sizes that graphs fix, in the first of several that is there."""
+        """Write lines that find the sizes of graphs, in the first of several arrays that is present."""
         if self.op.graph is None:
             return
         parts = GRAPH_PARTS[self.op.graph.type_name]
@@ -120,7 +120,7 @@ class Kernel:
             self.known.add(name)
 
     def presence(self) -> None:
-        """Find what is there, and check attributes."""
+        """Write lines that find which arguments are present, and check attributes."""
         op, spec = self.op, self.op.definition
         for name in dict.fromkeys((*spec.optional, *FAST.presence(op))):
             whole = op.graph is not None and name in op.graph.optional
@@ -147,7 +147,7 @@ class Kernel:
                 self.add(f'if (a_{cotangent}.there() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
 
     def shapes(self) -> None:
-        """Check ranks, sizes and dtypes of arrays, which bind the sizes that are not known yet."""
+        """Check ranks, sizes and dtypes of arrays, which determine the sizes that are not yet known."""
         for a, dims in self.op.axes:
             checks, bound = [f"check_{'column' if a.column else 'rank'}(a_{a.name}, {len(dims)});"], []
             checks.append(f"check_dtype(a_{a.name}, {'whole' if a.index else 'real'});")
@@ -167,13 +167,13 @@ class Kernel:
             if a.nullable:
                 assert not bound, (self.op.name, a.name)
                 self.add(f"if (a_{a.name}.there()) {{ {' '.join(checks)} }}")
-            else:  # ranks before sizes that are solved for, and these before others
+            else:  # first ranks, then sizes that are solved for, then others
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add(line)
         self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
 
     def check_graph_arrays(self) -> None:
-        """Check lengths and dtypes of the arrays of graphs, and that those are there that derivatives need."""
+        """Check lengths and dtypes of the arrays of graphs, and the presence of those that derivatives need."""
         if self.op.graph is None:
             return
         parts, kind = GRAPH_PARTS[self.op.graph.type_name], self.op.graph
@@ -187,7 +187,7 @@ class Kernel:
                 self.add(f'if (!{array}.there()) refuse(its_name, ": the graph lacks {name}");')
 
     def fills(self) -> None:
-        """Let absent cotangents be zeros where their input is there."""
+        """Replace absent cotangents by zeros if their input is present."""
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
@@ -195,7 +195,7 @@ class Kernel:
                 self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({write_size(a)}));")
 
     def results(self) -> None:
-        """Make the results that are wanted and exist; the others have no elements."""
+        """Make the results that are wanted and exist; other results have no elements."""
         for k, f in enumerate(self.op.fields):
             conditions = [f"(wanted >> {k} & 1)"] if self.op.selective else []
             conditions += [f"has_{f.name.removeprefix('gg_')}"] if f.optional else []
@@ -207,7 +207,7 @@ class Kernel:
             self.add(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
 
     def column(self, f: Array) -> str:
-        """Return whether a derivative is a column: as its argument, or as the input if that is absent."""
+        """Return whether a derivative is a column, like its argument, or like the input if the argument is absent."""
         base = f"a_{f.name.removeprefix('gg_')}.column"
         a: Argument | None = self.by_name.get(f.name)
         if a is None:
@@ -215,7 +215,7 @@ class Kernel:
         return f"(a_{f.name}.there() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
 
     def call(self) -> None:
-        """Call the C interface, or write zeros, and -1 for indices, where there is nothing to sum over."""
+        """Call the C interface, or write zeros (and -1 for indices) if there is nothing to sum over."""
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
         self.add(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")

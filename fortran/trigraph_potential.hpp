@@ -1,7 +1,7 @@
 // Potentials of trigraph.torch.export_potential in C++: energies, forces and stresses without Python.
 //
-// Link libtorch, and give the program a run path to libtrigraph_torch.so (CMakeLists.txt of examples/cpp-potential does both). What is
-// wrong is thrown as std::runtime_error, with words.
+// Link libtorch, and give the program a run path to libtrigraph_torch.so (CMakeLists.txt of examples/cpp-potential does both). Errors
+// are thrown as std::runtime_error with a message.
 #ifndef TRIGRAPH_POTENTIAL_HPP
 #define TRIGRAPH_POTENTIAL_HPP
 #include <ATen/ATen.h>
@@ -23,38 +23,38 @@
 
 namespace trigraph {
 
-// Structures. Rows lie one after another in memory.
+// Structures. Rows follow one another in memory.
 struct Atoms {
     std::vector<int64_t> z;                               // atomic numbers
-    std::vector<double> pos;                              // three of each atom, in angstrom
-    std::vector<double> cells = std::vector<double>(9);   // three vectors of each structure; zeros without a cell
+    std::vector<double> pos;                              // three numbers for each atom, in angstrom
+    std::vector<double> cells = std::vector<double>(9);   // three vectors for each structure; zeros without a cell
     std::vector<int64_t> src, dst;                        // neighbours: each pair once in each direction, in any order
-    std::vector<int64_t> shifts;                          // three of each edge: its vector is pos[src] - pos[dst] + shifts * cell
+    std::vector<int64_t> shifts;                          // three for each edge: its vector is pos[src] - pos[dst] + shifts * cell
     std::vector<int64_t> batch = {};                      // structure of each atom; empty: all belong to one
-    std::vector<double> weights = {};                     // factors of the energies of atoms; empty: 1
+    std::vector<double> weights = {};                     // factors of the atoms' energies; empty: 1
 };
 
 struct Results {
-    std::vector<double> energy;    // of each structure, in eV
-    std::vector<double> forces;    // three of each atom, in eV / angstrom
-    std::vector<double> energies;  // of each atom
-    std::vector<double> stress;    // nine of each structure, in eV / angstrom^3; empty if the package computes none
-    std::vector<double> virials;   // nine of each atom, in eV: their sum is minus stress times volume; empty like stress
+    std::vector<double> energy;    // for each structure, in eV
+    std::vector<double> forces;    // three numbers for each atom, in eV / angstrom
+    std::vector<double> energies;  // for each atom
+    std::vector<double> stress;    // nine numbers for each structure, in eV / angstrom^3; empty if the package computes none
+    std::vector<double> virials;   // nine numbers for each atom, in eV: their sum is minus stress times volume; empty like stress
 };
 
 [[noreturn]] inline void refuse(const std::string &text) { throw std::runtime_error("trigraph: " + text); }
 
-// Numbers in a text, separated by spaces.
+// Read the numbers in a text, separated by spaces.
 template <class Number> std::vector<Number> numbers_in(const std::string &text)
 {
     std::vector<Number> numbers;
     std::istringstream words(text);
     for (std::string word; words >> word;)
-        numbers.push_back(static_cast<Number>(std::strtod(word.c_str(), nullptr)));  // which also reads nan
+        numbers.push_back(static_cast<Number>(std::strtod(word.c_str(), nullptr)));  // also reads nan
     return numbers;
 }
 
-// Add all neighbours closer than the cutoff to one structure. It tests all pairs of atoms: give large structures lists of your own.
+// Add all neighbours closer than the cutoff to a structure. It tests all pairs of atoms: for large structures, provide your own lists.
 inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> periodic)
 {
     const double *a = atoms.cells.data(), *b = a + 3, *c = a + 6;
@@ -99,9 +99,9 @@ inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> peri
 class Potential {
 public:
     double cutoff = 0;             // in angstrom
-    int reach = 0;                 // over how many edges the energy of an atom depends on others
+    int reach = 0;                 // the energy of an atom depends on atoms over so many edges
     bool stress = false;           // whether the package computes stresses and virials
-    std::vector<int64_t> numbers;  // atomic numbers that it takes, and their symbols
+    std::vector<int64_t> numbers;  // accepted atomic numbers, and their symbols
     std::vector<std::string> elements;
     std::unordered_map<std::string, std::string> facts;  // the metadata of the package, as texts
 
@@ -162,7 +162,7 @@ private:
     at::ScalarType dtype = at::kDouble;
     std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader;
 
-    // Torch 2.9 reads metadata of loaded packages only.
+    // Torch 2.9 reads metadata only from loaded packages.
     template <class Loader> static std::unordered_map<std::string, std::string> metadata_of(const std::string &path)
     {
         if constexpr (requires { Loader::load_metadata_from_package(path, "model"); })
@@ -171,7 +171,7 @@ private:
             return Loader(path, "model").get_metadata();
     }
 
-    // Torch's errors without their traces.
+    // Return torch's error messages without their traces.
     template <class Function> static void said(const std::string &owner, Function function)
     {
         try {

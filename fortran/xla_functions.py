@@ -1,13 +1,13 @@
 """Write the calls of ``xla.c`` from the operator table: ``xla_functions.py OUT``.
 
-Each takes addresses of the arguments of a function of the C interface, in its order.
+Each call takes addresses of the arguments of a function of the C interface, in the same order.
 """
 
 import sys
 from pathlib import Path
 from types import ModuleType
 
-if __name__ == "__main__":  # the package does not exist yet, nor what its __init__ imports
+if __name__ == "__main__":  # the package does not exist yet, nor the modules that its __init__ imports
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()

@@ -1,14 +1,14 @@
-!> The operations of athena's graph neural operator layer on the fast path, with the arguments that athena 2.1.1 has.
+!> The operations of athena's graph neural operator layer on the fast path, with the arguments of athena 2.1.1.
 !!
 !! Arrays are real32. The in-edges of vertex i are the columns adj_ia(i) to adj_ia(i + 1) - 1 of adj_ja, each of them
 !! [neighbour, edge]; all three are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block column-major.
-!! Where athena takes an array_type, here is its component `val`; the result is the last argument. All procedures are
-!! pure, since athena's derivatives have to be, and what is wrong ends in an `error stop` that names procedure and
+!! Where athena takes an array_type, these procedures take its component `val`; the result is the last argument. All
+!! procedures are pure, since athena's derivatives must be, and errors end in an `error stop` that names procedure and
 !! argument. The library chooses the number of threads. All calls go through trigraph_athena_calls.c.
 !!
-!! Derivatives may be given arrays with more columns than their operand has, since diffstruc, which differentiates for
-!! athena, makes them all as wide as the wider of operand and upstream_grad. Further columns of upstream_grad are not
-!! read, those of a gradient become 0.
+!! Derivatives may receive arrays with more columns than their operand, because diffstruc, which differentiates for
+!! athena, makes them as wide as the wider of operand and upstream_grad. Additional columns of upstream_grad are not
+!! read; those of a gradient become 0.
 module trigraph_athena
     use, intrinsic :: iso_c_binding, only: c_float, c_int
     use, intrinsic :: iso_fortran_env, only: real32
@@ -24,7 +24,7 @@ module trigraph_athena
     end enum
 
     interface
-        !> An operation of the fast path. What it does not take, and a gradient that is not wanted, is absent.
+        !> An operation of the fast path. Arguments that it does not take, and unwanted gradients, are absent.
         pure subroutine run(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
@@ -68,7 +68,7 @@ contains
             & f_in, f_out, upstream_grad, grad_coords=output)
     end subroutine get_partial_gno_kernel_coords_val
 
-    !> The gradient in kernel_params(num_params, 1) from that in the kernels.
+    !> Gradient with respect to kernel_params(num_params, 1), given upstream_grad with respect to the kernels.
     pure subroutine get_partial_gno_kernel_params_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
         & upstream_grad, output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -79,7 +79,7 @@ contains
             & f_in, f_out, upstream_grad, grad_params=output)
     end subroutine get_partial_gno_kernel_params_val
 
-    !> output(f_out, num_v): at each vertex the sum of its in-edges' kernels, as matrices (f_out, f_in), times features.
+    !> output(f_out, num_v): for each vertex, the sum over its in-edges of their kernels, as matrices (f_out, f_in), times features.
     pure subroutine gno_aggregate(features, edge_kernels, adj_ia, adj_ja, f_in, f_out, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :), f_in, f_out
@@ -109,7 +109,7 @@ contains
             & upstream_grad, grad_features=output)
     end subroutine get_partial_gno_agg_features_val
 
-    !> The gradient in edge_kernels(f_out*f_in, num_edges) from that in the message.
+    !> Gradient with respect to edge_kernels(f_out*f_in, num_edges), given upstream_grad with respect to the message.
     pure subroutine get_partial_gno_agg_kernels_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
@@ -119,7 +119,7 @@ contains
             & grad_kernels=output)
     end subroutine get_partial_gno_agg_kernels_val
 
-    !> gno_aggregate of the kernels that gno_kernel_eval returns, output(f_out, num_v), without storing any kernel.
+    !> gno_aggregate with the kernels that gno_kernel_eval returns, output(f_out, num_v), without storing any kernel.
     pure subroutine gno_message(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
         & f_in, f_out, output)
         real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :)
@@ -140,7 +140,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message
 
-    !> The gradients of gno_message from that in the message. Those that are absent are not computed.
+    !> Gradients of gno_message, given upstream_grad with respect to the message. Absent gradients are not computed.
     pure subroutine gno_message_bwd(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
         & f_in, f_out, upstream_grad, grad_features, grad_coords, grad_params)
         real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -165,7 +165,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message_bwd
 
-    !> The gradients of the kernels that are present.
+    !> The gradients with respect to those arguments of the kernels that are present.
     pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
@@ -185,7 +185,7 @@ contains
         call check_status(name, status)
     end subroutine kernel_grads
 
-    !> The gradients of the aggregation that are present.
+    !> The gradients with respect to those arguments of the aggregation that are present.
     pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name
@@ -229,7 +229,7 @@ contains
         graph = [graph, destinations, sorted_columns(adj_ja(1, :nnz), num_v), sorted_columns(adj_ja(2, :nnz), num_e)]
     end function graph_of
 
-    !> Columns sorted by keys from 1 to num_keys, stable, 0-based: where the columns of each key begin, and the columns.
+    !> A stable sort of columns by keys from 1 to num_keys, 0-based: where the columns of each key begin, and the columns.
     pure function sorted_columns(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)
@@ -287,7 +287,7 @@ contains
             & //symbols//') = ('//listed(expected)//')')
     end subroutine check_shape
 
-    !> As check_shape, for an array that may have more columns.
+    !> Do the same as check_shape for an array that may have more columns.
     pure subroutine check_columns(name, argument, found, symbols, expected)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: found(2), expected(2)
@@ -295,7 +295,7 @@ contains
         call check_shape(name, argument, [found(1), min(found(2), expected(2))], symbols, expected)
     end subroutine check_columns
 
-    !> The same for a gradient, which may be absent. What it has too many of becomes 0.
+    !> Do the same for a gradient, which may be absent. Its additional columns become 0.
     pure subroutine check_gradient(name, argument, symbols, expected, gradient)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: expected(2)

@@ -1,13 +1,13 @@
-/* What trigraph_athena.f90 calls: the fast path as one C function that returns nothing.
+/* The calls of trigraph_athena.f90: the fast path as one C function that returns nothing.
  *
- * A pure procedure of Fortran with several results is a subroutine, and it may not ask OpenMP for anything. So this
- * function puts the status into an argument and lets the library choose the number of threads. A result that is NULL, which is an
- * optional argument that the caller left out, is not wanted. */
+ * A pure Fortran procedure with several results must be a subroutine, and must not call OpenMP. This function therefore
+ * returns the status in an argument, and lets the library choose the number of threads. A NULL result, from an optional
+ * argument that the caller left out, is not wanted. */
 #include "trigraph.h"
 #include <stddef.h>
 
-/* The arrays of a graph as trigraph.h names them; they come one after the other in one array. Without derivatives the
- * last five are not there, and nobody reads them. */
+/* The arrays of a graph, named as in trigraph.h; they follow one another in one array. Without derivatives the last five
+ * are missing, and are not read. */
 struct csc {
     const int32_t *offsets, *indices, *edge_ids;
     const int32_t *destinations, *src_offsets, *src_positions, *row_offsets, *row_positions;

@@ -2,7 +2,7 @@
 !!
 !! Instantiated for this type, the reference's first and second derivatives compute their own derivatives, from the same
 !! lines. The rules are those of differentiation, in the operations of type(scaled), which keep the accuracy rule's scale.
-!! The derivative of a function is a value with propagated errors, hence `times`. What has no direction is constant.
+!! The derivative of a function is a value with propagated errors, hence `times`. Numbers without direction are constant.
 module trigraph_dual
     use trigraph_scaled
     implicit none

@@ -1,4 +1,4 @@
-!> The judge's numbers across f2py: an input is a pair of float64, hi + lo; a result has its scale as third number.
+!> The judge's numbers in f2py's arguments: an input is a pair of float64, hi + lo; a result has its scale as third number.
 module trigraph_pairs
     use trigraph_kinds, only: dp, qp
     use trigraph_scaled, only: scaled, input

@@ -6,11 +6,11 @@
 !!
 !! The product of scales is right for sums of terms of the inputs: it is the sum of |terms| of the product, which some
 !! backend may have expanded. The scale of a quotient or a function also contains the propagated errors of its arguments.
-!! These count once, not in every term of the other factor: use `times` for the product of such results.
+!! These must count once, not in every term of the other factor: use `times` for the product of such results.
 !!
-!! The value has the judge's precision, since in float64 the difference of sigmoid(x) from 1 is 0 for x > 37, which would make
-!! the scale of its products 0, although a correct result may be 1e-17. A scale has positive terms only and needs fewer digits,
-!! but the exponents of real128: on x86 it is a number of 80 bits, with which the processor computes; real128 is software.
+!! The value has the judge's precision: in float64, the difference of sigmoid(x) from 1 would be 0 for x > 37, and so would the
+!! scale of its products, although a correct result may be 1e-17. A scale has only positive terms and needs fewer digits, but
+!! the exponents of real128: on x86 it is an 80-bit number, which the processor supports; real128 is implemented in software.
 module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
@@ -140,7 +140,7 @@ contains
 
     !> Each factor's scale times the value of the other, minus |x y|, which both contain, plus the product of the two errors,
     !! which dominates if the terms of both factors cancel. A factor that obeys the accuracy rule has an error below 8 eps of
-    !! its scale, and the product of both is below 8 eps of 8 eps x%s y%s. eps is float32's, so that both precisions fit.
+    !! its scale, so the product of both is below 8 eps of 8 eps x%s y%s. eps is float32's, so that both precisions fit.
     elemental function times_scaled(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z

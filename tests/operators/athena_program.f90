@@ -54,8 +54,7 @@ contains
         read (file) array
     end subroutine read_reals
 
-    !> Return the results of trigraph_athena, one after the other. It is pure, as athena's derivatives are. Like those,
-    !> it
+    !> Return the results of trigraph_athena, one after the other. It is pure like athena's derivatives. Like those, it
     !! passes gradients that are wider than their operands: one more column in each, which becomes 0 or is not read.
     pure subroutine ours(values)
         real(real32), allocatable, intent(out) :: values(:)

@@ -98,7 +98,7 @@ def check_derivatives(
     reason : str
         Why inconclusive checks are allowed.
     accuracy : float
-        Relative error of the function and its derivatives that is no mistake, such as the tolerance of a solver.
+        Accepted relative error of the function and its derivatives, such as the tolerance of a solver.
     calls : int, optional
         About how many calls the checks may make: of more elements, fewer are compared, and calls are repeated less.
     timeout : float, optional

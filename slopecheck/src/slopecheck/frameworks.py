@@ -62,8 +62,7 @@ class Framework(ABC):
 
         - Order 1: gradients of sum <cotangent, output> in the wanted inputs; None for an unconnected input.
         - Order 2: gradients of sum <direction, gradient> in the wanted inputs, and in the cotangents.
-        - Order 3: gradients of sum <second direction, result for an input> + sum <direction of a cotangent, result for
-        it>,
+        - Order 3: gradients of sum <second direction, result for an input> + sum <cotangent direction, result for it>
           with the results of order 2, in the wanted inputs, in the cotangents, and in the directions.
         """
 

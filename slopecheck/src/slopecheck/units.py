@@ -96,8 +96,7 @@ def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> U
 def spoil_new_memory() -> None:
     """Let glibc fill new memory of this process, so that reads of uninitialised memory have visible effects.
 
-    New memory is often zero, which hides such errors. Here every byte becomes 0x7f, and each float close to the
-    largest.
+    New memory is often zero, which hides such errors. Here every byte becomes 0x7f, and each float nearly the largest.
     """
     with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; new memory gets the complement
