@@ -1,6 +1,6 @@
 """
-Your PyTorch Geometric model on these operators
-===============================================
+Convert your PyTorch Geometric model
+====================================
 
 :func:`trigraph.torch.convert` makes the layers of an existing model use these operators. Weights, hooks and optimizers
 stay as they are. This tutorial converts a graph attention network of PyTorch Geometric, and compares its results and

@@ -135,7 +135,7 @@ plt.show()
 # Dynamics at constant energy
 # ---------------------------
 # :class:`trigraph.ase.Calculator` turns the model into an ASE calculator. Velocities correspond to 300 K, and a step
-# takes 1 fs. Potential and kinetic energy are exchanged; their sum stays constant.
+# is 1 fs long. Potential and kinetic energy are exchanged; their sum stays constant.
 
 atoms = structures[-1]
 atoms.calc = Calculator(model)
