@@ -33,7 +33,7 @@ os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 
 
 def requirements(needed: list[str]) -> list[str]:
-    """Return the package's requirements, and those of its tests' requirements that are needed here."""
+    """Return the package's requirements, and the needed ones of its tests' requirements."""
     project, checks = (nox.project.load_toml(ROOT / p / "pyproject.toml")["project"] for p in (".", "slopecheck"))
     tests = (r for extra in ("testing", "test") for r in project["optional-dependencies"][extra])
     return [

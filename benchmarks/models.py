@@ -88,7 +88,7 @@ def _pyg_energy_forces(
 
 
 def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
-    """Return copper, a molecule, a slab of beryllium and magnesium, or so many molecules of the G2 set."""
+    """Return copper, a molecule, a slab of beryllium and magnesium, or this many molecules of the G2 set."""
     from ase.build import bulk, hcp0001, molecule
     from ase.collections import g2
 

@@ -19,7 +19,7 @@ import numpy as np
 KEPT = 2**28
 LEAST = 2**18  # bytes; the C library keeps smaller memory itself
 SLACK = 1.25  # largest ratio of a block to its result, so that varying numbers of edges find their block again
-HUGE = 2**22  # from so many bytes on, large pages are requested, as in NumPy
+HUGE = 2**22  # bytes from which on large pages are requested, as in NumPy
 
 
 class _Lease:

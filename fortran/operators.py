@@ -61,7 +61,7 @@ def _length(kind: Any, name: str, length: str) -> str:
 def describe(
     name: str, split: Collection[str] = (), shapes: Mapping[str, Any] | None = None, **own: Any
 ) -> dict[str, Any]:
-    """Return the description of a definition for the macros; names are in lower case.
+    """Return the description of a definition for the macros, with names in lower case.
 
     Parameters
     ----------

@@ -224,7 +224,7 @@ def source(name: str) -> str:
 
 
 def cases() -> str:
-    """Return cases of a C switch that call a shim with so many addresses, for ``xla.c`` and ``interface.c``."""
+    """Return cases of a C switch that call a shim with n addresses, for ``xla.c`` and ``interface.c``."""
     shims, counts = SHIM_SETS["fast"], set()
     for op in shims.operators(load_table()).values():
         order = order_arguments(op, shims)

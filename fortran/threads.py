@@ -88,7 +88,7 @@ def least_work() -> int:
 
 
 def threads_for(work: int) -> int:
-    """Return the number of threads for a call of so many floating operations plus numbers written."""
+    """Return the number of threads for a call with this number of floating operations plus numbers written."""
     return 1 if work < least_work() else get_num_threads()
 
 
@@ -115,7 +115,7 @@ def lead_library() -> None:
 
 
 def share_processors(number: int) -> None:
-    """Use at most so many threads unless the user has chosen a number: other processes use the rest of the machine."""
+    """Use at most this many threads unless the user has chosen a number; other processes use the other processors."""
     global _num_threads
     if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())

@@ -99,7 +99,7 @@ inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> peri
 class Potential {
 public:
     double cutoff = 0;             // in angstrom
-    int reach = 0;                 // the energy of an atom depends on atoms over so many edges
+    int reach = 0;                 // number of edges over which the energy of an atom depends on others
     bool stress = false;           // whether the package computes stresses and virials
     std::vector<int64_t> numbers;  // accepted atomic numbers, and their symbols
     std::vector<std::string> elements;

@@ -56,7 +56,7 @@ def tables() -> dict[str, Table]:
 
 
 def round_decimal(value: Decimal, digits: int) -> str:
-    """Format a number above 1 with so many decimal digits."""
+    """Format a number above 1 with this many decimal digits."""
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 

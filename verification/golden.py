@@ -1,8 +1,8 @@
-"""Golden vectors: results computed by other programs, compared with every backend.
+"""Golden vectors: results of other programs, with which every backend is compared.
 
-The vectors are read from the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` beside a checkout. The package
-contains a subset, which is always compared; the others are listed as skipped if there is no such directory. Array
-layouts of other programs are known only to the adapters at the end.
+The vectors are read from the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` next to a checkout. The package
+contains a subset, which is always compared; without this directory the others are listed as skipped. Only the adapters
+at the end know the array layouts of other programs.
 """
 
 import math
@@ -37,15 +37,15 @@ class Vector:
 
     case: str
     operator: str
-    values: Mapping[str, Any]  # arguments, `wrt` excluded
+    values: Mapping[str, Any]  # arguments without `wrt`
     expected: Mapping[str, np.ndarray]  # by field
     # Whether the other program computed in float32. Backends are then also compared in float32, by the largest error
-    # relative to the largest value; otherwise elementwise in float64.
+    # relative to the largest value; otherwise they are compared elementwise in float64.
     single: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Precisions it can be compared in."""
+        """The precisions in which it can be compared."""
         return ("float32", "float64") if self.single else ("float64",)
 
     def arguments(self, dtype: str) -> dict[str, Any]:
@@ -53,11 +53,11 @@ class Vector:
         real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
         return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
 
-    # What is computed once depends on the fields alone, which do not change.
+    # Cached values depend only on the fields, which do not change.
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Size of every symbol."""
+        """The size of every symbol."""
         op = OPERATORS[self.operator]
         return bind_sizes(op, self.values)
 
@@ -67,7 +67,7 @@ class Vector:
         return ask(OPERATORS[self.operator], self.values, tuple(self.expected))
 
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
-        """Tolerance for a subject (None: the judge), in the units of `error`."""
+        """Return the tolerance for a subject (None: the judge), in the units of `error`."""
         if self.single:
             return tolerances.golden_relative_to_largest(dtype)
         terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
@@ -75,7 +75,7 @@ class Vector:
         return own + tolerances.accuracy(False, terms)
 
     def error(self, got: np.ndarray, name: str) -> float:
-        """Error of a field relative to its scale, NaN if there is any NaN; for integers, the number of wrong ones."""
+        """Return a field's error relative to its scale, NaN if any is NaN; for integers, the number of wrong ones."""
         expected = self.expected[name]
         if expected.dtype.kind == "i":
             return float(np.count_nonzero(got != expected))
@@ -108,7 +108,7 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
 
 
 def directory() -> Path | None:
-    """Return the directory of unpackaged vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` beside a checkout."""
+    """Return the directory of unpackaged vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
     named = os.environ.get("TRIGRAPH_GOLDEN")
     if named:
         return Path(named)
@@ -132,10 +132,10 @@ def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
 
 
 def check_missing() -> list[Check]:
-    """Failed checks for missing vectors, under CI=true.
+    """Return failed checks for missing vectors, under CI=true.
 
-    A machine without a directory of vectors compares the packaged ones only. But if the directory exists or was named,
-    a missing vector is a failure under CI=true, and not a skip.
+    Without a directory of vectors, only the packaged ones are compared. But if the directory exists or was named, a
+    missing vector is a failure under CI=true, not a skip.
     """
     if os.environ.get("CI", "").lower() != "true" or directory() is None:
         return []
@@ -155,7 +155,7 @@ def vectors(name: str, path: Path) -> Iterator[Vector]:
 
 
 def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """gno_*: V and kernels are (..., f_out, f_in); parameters are in four blocks."""
+    """Read gno_*: V and kernels are (..., f_out, f_in); parameters are in four blocks."""
     _, f_out, f_in = z["out_kappa"].shape
 
     def matrices(kernels: np.ndarray) -> np.ndarray:
@@ -188,7 +188,7 @@ def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """athena_gno: Fortran shapes (features first), 1-based adjacency, float32."""
+    """Read athena_gno: Fortran shapes (features first), 1-based adjacency, float32."""
     for case in sorted({key.split("/")[0] for key in archive}):
         z = {key.split("/")[1]: value for key, value in archive.items() if key.startswith(f"{case}/")}
         _, _, f_in, f_out, num_nodes, num_edges, _ = (int(n) for n in z["dims"])
@@ -212,13 +212,13 @@ def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """dimenet_*: the aggregation on a molecule or crystal, with reverse edges found by vectors; or the radial basis."""
+    """Read dimenet_*: the aggregation on a molecule or crystal (vectors determine reverses), or the radial basis."""
     if name == "dimenet_radial_basis":
         yield from _radial_basis(name, z)
         return
     n_mid = {"num_spherical": 7, "num_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
-    # The files have the original's name of sbf_rad.
+    # The files use the original's name for sbf_rad.
     names = {"vec": "vec", "sbf_rad": "rbf", "embedding": "embedding", "weights": "weights"}
     values = {n: z[f"in_{of}"] for n, of in names.items()} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
     yield Vector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
@@ -250,7 +250,7 @@ def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """gat_*: scores are (heads, positions), separate before and after the softmax; some lack edge features."""
+    """Read gat_*: scores are (heads, positions), separate before and after the softmax; some lack edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
     values: dict[str, Any] = {n: z[f"in_{n}"] for n in names} | absent
@@ -274,7 +274,7 @@ def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _compare_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """weighted_*: every aggregation, with the mean by weight; second order for sum and mean."""
+    """Read weighted_*: every aggregation, with the mean by weight; second order for sum and mean."""
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
     for op in ("sum", "mean", "min", "max"):
@@ -299,9 +299,9 @@ def _compare_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector
 
 
 def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """gemnet_*: BasisEmbedding, then the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
+    """Read gemnet_*: BasisEmbedding, then the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
 
-    Derivatives are those of the composition. Intermediate values, which the vectors lack, come from the judge.
+    Derivatives are for the composition. Intermediate values, which the vectors lack, come from the judge.
     """
     num_spherical = z["in_sph_basis"].shape[1]
     rad_W1, atoms = z["out_rad_W1"], None
@@ -318,7 +318,7 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
         yield Vector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
 
-    # The factors of the bilinear besides rad_W1, by their names in the vectors.
+    # The factors of the bilinear other than rad_W1, by their names in the vectors.
     factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
     graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
     bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
@@ -349,7 +349,7 @@ def _judge_value(operator: str, values: Mapping[str, Any], field: str) -> np.nda
     return ask(OPERATORS[operator], values, (field,))[field][0]
 
 
-# Vectors of each family of the table, and the reader of a file (by the first word of its name).
+# The vectors of each table family, and the reader of a file (by the first word of its name).
 FILES = {
     "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
     "dimenet": (

@@ -20,7 +20,7 @@ from trigraph.verification.tolerances import TABLE
 
 
 def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
-    """Return what checks of a kind compare, how many passed, and the largest error in units of its tolerance."""
+    """Return the subject of a kind's checks, how many passed, and the largest error in units of its tolerance."""
     return {
         "name": name,
         "meaning": TERMS.kinds[name],

@@ -31,7 +31,7 @@ def _text(value: Any) -> str:
 def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     """Parse a restriction of operators: words ``"name=value"``; several words with the same name are alternatives.
 
-    Raises ValueError if a word has another form or no operator has this setting or value. The message lists valid ones.
+    Raises ValueError, with the valid settings or values, if a word has another form or no operator has its setting.
     """
     where: dict[str, tuple[str, ...]] = {}
     definitions = {NAMED[name].definition.name: NAMED[name].definition for name in operators}

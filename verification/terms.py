@@ -8,7 +8,7 @@ from trigraph.environment import collect
 from trigraph.table import NAMED
 from trigraph.verification.kinds import CASE_KINDS, find_case_kind
 
-# Kinds of check, and what they compare.
+# Kinds of check, and the things that they compare.
 CHECK_KINDS = {
     "accuracy": "a backend against the real128 judge, elementwise",
     "differences": "central finite differences of one order against the next",

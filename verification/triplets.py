@@ -93,7 +93,7 @@ class Sums:
         return values
 
     def remark(self, patch: bool) -> str:
-        """Return the number of triplets or quadruplets, and describe what the patch or the whole leaves out."""
+        """Describe the number of triplets or quadruplets, and the parts that the patch or the whole leaves out."""
         some, lists = self.within(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 

@@ -57,7 +57,7 @@ extern uint3 blockDim;
 extern uint3 gridDim;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the runtime offers to this header
+// Functions that the runtime offers to this header
 // Functions that the runtime offers to this header
 namespace cuda_host {
 

@@ -352,7 +352,7 @@ const char* refusal(const unsigned* grid, const unsigned* block, size_t shared_b
 
 }  // namespace
 
-// ---- what kernels call (cuda_host.h) --------------------------------------------------------------------------------
+// ---- functions for kernels (cuda_host.h) ----------------------------------------------------------------------------
 
 void fail(const char* format, ...) {
     va_list values;

@@ -269,7 +269,7 @@ def wraps_its_atoms(self, name, atoms):
 
 
 class Limited(Calculator):
-    """A smooth pair energy (4 - r)^4 within 4 Å, for at most so many neighbours of each atom."""
+    """A smooth pair energy (4 - r)^4 within 4 Å, for a limited number of neighbours of each atom."""
 
     implemented_properties = ("energy", "free_energy", "forces")
     most, by_distance = 40, True

@@ -1,4 +1,4 @@
-"""`check_derivatives` passes correct JAX functions, finds wrong ones, and refuses what it cannot check."""
+"""`check_derivatives` passes correct JAX functions, finds wrong ones, and refuses unsupported ones."""
 
 import re
 from pathlib import Path

@@ -37,7 +37,7 @@ NOTE = 3000  # characters
 def pytest_addoption(parser):
     group = parser.getgroup("device")
     group.addoption("--rehearse", action="store_true", help="Run on the CPU with gpu-host: this tests the tests.")
-    group.addoption("--device-seconds", type=float, default=3600.0, help="End after so many seconds.")
+    group.addoption("--device-seconds", type=float, default=3600.0, help="End after this many seconds.")
     group.addoption("--record", metavar="FILE", help="Write the tests that passed, failed and did not run, as JSON.")
 
 

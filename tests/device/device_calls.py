@@ -12,7 +12,7 @@ from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import name_fields_of_result
 
 END = "TRIGRAPH_DEVICE_END"  # environment variable: the time when the run ends, for all of its processes
-LEAST = 2.0  # if a process ends less than so many seconds before the deadline, the deadline ended it
+LEAST = 2.0  # a process that ends within so many seconds of the deadline was ended by it
 
 
 def seconds_left():

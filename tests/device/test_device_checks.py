@@ -143,7 +143,7 @@ def is_as_good(field, got, right, exact, most):
 
 @pytest.fixture
 def need(place):
-    """Return a function that skips the test unless so many bytes are free; then it frees them for other processes."""
+    """Return a function that skips the test unless this many bytes are free; then it frees them for other processes."""
 
     def check(nbytes):
         if nbytes > (free := place.free_bytes()):

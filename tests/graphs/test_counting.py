@@ -1,4 +1,4 @@
-"""The counting sorts of graphs.c give NumPy's arrays with any number of threads, and refuse what they cannot sort."""
+"""The counting sorts of graphs.c give NumPy's arrays with any number of threads, and refuse bad input."""
 
 import itertools
 import subprocess

@@ -206,7 +206,8 @@ def test_expressions(definition):
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
 
 
-# What each package may import of trigraph, at the top of a module or within functions; other packages are above these.
+# The parts of trigraph that each package may import, at the top of a module or within functions; others are above
+# these.
 ARROWS = {
     "table": set(),
     "arrays": set(),

@@ -158,7 +158,7 @@ class Call:
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
     def step(self, budget: int) -> bool:
-        """Call with so many bytes left; return whether there was a result."""
+        """Call with this many bytes left; return whether there was a result."""
         where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()

@@ -92,7 +92,7 @@ def resident():
 
 
 def soak(seconds, seed):
-    """Return the failures within so many seconds."""
+    """Return the failures within this many seconds."""
     failures, samples, files = [], [], []
     for call in calls().values():
         call()  # imports do not survive KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The type stubs that the build installs describe the functions, and mypy derives from them what a call needs."""
+"""The type stubs that the build installs describe the functions, and mypy derives the required arguments from them."""
 
 import ast
 import inspect

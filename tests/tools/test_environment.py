@@ -1,4 +1,4 @@
-"""What reports state about commit, device and build, also if one of these is missing."""
+"""Reports describe commit, device and build, also if one of these is missing."""
 
 import json
 import subprocess

@@ -65,7 +65,7 @@ def tolerance(model, structure=MOLECULE):
 
 
 def assert_close(got, expected, eps):
-    """Compare the norm of each difference, relative to the norm of the expected value, with so many eps."""
+    """Compare the norm of each difference, relative to the norm of the expected value, with this many eps."""
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert (got[name].shape, got[name].dtype) == (value.shape, value.dtype), name

@@ -47,7 +47,7 @@ def assert_same(got, expected, roundings=ROUNDINGS):
 
 
 def derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
-    """Return a layer's result, where query 3 has no neighbour, its gradients, and those of a weighted sum of these."""
+    """Return a layer's result (query 3 has no neighbour), its gradients, and gradients of a weighted sum of these."""
     y, x = drawn(POINTS, 3, dtype=dtype), drawn(QUERIES, 3, dtype=dtype, seed=1)
     x[3] = 9.0
     near = theirs.neighbor_search.NeighborSearch(use_open3d=False)(y, x, 0.5)

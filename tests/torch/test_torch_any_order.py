@@ -150,7 +150,7 @@ def test_half_precision_and_requests_in_a_third_derivative():
 
 
 def test_a_converted_model_learns_hessians():
-    """Parameter gradients of a loss of Hessian-vector products equal those of PyG's layer."""
+    """Parameter gradients of a loss of Hessian-vector products equal the gradients by PyG's layer."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     layer = pyg.GATConv(4, 3, heads=2).double()

@@ -225,7 +225,7 @@ def test_energies_that_do_not_depend_on_vectors(detach):
 
 
 def test_kinds_of_calls():
-    """Each dtype has its own program; errors are those of the eager potential."""
+    """Each dtype has its own program; errors are the same as the eager potential's."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
     z, pos, batch = structures((5, 6))

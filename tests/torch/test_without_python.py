@@ -196,7 +196,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
     assert "libtorch_python" not in done.stderr
     numbers = iter([float(word) for line in done.stdout.splitlines() for word in line.split()[1:]])
     for path in paths:
-        # The scale of forces is that of the energy: they vanish by symmetry in some of these structures.
+        # Forces are compared on the scale of the energy: they vanish by symmetry in some of these structures.
         expected = compute_in_ase(read(path), dimenet(getattr(torch, name)))
         scale = max(np.abs(np.nan_to_num(array)).max() for array in expected)
         for array in expected:

@@ -41,8 +41,8 @@ DECLARED = {
 # Names of kinds, and code that runs kernels without being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 
-# What `trigraph verify --operator FAMILY --backend BACKEND ...` does, but with cheap units first, and stopping at the
-# first check that fails or unit that hangs. It prints the current unit, and what fails there.
+# Do the work of `trigraph verify --operator FAMILY --backend BACKEND ...`, but with cheap units first, and stop at the
+# first check that fails or unit that hangs. Print the current unit, and its failure.
 # A label selects that unit.
 VERIFY = """
 import faulthandler, resource, sys
@@ -176,7 +176,7 @@ class Sandbox:
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()
         for level in available():
-            if level != self._level:  # its bits would differ from those of a changed one
+            if level != self._level:  # it would have other bits than a changed library
                 (self._site / "trigraph" / self._fast(level)).unlink()
         for name in _sources():
             installed = self._site / "trigraph" / name.removeprefix("src/trigraph/")
@@ -233,7 +233,7 @@ class Sandbox:
         return [self._library("gpu", f"_host_{family}")] if backend == "gpu-host" else []
 
     def build(self, backend: str, family: str) -> str:
-        """Build what a backend needs for a family, and install it; return the compiler's output, "" for success."""
+        """Build and install the files that a backend needs for a family; return compiler output, "" for success."""
         libraries = self._libraries(backend, family)
         if libraries:
             done = self._call(["ninja", "-C", str(self._build), *libraries])

@@ -1,4 +1,4 @@
-"""trigraph.jax: bits of the NumPy functions, derivatives of every kind and order, and what is refused."""
+"""trigraph.jax: bits of the NumPy functions, derivatives of every kind and order, and refused arguments."""
 
 import os
 from dataclasses import replace
@@ -110,7 +110,7 @@ def bind_plain_form(case):
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL, ids=lambda p: p.name)
 def test_every_order_and_mode(spec, variant):
-    """Derivatives along a line, in any sequence of forward and reverse mode, equal those of the plain form."""
+    """Derivatives along a line, in any sequence of forward and reverse mode, equal the plain form's."""
     case = build(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}

@@ -21,7 +21,7 @@ from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 # Number of calls that are compared. A result that is wrong at random with probability 0.3 differs between two of
 # them with probability 1 - 0.7**39 - 0.3**39, that is, 1 - 9e-7.
 REPEATS = 39
-OWN = 50  # at most so many of the framework's functions that a call uses are checked individually
+OWN = 50  # at most this many of the framework's functions that a call uses are checked individually
 
 
 class Calls(Identities):

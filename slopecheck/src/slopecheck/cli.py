@@ -42,7 +42,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="SECONDS",
             help="Time limit for one kind of check [default: none].",
         ),
-        click.option("--allow-inconclusive", "reason", default="", metavar="WHY", help="Pass what cannot be decided."),
+        click.option("--allow-inconclusive", "reason", default="", metavar="WHY", help="Let inconclusive checks pass."),
         click.option("--all", "every", is_flag=True, help="Show the checks that passed, too."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all directions."),
         click.option(

@@ -111,7 +111,7 @@ class Part:
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Sort key, the worst largest: an error of the derivative, then what cannot be decided, then the ratio."""
+        """Sort key, the worst largest: an error of the derivative, then an undecided comparison, then the ratio."""
         return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
 
 
@@ -167,7 +167,7 @@ class Claim:
         if not np.isfinite([*high, *low, middle]).all():  # the point lies next to the end of the domain
             return ""
         gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
-        # Values next to a jump stay the same; those of a smooth function, or rounding, differ as much on one side.
+        # Next to a jump the values stay the same; a smooth function, or rounding, differs as much on one side.
         if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
             return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
         seen = [

@@ -81,8 +81,8 @@ def check_derivatives(
     order : {1, 2, 3}, optional
         Highest derivative. Default: the number of functions in `vjp`, 2 without them.
     framework : {"numpy", "torch", "jax"}, optional
-        Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: that of the first input that is a
-        tensor of torch or an array of JAX, else NumPy.
+        Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: the library of the first input
+        that is a torch tensor or a JAX array, else NumPy.
     vjp : callable, or tuple of a callable for each order, for NumPy
         ``vjp(inputs, cotangents)``, with tuples, returns the gradients of sum <cotangent, output> with respect to the
         floating inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of

@@ -10,7 +10,7 @@ from slopecheck.record import Check
 from slopecheck.summary import group_by, number, worst
 from slopecheck.terms import Terms
 
-SHOWN = 8  # at most so many cases are listed
+SHOWN = 8  # largest number of cases that are listed
 # Kinds of check whose notes always describe the failure; other notes may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")
 

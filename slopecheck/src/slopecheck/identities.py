@@ -19,7 +19,7 @@ STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numb
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
 # errors increase the size if they exceed KNOWN of it; if they exceed LOST of it, the output is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
-PATIENCE = 5.0  # later calls may take at least so many seconds; NaN and float32 keep some loops from ending
+PATIENCE = 5.0  # minimum seconds allowed for later calls; NaN and float32 keep some loops from ending
 BITS = 12  # a number that needs more bits is not a simple one
 Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with the sum of its |terms|
 

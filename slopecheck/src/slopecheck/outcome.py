@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from typing import Any
 
-# At most so many of the last frames, and of the last characters, of a traceback are shown.
+# Largest number of last frames, and of last characters, of a traceback that are shown.
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 
@@ -57,7 +57,7 @@ def message_of(error: BaseException) -> str:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after so many seconds; only in the main thread, and where the system has alarms."""
+    """Raise TimeoutError after this many seconds; only in the main thread, and where the system has alarms."""
     if (
         seconds == math.inf
         or not hasattr(signal, "setitimer")

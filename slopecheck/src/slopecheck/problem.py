@@ -217,7 +217,7 @@ class Problem:
 
 
 def _list_names(function: Any, number: int) -> list[str]:
-    """Return the names of the parameters of so many positional arguments; `input 1` stands for a missing name."""
+    """Return the parameters' names for a number of positional arguments; `input 1` stands for a missing name."""
     parameters: Mapping[str, inspect.Parameter] = {}
     with suppress(TypeError, ValueError):  # functions written in C have no signature
         parameters = inspect.signature(getattr(function, "forward", function)).parameters

@@ -29,7 +29,7 @@ COLUMNS = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One comparison of one field of one operator in one backend; `COLUMNS` says what each attribute is."""
+    """One comparison of one field of one operator in one backend; `COLUMNS` describes the attributes."""
 
     operator: str
     backend: str

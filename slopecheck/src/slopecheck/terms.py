@@ -6,7 +6,7 @@ from typing import Any
 
 from slopecheck.environment import collect
 
-# Kinds of check that test more than values and derivatives, and what they test.
+# Kinds of check that test more than values and derivatives, and their subjects.
 PROPERTIES = {
     "nan": "NaN locality",
     "repeat": "repeated calls",

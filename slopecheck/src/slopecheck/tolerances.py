@@ -22,7 +22,7 @@ class Tolerance:
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "real128": 2.0**-105}
 BEST = 1e-7  # largest allowed error, at the best step, of a curve of central differences in float64
 
-MARGIN = 8.0  # factor between an estimated standard deviation and what is allowed
+MARGIN = 8.0  # factor between an estimated standard deviation and the allowed error
 SENSITIVE = 1e-6  # if rounding hides an error of this size at every step, a curve shows nothing
 UNSURE = 1e-7  # a larger relative rounding of a gradient is not trusted
 ROUNDING = 2.0**-44  # relative difference of results that are computed in another order

@@ -29,7 +29,7 @@ def spaced(*shape):
 
 
 class Counting:
-    """A function that behaves like another one after so many calls."""
+    """A function that behaves like another one after a number of calls."""
 
     def __init__(self, function, calls):
         self.function, self.left = function, itertools.count(calls, -1)
