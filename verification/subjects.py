@@ -73,7 +73,7 @@ def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: 
     arrays: dict[str, Any] = {name: outcome.fields.get(name) for name in names}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise CallError(f"{op.name}: {name} is no array")
+            raise CallError(f"{op.name}: {name} is not an array")
     return arrays
 
 

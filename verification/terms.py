@@ -14,7 +14,7 @@ CHECK_KINDS = {
     "differences": "central finite differences of one order against the next",
     "golden": "a backend against vectors computed by other programs",
     "adjoint": "<bwd(g), v> against <g, jvp(v)> from bwd2's grad_ field",
-    "symmetry": "second derivatives in exchanged directions",
+    "symmetry": "second derivatives with exchanged directions",
     "permutation": "edges renumbered: equal up to rounding",
     "threads": "equal bits whatever the number of threads",
     "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
@@ -23,16 +23,16 @@ CHECK_KINDS = {
     "values against the judge's of the case alone)",
     "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
     "element rounded once",
-    "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",
-    "out": "arrays of the caller's are written in full: equal bits, wherever they lie",
+    "layout": "results are C-contiguous, writeable, of the right dtype, and share no memory",
+    "out": "arrays of the caller are written completely: equal bits, at any address",
     "nan": "NaN and infinity in some elements of an argument reach exactly what depends on them",
     "forces": "forces by the chain of operators against differences of the energy in positions",
     "force training": "gradients of a loss of forces in the parameters against differences",
     "invariance": "energy and forces of atoms rotated, mirrored, translated and renumbered",
-    "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy's",
+    "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy",
     "empty": "no edges, no nodes, isolated nodes: zeros",
-    "complete": "checks that were planned and not made: only there when it fails",
-    "not offered": "checks not made since the function under test offers no such thing; neither passed nor failed",
+    "complete": "checks that were planned but not made: appears only if it fails",
+    "not offered": "checks that the function under test does not support; neither passed nor failed",
 }
 
 

@@ -36,31 +36,31 @@ TABLE = (
         "eps * scale",
         "8 + n/2 (the same, where terms are equal)",
         "The bound of a direct sum: equal addends are rounded alike, so that n errors of half an epsilon of scale can "
-        "have one sign. It is for the cases named constant, and for whatever data of that kind users have; sums in "
-        "chunks keep 8, since partial sums are added pairwise.",
+        "have one sign. It is for the cases named constant, and for such data of users; sums in chunks keep 8, since "
+        "partial sums are added pairwise.",
     ),
     Tolerance(
         "accuracy",
         "smallest normal number",
         "1, added to eps * scale",
-        "Results that underflow have no relative accuracy; where the scale is 0 the result must be 0 but for this.",
+        "Results that underflow have no relative accuracy; if the scale is 0, the result must be 0 up to this.",
     ),
     Tolerance(
         "half",
         "eps * scale of float32",
         "8, plus half an epsilon of the stored type, relative",
-        "Sums are float32's, of numbers that the half type holds; each element is rounded once more when it is stored, "
-        "where it is below the smallest normal number by half the spacing there.",
+        "Sums are computed in float32 from half-precision numbers; each element is rounded again when stored, below "
+        "the smallest normal number by half the spacing there.",
     ),
     Tolerance(
         "differences",
         "sum |grad_i v_i|",
         "at every step: c (2 S + 2 h S') eps / (2 h sum |grad_i v_i|)",
         "The roundoff floor: two evaluations, each within c eps of its scale S, and the gradient within c eps of its "
-        "scale S' = sum scale_i |v_i|, c as for accuracy. Central differences have no other error up to degree 2; else "
-        "the slope is 2 +- 0.1 over two decades.",
+        "scale S' = sum scale_i |v_i|, c as for accuracy. Up to degree 2, central differences have no other error; for "
+        "other functions the slope is 2 +- 0.1 over two decades.",
     ),
-    Tolerance("differences", "sum |grad_i v_i|", "best step 1e-7 (float64)", "What a usable derivative must reach."),
+    Tolerance("differences", "sum |grad_i v_i|", "best step 1e-7 (float64)", "A usable derivative reaches it."),
     Tolerance(
         "differences",
         "sum |grad_i v_i|",
@@ -77,7 +77,7 @@ TABLE = (
         "golden",
         "maximum of the vector",
         "8 eps32 (float64 backends), 16 eps32 (float32)",
-        "athena works in float32 and is within 9e-7 = 7.5 eps32 of float64; a float32 backend errs as much again.",
+        "athena works in float32 and is within 9e-7 = 7.5 eps32 of float64; a float32 backend may add the same error.",
     ),
     Tolerance(
         "adjoint, symmetry",
@@ -85,7 +85,7 @@ TABLE = (
         "c as for accuracy",
         "Each side is a sum of fields within c eps of their scales; the sums over fields are exact (real128).",
     ),
-    Tolerance("permutation", "eps * scale", "2 c", "Two results, each within c of the exact one."),
+    Tolerance("permutation", "eps * scale", "2 c", "Each of the two results is within c of the exact one."),
     Tolerance(
         "forces, force training",
         "sum |grad_i v_i|",
@@ -98,19 +98,19 @@ TABLE = (
         "eps * scale",
         "2 c",
         "As for permutation; scale is the sum over the steps of the chain of each step's scale times |the derivative "
-        "of energy or force in its result|, positions and cell vectors included.",
+        "of energy or force with respect to its result|, including positions and cell vectors.",
     ),
     Tolerance(
         "bessel",
         "eps * scale",
         "c + 8",
-        "The backend's c, and as much for scipy in float64, where zeros, arguments and functions are rounded, too.",
+        "The backend's c, plus 8 for scipy in float64, where zeros, arguments and functions are also rounded.",
     ),
     Tolerance(
         "threads, levels, repeat, out, nan, empty",
         "different bits, elements spoilt or not, or |value|",
         "0",
-        "Equal is equal; nothing to sum is zero. Levels that are not v4 are compared with the judge as well.",
+        "Results must be equal, and empty sums zero. Levels other than v4 are also compared with the judge.",
     ),
     Tolerance("layout, complete", "arrays, or checks", "0", "None may be wrong; none may be missing."),
 )

@@ -111,7 +111,7 @@ def test_other_reports_are_refused(environment, tmp_path, place, value, says):
         target = target[key]
     target[place[-1]] = value
     (tmp_path / "report.json").write_text(json.dumps(report))
-    with pytest.raises(ReportError, match="is no report of checks") as caught:
+    with pytest.raises(ReportError, match="is not a report of checks") as caught:
         read(tmp_path / "report.json")
     assert says in str(caught.value)
 

@@ -51,16 +51,16 @@ def test_all():
 @pytest.mark.parametrize(
     ("function", "x", "words"),
     [
-        (strangers.WRONG["sign"][0], numbers(5), "failed: look for a sign"),
+        (strangers.WRONG["sign"][0], numbers(5), "failed: look for a wrong sign"),
         (
             own(lambda x: x**2, lambda g, x: 2 * (g * x).T),
             numbers(3, 3),
             "failed: look for a transposed matrix",
         ),
-        (lambda x: x.detach().sin() + 0 * x, numbers(5), "failed: look for what is detached"),
+        (lambda x: x.detach().sin() + 0 * x, numbers(5), "failed: look for tensors that are detached"),
         (lambda x: x.abs(), of(0.0, 1.0), "failed: it is not differentiable here"),
         (lambda x: x.float().sin().double(), numbers(5), "inconclusive: compute in float64"),
-        (SINE, strangers.X, "failed: what is kept must be kept by values"),
+        (SINE, strangers.X, "failed: let cached results depend on values"),
     ],
 )
 def test_the_first_line_says_what_to_do(function, x, words):

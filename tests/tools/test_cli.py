@@ -210,7 +210,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--operator", "weighted", "--where", "aggregation=sum"), ("'aggregation'", "op, mean_by, edge_weight")),
         (("--operator", "weighted", "--where", "op"), ("'op'", "NAME=VALUE")),
         (("--where", "op=sum"), ("gno_kernel has no setting 'op'",)),
-        (("--structure", "no_such.xyz@2"), ("no_such.xyz is no file",)),
+        (("--structure", "no_such.xyz@2"), ("no_such.xyz is not a file",)),
         (("--cutoff", "4"), ("--cutoff requires a --structure",)),
         (("--backend", "pyref", "--operator", "gno_kernel_fwd", "--report", f"{__file__}/report"), ("'--report'",)),
     ],
@@ -249,7 +249,7 @@ def test_against_something_else_is_refused_before_the_run(verify, tmp_path):
     (tmp_path / "package.json").write_text('{"name": "something else"}')
     result = verify([GOOD], "--against", tmp_path / "package.json")
     assert result.exit_code == 2
-    assert "package.json is no report of checks" in result.stderr
+    assert "package.json is not a report of checks" in result.stderr
     assert result.asked == []
 
 

@@ -18,8 +18,8 @@ class CheckKind(NamedTuple):
 
 CHECK_KINDS: Mapping[str, CheckKind] = {
     "form": CheckKind(
-        "a derivative of any order has the dtype, the shape and the device of its argument; an output has no wider "
-        "dtype than all inputs: no constant of float64 in a function of float32"
+        "a derivative of any order has the dtype, shape and device of its argument; no output has a wider dtype than "
+        "all inputs, as from a float64 constant in a float32 function"
     ),
     "forces": CheckKind("", "forces with central differences of the energy, over a range of steps and by component"),
     "stress": CheckKind("", "stress with central differences of the energy under strain"),
@@ -44,54 +44,54 @@ CHECK_KINDS: Mapping[str, CheckKind] = {
     "far atoms": CheckKind("", "a structure and a distant atom with the sum of both"),
     "company": CheckKind("", "two distant copies of the structure with one (batch invariance)"),
     "unchanged": CheckKind(
-        "a call changes none of its inputs, integers included, no cotangent and no direction",
+        "a call changes none of its inputs (including integers), cotangents and directions",
         "the atoms before and after a call",
     ),
     "repeat": CheckKind(
-        "39 calls give equal bits; what is wrong in 3 calls of 10 is missed once in a million times",
-        "bitwise equality of fresh calculators, and of another order of requests",
+        "39 calls give equal bits; a mistake in 3 calls of 10 is missed once in a million times",
+        "bitwise equality of new calculators, and of another order of requests",
     ),
-    "kept": CheckKind("no call writes to results of an earlier one", "results before and after later calls"),
+    "kept": CheckKind("no call writes to results of an earlier call", "results before and after later calls"),
     "history": CheckKind(
         "results have the same bits after calls with other inputs",
-        "results after other structures, or atoms moved (in place, into the cutoff), with those of a fresh one",
+        "results after other structures, or moved atoms (in place, into the cutoff), with those of a new calculator",
     ),
     "constraints": CheckKind("", "results with and without a constraint on the atoms"),
     "copy": CheckKind("", "bitwise equality of a deep copy"),
     "pickle": CheckKind("", "bitwise equality of a pickled calculator"),
-    "drift": CheckKind("", "the energy error of velocity-Verlet dynamics with four times that of half the time step"),
+    "drift": CheckKind("", "the energy error of velocity-Verlet dynamics with four times that at half the time step"),
     "alone": CheckKind(
-        "the derivative of one input is the same whether or not others are asked for; those of single outputs, and "
-        "along single directions, add up (torch, JAX)"
+        "the derivative for one input is the same whether or not others are requested; derivatives of single outputs, "
+        "and along single directions, add up (torch, JAX)"
     ),
     "threads": CheckKind("calls with 1, 2 or 3 threads give equal bits (torch)"),
     "layout": CheckKind(
-        "inputs, cotangents and directions that are strided, offset, transposed, expanded or reversed give the results "
-        "of the same numbers in order"
+        "inputs, cotangents and directions that are strided, offset, transposed, expanded or reversed give the same "
+        "results as contiguous ones"
     ),
     "nan": CheckKind(
-        "a NaN in an element does not reach outputs that do not change with the element, as it does through a mask "
-        "that is multiplied",
+        "a NaN in an element does not reach outputs that do not depend on the element, as it does if a mask is "
+        "multiplied",
         lowest=0,
     ),
     "float32": CheckKind(
-        "results in float32 are those of float64, up to 100 times what a change of all numbers by one epsilon makes"
+        "results in float32 equal those in float64, up to 100 times the effect of changing all numbers by one epsilon"
     ),
     "differences": CheckKind(
         "along a direction, for each input and order: the error falls with the square of the step down to rounding, "
-        "and below 1e-7; at a second point once more, where a result that was kept from an earlier call is wrong. In "
-        "rows `elements`, up to 200 elements of each input one by one, others in 40 groups, so that a small wrong one "
-        "is not hidden by large right ones; of more than 10,000, fewer one by one",
+        "and below 1e-7; also at a second point, where results cached by an earlier call are wrong. Rows `elements` "
+        "compare up to 200 elements of each input one by one, others in 40 groups, so that large correct elements do "
+        "not hide a small wrong one; of more than 10,000, fewer are compared one by one",
         each=True,
     ),
     "adjoint": CheckKind(
-        "the derivative of the gradient in its cotangent fits the gradient; third derivatives in cotangents, "
-        "directions and inputs fit second ones, and those of inputs each other",
+        "the derivative of the gradient with respect to its cotangent agrees with the gradient; third derivatives for "
+        "cotangents, directions and inputs agree with second ones, and those for inputs with each other",
         lowest=2,
         each=True,
     ),
     "symmetry": CheckKind(
-        "second derivatives are symmetric, third ones in all six orders of three directions",
+        "second derivatives are symmetric, and third derivatives equal in all six orders of three directions",
         "u J v with v J u, by differences of forces (J: their Jacobian)",
         lowest=2,
         each=True,

@@ -10,20 +10,20 @@ COLUMNS = {
     "operator": "operator, or the name of a function or calculator",
     "backend": "`gpu-host`, `judge`, the name of a user's function, or the framework that differentiates",
     "dtype": "`float32`, `float64` or `real128`",
-    "kind": "what was compared with what: of a run by the first table above",
-    "case": "the input, such as `regular`, `shared rows`, `airfoil`, `athena case03`; the order of derivatives of a "
-    "function; the structure of a calculator",
-    "field": "output or derivative compared; for differences, the input differentiated",
-    "error": "in the unit of the tolerance; null where it is not finite. A check passes where error <= tolerance. Of "
+    "kind": "kind of comparison; for a run, see the first table above",
+    "case": "the input, such as `regular`, `shared rows`, `airfoil`, `athena case03`; for a function, the order of "
+    "derivatives; for a calculator, the structure",
+    "field": "output or derivative that was compared; for differences, the input that was varied",
+    "error": "in the unit of the tolerance; null if it is not finite. A check passes if error <= tolerance. For "
     "kind `not offered`, the number of checks that were not made",
-    "tolerance": "what the error may be",
-    "order": "slope of a curve of differences; null where it has rounding errors only, and for other checks",
-    "seconds": "of the backend's call, of all calls of a curve",
-    "curve": "pairs of a step and the error of differences there; of `bessel`, of x and the error",
-    "digest": "16 hexadecimal digits, of the bits of a field (`accuracy`); null elsewhere",
-    "note": "why it failed, or what the error is relative to",
-    "trace": "traceback of the exception that the note tells",
-    "inconclusive": "whether double precision cannot decide, as the note says; neither passed nor failed",
+    "tolerance": "largest allowed error",
+    "order": "slope of a curve of differences; null if it has only rounding errors, and for other checks",
+    "seconds": "time of the backend's call, or of all calls of a curve",
+    "curve": "pairs of a step and the error of differences; for `bessel`, pairs of x and the error",
+    "digest": "16 hexadecimal digits that identify the bits of a field (`accuracy`); null for other kinds",
+    "note": "reason of a failure, or the scale of the error",
+    "trace": "traceback of the exception in the note",
+    "inconclusive": "whether double precision cannot decide, as the note explains; neither passed nor failed",
 }
 
 

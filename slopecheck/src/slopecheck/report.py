@@ -16,18 +16,18 @@ SCHEMA_VERSION = 3
 NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that a report stores as None if they are not finite
 # Keys of a report.json of this version, for a run or a `Result`; `COLUMNS` describes the checks.
 KEYS = {
-    "schema_version": f"{SCHEMA_VERSION}: another number where a key has gone or means something else",
-    "date": "when it was written, in UTC: `2026-11-24T16:00:00Z`",
-    "command": "command line that runs it again; of a `Result`, what was checked",
-    "seconds": "that the run took; null where that is not known",
-    "seed": "of every number that was drawn",
-    "verdict": "`passed` where a check passed, none failed, and none that was planned is missing; of a `Result` "
-    "`inconclusive` where a check is and that was not allowed; else `failed`",
-    "counts": "numbers of checks: `planned`, `passed`, `failed`, `inconclusive`, `not_offered`; `skipped`: of what was "
-    "left out",
-    "environment": "versions and processor; of `trigraph verify`, what `trigraph info` shows",
-    "structures": "of a run: what `--structure` named, one sentence each",
-    "skips": "what was left out, a list: `what` and the `reason`",
+    "schema_version": f"{SCHEMA_VERSION}; it changes if a key is removed or changes its meaning",
+    "date": "time of writing, in UTC: `2026-11-24T16:00:00Z`",
+    "command": "command line that repeats the run; for a `Result`, the name of the subject",
+    "seconds": "duration of the run; null if unknown",
+    "seed": "seed of all random numbers",
+    "verdict": "`passed` if a check passed, none failed, and no planned check is missing; for a `Result`, "
+    "`inconclusive` if a check is inconclusive and this was not allowed; else `failed`",
+    "counts": "numbers of checks: `planned`, `passed`, `failed`, `inconclusive`, `not_offered`; `skipped`: number of "
+    "skipped parts",
+    "environment": "versions and processor; for `trigraph verify`, the output of `trigraph info`",
+    "structures": "for a run: descriptions of the `--structure` arguments, one sentence each",
+    "skips": "list of skipped parts: `what` and the `reason`",
     "checks": "table of checks by columns: names to lists of equal length",
 }
 
@@ -94,21 +94,21 @@ def encode_report(report: Mapping[str, Any]) -> bytes:
 def read(path: Path) -> dict[str, Any]:
     """Read a ``report.json``; raise `ReportError` if it cannot be read or is no JSON report of this version."""
     if not path.is_file():  # reading a pipe might wait forever
-        raise ReportError(f"{path} is no file")
+        raise ReportError(f"{path} is not a file")
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # not text or JSON, or nested too deeply
         raise ReportError(f"{path}: {error}") from error
     version = report.get("schema_version") if isinstance(report, dict) else None
     if version != SCHEMA_VERSION:
-        raise ReportError(f"{path} is no report of checks with schema_version {SCHEMA_VERSION}")
+        raise ReportError(f"{path} is not a report of checks with schema_version {SCHEMA_VERSION}")
     try:
         _check("command", report["command"], (str,))
         if not math.isfinite(_check("seconds", report["seconds"], NUMBER) or 0):
             raise ValueError(f"its seconds: {report['seconds']}; expected a finite number")
         checks_of(report)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise ReportError(f"{path} is no report of checks: {str(error)[:300]}") from error
+        raise ReportError(f"{path} is not a report of checks: {str(error)[:300]}") from error
     return dict(report)
 
 

@@ -19,7 +19,7 @@ def _split_frame(name: str) -> tuple[Path, int]:
     file, at, frame = name.rpartition("@")
     path = Path(file if at else name)
     if not path.is_file():
-        raise ValueError(f"structure {path} is no file")
+        raise ValueError(f"structure {path} is not a file")
     if not re.fullmatch(r"[-+]?\d+", frame):
         raise ValueError(f"structure {name}: frame is {frame!r}; expected one number, 0 the first, -1 the last")
     return path, int(frame)
