@@ -301,7 +301,7 @@ def contents(graphs: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Command line used by meson."""
+    """Run the command line that meson uses."""
     what, *arguments = sys.argv[1:]
     if what == "write":
         for name, text in contents(Path(arguments[0]).read_text("utf-8")).items():

@@ -348,7 +348,7 @@ SHIM_SETS = {
 
 
 def main() -> None:
-    """Command line used by meson: ``shims.py SET OUT.f90``, ``shims.py f2cmap OUT`` or ``shims.py cases OUT``."""
+    """Run meson's command line: ``shims.py SET OUT.f90``, ``shims.py f2cmap OUT`` or ``shims.py cases OUT``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap", "cases"))
     parser.add_argument("out", type=Path)

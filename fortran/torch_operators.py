@@ -272,7 +272,7 @@ class Kernel:
 
 
 def main() -> None:
-    """Command line used by meson."""
+    """Run the command line that meson uses."""
     text = "".join(Kernel(op).text() for op in OPERATORS.values())
     text += "const struct {\n    const char *name, *schema;\n    Kernel kernel;\n} operators[] = {\n"
     text += "".join(f'    {{"{n}", "{schema(op)}", {n}}},\n' for n, op in OPERATORS.items()) + "};\n"

@@ -19,7 +19,7 @@ from trigraph.fortran.shims import SHIM_SETS, order_arguments
 
 
 def main() -> None:
-    """Command line used by meson."""
+    """Run the command line that meson uses."""
     text, entries = "", []
     for op in EXPORTED.values():
         order = order_arguments(op, SHIM_SETS["fast"])

@@ -26,7 +26,7 @@ class Case:
     # Whether all or many terms of its sums are equal, as when many edges share few rows. The rounding errors of a
     # direct sum then add up instead of partly cancelling.
     equal_terms: bool = False
-    half: str | None = None  # the half-precision dtype that represents the numbers of arrays that may have it exactly
+    half: str | None = None  # dtype of half precision that holds the arrays' numbers exactly, where kernels accept it
     gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
 
     @property

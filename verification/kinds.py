@@ -45,7 +45,7 @@ def _length(terms: int) -> Kind:
 
 
 def _heads(width: int) -> Kind:
-    """More heads than are processed together (4 and 8); widths are multiples of a vector of a processor or thread."""
+    """Return a kind with more heads than are processed together (4 and 8); widths fill whole vectors of a processor."""
     remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
     return Kind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 

@@ -31,7 +31,7 @@ NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
 def _airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """GNO on pyamg's airfoil mesh: dx between nodes, smooth fields as features, athena's weights."""
+    """Return GNO's values on pyamg's airfoil mesh: dx between nodes, smooth fields as features, athena's weights."""
     positions, src, dst = networks.mesh(patch)
     if keep is not None:
         src, dst = src[keep], dst[keep]

@@ -115,7 +115,7 @@ class _Run:
     where: Where
 
     def definitions(self) -> list[Definition]:
-        """Definitions with a selected operator."""
+        """Return the definitions with a selected operator."""
         return [
             d for d in DEFINITIONS if any(op.definition is d and name in self.selected for name, op in NAMED.items())
         ]
@@ -232,7 +232,7 @@ class _Run:
                 yield unit("differences", tasks.make_difference_tasks, whole, real.steps, weight=weight)
 
     def _dimenet(self) -> Iterator[Unit]:
-        """Radial functions over three decades; forces on structures."""
+        """Return units for radial functions over three decades, and for forces on structures."""
         for dtype in self.dtypes:
             judged = cache(partial(decades, dtype, self.seed))
             for scope in self.scopes:

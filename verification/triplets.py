@@ -71,7 +71,7 @@ class Sums:
         return some, self.lists(some)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Arguments of fwd, see `RealInput.values`; without kinks, every edge is kept."""
+        """Return arguments of fwd, see `RealInput.values`; without kinks, every edge is kept."""
         some, lists = self.within(patch)
         edges = len(some.src)
         sph = numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)

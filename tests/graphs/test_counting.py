@@ -27,7 +27,7 @@ def draw_edges():
     falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # from one thread's to the next's
     yield np.zeros(MANY, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
-    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # in order with loops in place of the last
+    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # in order; the last edges are loops
     yield np.array([], int), np.array([], int), 0, 3
     yield np.array([], int), np.array([], int), 0, 0
 

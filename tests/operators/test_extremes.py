@@ -81,7 +81,7 @@ def test_infinite_scores_give_what_ieee_gives(backend):
 
 
 def parallel(score):
-    """For a destination with two equal in-edges of this score, the derivatives of the scores are exactly zero."""
+    """Return scores for a destination with two equal in-edges, for which their derivatives are exactly zero."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
         "dst_embedding": np.array([[1.0, 1.0]]),

@@ -187,7 +187,7 @@ class Call:
         return False
 
     def run(self) -> None:
-        """Bisect the need of the call to one page, since the last allocation that can fail may be small."""
+        """Bisect the memory that the call needs to one page, since the last allocation that can fail may be small."""
         if self.sweep.teams:  # from 0 to more than the stacks and heaps of all threads
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.step(budget)

@@ -93,7 +93,7 @@ def test_same_results(name, padded, dtype):
     """Outputs, gradients and, in float64, second derivatives are the same after `convert`."""
     model = block(name, dtype)
     x, lists = draw_inputs(model, dtype=dtype)
-    # Second derivatives have twice as many layers, and squares of gradients.
+    # Errors of second derivatives come from twice as many layers, and from squares of gradients.
     works = [(results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
     expected = [work(model, x, lists) for work, _ in works]
     assert all(value.norm() > 0 for value in expected[0].values())
@@ -207,7 +207,7 @@ def test_layers_of_unknown_state_are_left(path):
 
 
 def older(folder):
-    """The bilinear layer of fairchem's older GemNets is converted."""
+    """Return the bilinear layer of fairchem's older GemNets."""
     block("fairchem")  # skips without the wheel
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
     (module,) = load(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])

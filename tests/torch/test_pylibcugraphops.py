@@ -191,7 +191,7 @@ def test_operators_are_twice_differentiable():
 
 
 def list_wrong_arguments():
-    """Calls with a bad argument, and the beginning of the error's text."""
+    """Return calls with a bad argument, and the beginning of the error's text."""
     ends, types, x = (torch.tensor(OFFSETS), torch.tensor(INDICES)), torch.tensor(INDICES), torch.randn(4, 6)
     csc, typed = classes.CSC(*ends, 4), classes.HeteroCSC(*ends, types, 4, 4)
     binding, _, inputs, index = mlperf()

@@ -31,7 +31,7 @@ def model():
 
 
 def build_sheared_crystal():
-    """A crystal whose matrix of cell vectors is far from symmetric."""
+    """Return a crystal whose matrix of cell vectors is far from symmetric."""
     atoms = crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
     return atoms

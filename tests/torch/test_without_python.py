@@ -115,7 +115,7 @@ def test_graphs_of_programs():
 
 
 def test_reach_and_refusals(tmp_path):
-    """The reach is measured; models that cannot be exported are refused by name, before anything is compiled."""
+    """The reach is measured; models that cannot be exported are refused, saying why, before anything is compiled."""
     assert [count_hops(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
     zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # its derivative is zero
     assert count_hops(zero, 1) == 2

@@ -14,7 +14,7 @@ SHIPPED = {s.name: s for s in structures.default_structures()}
 
 
 def spoilt(operator, change):
-    """pyref, with the fields of one operator changed by `change`."""
+    """Return pyref, with the fields of one operator changed by `change`."""
     right = backend("pyref")
 
     def call(op, values, wrt):

@@ -19,7 +19,7 @@ CUTOFF = 5.0  # angstrom
 
 
 def slab() -> Atoms:
-    """Copper with CO, carbon down."""
+    """Return copper with CO, carbon down."""
     copper = fcc111("Cu", size=(2, 2, 2), vacuum=8.0)
     add_adsorbate(copper, Atoms("CO", [[0, 0, 0], [0, 0, 1.15]]), 1.85, "ontop")
     return copper

@@ -83,7 +83,7 @@ class NoGraphCases(CaseGraphs):
     members = "num_edges"
 
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Set the number of edges; the long sums are gradients of parameters."""
+        """Set the number of edges; in these cases the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}
 

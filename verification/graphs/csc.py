@@ -131,7 +131,7 @@ class CSCCases(base.CaseGraphs):
     def embed_graphs(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """If each position has the row of its own number, the same holds in the batch."""
+        """Embed the case's graph; if each position has the row of its own number, the same holds in the batch."""
         graph = case.values["graph"]
         src, dst, rows = (
             base.among(own, "num_positions", groups, case, before, after, rng)
@@ -151,7 +151,7 @@ class CSCCases(base.CaseGraphs):
         return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Rows may be shared or unused; sometimes most edges belong to a few nodes."""
+        """Draw a graph whose rows may be shared or unused; sometimes most edges belong to a few nodes."""
         n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
         count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0
         power = rng.choice([1, 1, 4])

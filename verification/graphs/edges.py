@@ -91,7 +91,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {**orders, "num_edges": edges}
 
     def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
-        """Edges stay sorted by source; the case's edges keep their order."""
+        """Embed the case's graph; edges stay sorted by source, and the case's edges keep their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
         is_other = np.ones(src.size, bool)
@@ -108,7 +108,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": whole}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Parallel edges that differ in their shifts; most have a reverse edge.
+        """Draw a graph with parallel edges that differ in their shifts; most have a reverse edge.
 
         There are few edges, since the direct backends visit every triplet.
         """

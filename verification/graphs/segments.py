@@ -100,7 +100,7 @@ class SegmentCases(base.CaseGraphs):
     def embed_graphs(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Members of other graphs belong to segments of these graphs."""
+        """Embed the case's graphs; members of other graphs belong to segments of those graphs."""
         graphs = {}
         for name, (members, segments) in SEGMENT_SIZES.items():
             own = case.values.get(name)
@@ -110,7 +110,7 @@ class SegmentCases(base.CaseGraphs):
         return graphs
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Members in any order; with atoms and rows of m if the operator has them."""
+        """Draw graphs with members in any order; with atoms and rows of m if the operator has them."""
 
         def members(count: int, segments: str) -> Segments:
             bound = sizes[segments]
@@ -128,7 +128,7 @@ class SegmentCases(base.CaseGraphs):
 
 
 def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
-    """Members of segments in any order; the last and a middle segment have none, in "skewed" one has most."""
+    """Draw segments, members in any order; the last and a middle segment have none, in "skewed" one has most."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
     index = rng.choice(used, count) if count else np.empty(0, np.int64)
     if variant.name == "skewed" and count:

@@ -73,7 +73,7 @@ def _begin(serve: Callable[..., None], *arguments: Any) -> None:
 
 
 def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
-    """In the child: plan, then count or execute the units that the parent asks for."""
+    """In the child process, plan, then count or execute the units that the parent requests."""
     spoil_new_memory()
     try:
         units = merge_units(plan, requests)
@@ -173,7 +173,7 @@ class _Worker(Child):
             self.connection.send((what, numbers))
 
     def answer(self) -> tuple[int, Any]:
-        """Return the number of the unit that was asked for first, and the answer."""
+        """Return the number of the unit that was requested first, and the answer."""
         answer = self.receive()
         return self.asked.popleft(), answer
 
@@ -212,7 +212,7 @@ class Workers:
         ]
 
     def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
-        """Execute the units, the units of a case in one process and in order, and yield each with its checks.
+        """Execute the units and yield each with its checks; the units of a case run in order in one process.
 
         If a process ends or exceeds the time limit, its unit gets a failed check, and its remaining units are skipped.
         """

@@ -64,7 +64,7 @@ class Check:
 
 
 def digest(array: np.ndarray) -> str:
-    """First 64 bits of the SHA-256 of dtype, shape and bits; all NaN are treated as equal."""
+    """Return the first 64 bits of the SHA-256 of dtype, shape and bits; all NaN are treated as equal."""
     canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     state.update(np.ascontiguousarray(canonical).tobytes())

@@ -37,7 +37,7 @@ def group_by(checks: Iterable[Check], key: Callable[[Check], K]) -> dict[K, list
 
 
 def ratio(check: Check) -> float:
-    """Error in units of its tolerance: at most 1 if the check passes; infinity for NaN."""
+    """Return the error in units of its tolerance: at most 1 if the check passes; infinity for NaN."""
     if check.passed:
         return check.error / check.tolerance if check.tolerance > 0 else 0.0
     return check.error / check.tolerance if check.tolerance > 0 and math.isfinite(check.error) else math.inf
@@ -58,7 +58,7 @@ def _order(checks: Sequence[Check]) -> str:
 
 
 def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
-    """Rows in the order in which operators, backends and dtypes first appear."""
+    """Return rows in the order in which operators, backends and dtypes first appear."""
     groups = group_by(checks, lambda c: (c.operator, c.backend, c.dtype))
     appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []

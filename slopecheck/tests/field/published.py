@@ -11,22 +11,22 @@ from field.entry import Mistake, numbers, of, own
 
 
 def powers(x):
-    """Third power above 0, minus twice the square below."""
+    """Return the third power above 0, minus twice the square below."""
     return torch.where(x > 0, x**3, -2 * x**2)
 
 
 def wrong_below(gg, g, x):
-    """Second derivatives of `powers`: below 0 they are -4, not -5."""
+    """Return second derivatives of `powers`: below 0 they are -4, not -5."""
     return gg * torch.where(x > 0, 3 * x**2, -4 * x), gg * g * torch.where(x > 0, 6 * x, -5.0)
 
 
 def wrong_sign(c, d, gg, g, x):
-    """Third derivatives of a sine: the second term in x has the wrong sign."""
+    """Return third derivatives of a sine: the second term in x has the wrong sign."""
     return c * x.cos() - d * g * x.sin(), -d * gg * x.sin(), -c * gg * x.sin() + d * gg * g * x.cos()
 
 
 def uneven(c, d, gg, g, x):
-    """Third derivatives of the cube of a sum: the factors of the last one are 1."""
+    """Return third derivatives of the cube of a sum: the factors of the last one are 1."""
     total, factors = x.sum(), torch.linspace(0.9, 1.1, x.numel(), dtype=x.dtype).view_as(x)
     of_gg = 3 * c * total**2 + 6 * d.sum() * g * total
     of_x = 6 * c * gg.sum() * total + 6 * d.sum() * g * gg.sum()
@@ -103,7 +103,7 @@ TEXTBOOK = (
 
 
 def chain(positions, history=True):
-    """Energy of bonds and angles of a chain of atoms."""
+    """Return the energy of bonds and angles of a chain of atoms."""
     with torch.set_grad_enabled(history):
         angles = cosines(positions)
     return torch.exp(-(positions[1:] - positions[:-1]).norm(dim=-1)).sum() + torch.sin(angles).sum()
@@ -116,7 +116,7 @@ def cosines(positions):
 
 
 def embedded(distance):
-    """Energy of two atoms of different species, each embedded in the other's electron density."""
+    """Return the energy of two atoms of different species, each embedded in the other's electron density."""
     return torch.exp(-2.0 * distance).sqrt().sum() - torch.exp(-distance).square().sum()
 
 
@@ -126,7 +126,7 @@ def by_one_density(g, distance):
 
 
 def harmonics(x):
-    """Energy of products of components up to degree 3."""
+    """Return an energy of products of components up to degree 3."""
     return (x.sum(-1) + (x[:, 0] * x[:, 1]) ** 2 / 2 + x.prod(-1) ** 2).sum()
 
 
@@ -138,13 +138,13 @@ def off_at_the_highest(g, x):
 
 
 def by_cosine(positions):
-    """Energy of an angle, computed from its cosine."""
+    """Return the energy of an angle, computed from its cosine."""
     cosine = cosines(positions)
     return (1 + 4 * cosine**3 - 3 * cosine).sum()
 
 
 def images(x):
-    """Energy of an atom at `x` with the images of another atom at 0, in a cell of length 2."""
+    """Return the energy of an atom at `x` with the images of another atom at 0, in a cell of length 2."""
     return torch.exp(-((x[:, None] - 2.0 * torch.arange(-8, 9, dtype=x.dtype)) ** 2)).sum()
 
 
@@ -154,7 +154,7 @@ def padded_pairs(positions, first, second):
 
 
 def chosen_pairs(positions, first, second):
-    """Energy of pairs; a pair of an atom with itself is padding, left out before distances are computed."""
+    """Return the energy of pairs; a pair of an atom with itself is padding, left out before distances are computed."""
     real = first != second
     return torch.exp(-(positions[first[real]] - positions[second[real]]).norm(dim=-1)).sum()
 
@@ -245,13 +245,13 @@ def sums(values, nodes, number):
 
 
 def softmax(scores, nodes):
-    """Softmax over the edges of each node."""
+    """Return the softmax over the edges of each node."""
     terms = scores.exp()
     return terms / sums(terms, nodes, 2)[nodes]
 
 
 def shifted_softmax(scores, nodes):
-    """The same, computed from differences to the largest score of each node."""
+    """Return the same, computed from differences to the largest score of each node."""
     largest = scores.new_full((2,), -torch.inf).scatter_reduce(0, nodes, scores.detach(), "amax")
     return softmax(scores - largest[nodes], nodes)
 
@@ -339,7 +339,7 @@ NEIGHBOURS = (
 
 
 def memory_of(x):
-    """Return the values that a kernel reads which takes a pointer and expects a contiguous array."""
+    """Return the values at which a kernel reads if it expects a contiguous array at the pointer."""
     return torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset())
 
 
@@ -359,7 +359,7 @@ def scale_of(x):
 
 
 def bend_by_saved_scale(gg, g, x):
-    """Second derivatives of x scale_of(x); the forward pass saves the scale, so it is a constant to autograd."""
+    """Return second derivatives of x scale_of(x); the forward pass saves the scale, so it is a constant to autograd."""
     scale = scale_of(x).detach()
     a, b, ab = ((product).mean(-1, keepdim=True) for product in (gg * x, g * x, gg * g))
     of_x = 3 * a * b * x * scale**5 - (ab * x + a * g + b * gg) * scale**3
