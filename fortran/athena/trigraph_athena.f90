@@ -57,7 +57,7 @@ contains
         call check_status(name, status)
     end subroutine gno_kernel_eval
 
-    !> Gradient with respect to coords(coord_dim, num_edges), given upstream_grad with respect to the kernels.
+    !> Computes the gradient with respect to coords(coord_dim, num_edges), given upstream_grad with respect to the kernels.
     pure subroutine get_partial_gno_kernel_coords_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
         & upstream_grad, output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -68,7 +68,7 @@ contains
             & f_in, f_out, upstream_grad, grad_coords=output)
     end subroutine get_partial_gno_kernel_coords_val
 
-    !> Gradient with respect to kernel_params(num_params, 1), given upstream_grad with respect to the kernels.
+    !> Computes the gradient with respect to kernel_params(num_params, 1), given upstream_grad with respect to the kernels.
     pure subroutine get_partial_gno_kernel_params_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
         & upstream_grad, output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -99,7 +99,7 @@ contains
         call check_status(name, status)
     end subroutine gno_aggregate
 
-    !> Gradient with respect to features(f_in, num_v), given upstream_grad with respect to the message.
+    !> Computes the gradient with respect to features(f_in, num_v), given upstream_grad with respect to the message.
     pure subroutine get_partial_gno_agg_features_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
@@ -109,7 +109,7 @@ contains
             & upstream_grad, grad_features=output)
     end subroutine get_partial_gno_agg_features_val
 
-    !> Gradient with respect to edge_kernels(f_out*f_in, num_edges), given upstream_grad with respect to the message.
+    !> Computes the gradient with respect to edge_kernels(f_out*f_in, num_edges), given upstream_grad with respect to the message.
     pure subroutine get_partial_gno_agg_kernels_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
@@ -140,7 +140,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message
 
-    !> Gradients of gno_message, given upstream_grad with respect to the message. Absent gradients are not computed.
+    !> Computes the gradients of gno_message, given upstream_grad with respect to the message. Absent gradients are not computed.
     pure subroutine gno_message_bwd(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
         & f_in, f_out, upstream_grad, grad_features, grad_coords, grad_params)
         real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -165,7 +165,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message_bwd
 
-    !> The gradients with respect to those arguments of the kernels that are present.
+    !> Computes the gradients with respect to those arguments of the kernels that are present.
     pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
@@ -185,7 +185,7 @@ contains
         call check_status(name, status)
     end subroutine kernel_grads
 
-    !> The gradients with respect to those arguments of the aggregation that are present.
+    !> Computes the gradients with respect to those arguments of the aggregation that are present.
     pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name
@@ -210,7 +210,7 @@ contains
         call check_status(name, status)
     end subroutine aggregate_grads
 
-    !> The adjacency as trigraph.h describes a CSC, 0-based: offsets | indices | edge_ids and, for derivatives, when the
+    !> Returns the adjacency as trigraph.h describes a CSC, 0-based: offsets | indices | edge_ids and, for derivatives, when the
     !! number of edges is given, | destinations | src_offsets | src_positions | row_offsets | row_positions.
     pure function graph_of(adj_ia, adj_ja, num_e) result(graph)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
@@ -229,7 +229,7 @@ contains
         graph = [graph, destinations, sorted_columns(adj_ja(1, :nnz), num_v), sorted_columns(adj_ja(2, :nnz), num_e)]
     end function graph_of
 
-    !> A stable sort of columns by keys from 1 to num_keys, 0-based: where the columns of each key begin, and the columns.
+    !> Makes a stable sort of columns by keys from 1 to num_keys, 0-based: where the columns of each key begin, and the columns.
     pure function sorted_columns(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)

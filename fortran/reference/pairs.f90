@@ -14,7 +14,7 @@ contains
         x = input(real(pairs(:, 1), qp) + real(pairs(:, 2), qp))
     end subroutine join
 
-    !> The float64 pair nearest to x; lo is 0 where hi is not finite (inf - inf would be NaN).
+    !> Compute the float64 pair nearest to x; lo is 0 where hi is not finite (inf - inf would be NaN).
     elemental subroutine put(x, hi, lo)
         real(qp), intent(in) :: x
         real(dp), intent(out) :: hi, lo
