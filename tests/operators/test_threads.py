@@ -211,7 +211,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
 
 def test_a_call_with_one_thread_leaves_the_team():
-    """If a thread cannot get its stack, the call fails, both for two threads and for a larger team."""
+    """When the system refuses new stacks, two threads still run after a call with one, but a larger team is refused."""
     script = """
         import resource
         import numpy as np
