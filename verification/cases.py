@@ -50,7 +50,7 @@ def draw(
     """
 
     def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # a little beyond the cutoff, which is usually 1
+        if sample == "unit interval":  # mostly up to a little beyond the cutoff, which is 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
         if sample == "frequency":  # in DimeNet++ they range from pi to 6 pi
             return rng.uniform(1, LARGEST_FREQUENCY, shape)

@@ -153,7 +153,7 @@ def test_some_nests(name, setting):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), FUNCTIONS, ids=str)
 def test_every_nest(name, setting):
-    """Nests of three modes in each order, also with tangents in only one direction; one mode over three reverse modes."""
+    """Nests of three modes in any order, also with tangents in one direction only; one mode over three reverse ones."""
     three = list(itertools.product(MODES, repeat=3))
     nests = [(m, (0, 1, "x")) for m in three]
     nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
