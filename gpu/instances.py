@@ -5,6 +5,8 @@ reads it before NumPy is installed.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 
 FLOATS = ("float", "double")
@@ -62,6 +64,20 @@ def uses_tensor_cores() -> bool:
     return value == "1"
 
 
+@contextmanager
+def switching_tensor_cores(on: bool) -> Iterator[None]:
+    """Switch tensor cores on or off in the whole process, for verification."""
+    before = os.environ.get(TENSOR_VARIABLE)
+    os.environ[TENSOR_VARIABLE] = str(int(on))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TENSOR_VARIABLE]
+        else:
+            os.environ[TENSOR_VARIABLE] = before
+
+
 def may_run(name: str) -> bool:
     """Return whether calls launch an instance: those for tensor cores only if they are in use."""
     return uses_tensor_cores() or not name.partition("<")[0].endswith(TENSOR)
@@ -93,6 +109,23 @@ SUMS = (
     *expand("spread_rows", FLOATS, INDICES),
     *expand("rows_of_pieces", FLOATS, INDICES),
     *expand("sum_rows", FLOATS),
+)
+
+#: Kernels of kernels/matrices.cuh and kernels/products.cuh, which include them.
+PRODUCTS = (
+    *expand("product_rows", FLOATS),
+    *(
+        name
+        for end in ("", TENSOR)
+        for name in (
+            *expand(f"multiply{end}", FLOATS if end == "" else ("float",), ("16", "32", "64")),
+            # Rows and columns of a tile (`TILES` in products.py).
+            *(
+                instance(f"product_tiles{end}", ("float", *tile))
+                for tile in (("32", "128"), ("64", "128"), ("128", "64"))
+            ),
+        )
+    ),
 )
 
 #: Family (the name of its ``kernels/*.cu`` file) -> its instances.
@@ -142,8 +175,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gather_rows", FLOATS, INDICES),
         *expand("rows_of_pieces", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
-        *expand("product_rows", FLOATS),
-        *expand("multiply", FLOATS, ("16", "32", "64")),
+        *PRODUCTS,
         *expand("gemnet_select", FLOATS, INDICES),
         # The rows and columns that a lane has in registers (RegisterTile in gemnet_units.py).
         *(
@@ -155,8 +187,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     ),
     "gno": (
         *SUMS,
-        *expand("product_rows", FLOATS),
-        *expand("multiply", FLOATS, ("16", "32", "64")),
+        *PRODUCTS,
         *expand("gno_hidden", FLOATS),
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),

@@ -6,6 +6,7 @@ A library adds the terms of all rows one by one; here, a chain of additions has 
 from typing import Any, NamedTuple
 
 from trigraph.gpu.sums import ROWS, Kernels, bits, cover
+from trigraph.table.constants import THREADS
 
 
 class Tile(NamedTuple):
@@ -38,29 +39,37 @@ class Columns(NamedTuple):
     width: int
 
 
+# Tiles of product_tiles for wide float32 matrices, by columns of the left one; rows and columns of a tile.
+TILES = {32: (32, 128), 64: (64, 128), 128: (128, 64)}
+
+
 def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
     """Return left^T right for chunks of ROWS rows, shape (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
-    tile = Tile.for_product(left.width, right.width)
     out = kernels.xp.empty((cover(num_rows, ROWS), left.width, right.width), left.matrix.dtype)
-    kernels.launch(
-        "product_rows",
-        (out.dtype,),
-        (len(out) * tile.tiles(left.width, right.width),),
-        (tile.threads,),
-        left=left.matrix,
-        left_stride=left.matrix.shape[1],
-        left_first=left.first,
-        right=right.matrix,
-        right_stride=right.matrix.shape[1],
-        right_first=right.first,
-        num_rows=num_rows,
-        chunk=ROWS,
-        num_y=left.width,
-        num_z=right.width,
-        row_bits=tile.row_bits,
-        col_bits=tile.col_bits,
-        products=out,
-    )
+    arguments = {
+        "left": left.matrix,
+        "left_stride": left.matrix.shape[1],
+        "left_first": left.first,
+        "right": right.matrix,
+        "right_stride": right.matrix.shape[1],
+        "right_first": right.first,
+        "num_rows": num_rows,
+        "chunk": ROWS,
+        "num_y": left.width,
+        "num_z": right.width,
+        "products": out,
+    }
+    if out.dtype == "float32" and left.width > 16 and right.width > 32:
+        rows, cols = next((TILES[width] for width in TILES if left.width <= width), TILES[128])
+        blocks = len(out) * cover(left.width, rows) * cover(right.width, cols)
+        kernels.launch(
+            kernels.by_tensor_cores("product_tiles"), (out.dtype, rows, cols), (blocks,), (THREADS,), **arguments
+        )
+    else:
+        tile = Tile.for_product(left.width, right.width)
+        blocks = len(out) * tile.tiles(left.width, right.width)
+        arguments |= {"row_bits": tile.row_bits, "col_bits": tile.col_bits}
+        kernels.launch("product_rows", (out.dtype,), (blocks,), (tile.threads,), **arguments)
     return out

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from trigraph.gpu.instances import TENSOR, uses_tensor_cores
 from trigraph.gpu.launcher import Extents, Types, runtime
 from trigraph.graphs import LongRows
-from trigraph.table.constants import MATRIX_ROWS, MATRIX_THREADS, PART_SIZE, THREADS
+from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
 
 ROWS = 256  # rows of a matrix in a chunk of a sum
 # Bytes for the arrays of one block. This determines the number of rows of a block, and thereby the order of a sum over
@@ -47,7 +47,7 @@ class Kernels:
         return kernel + TENSOR if self.dtype == "float32" and uses_tensor_cores() else kernel
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
-        """Return left @ right, or add it to `out`; `right` may be the transpose of a C-contiguous matrix.
+        """Return left @ right, or add it to `out`; a `right` that is not C-contiguous is copied.
 
         kernels/matrices.cuh is used instead of a library, whose rounding depends on the number of rows, which may
         compute in TF32, and which cannot be captured.
@@ -55,20 +55,17 @@ class Kernels:
         depth, width = right.shape
         if out is None:
             out = self.xp.empty((len(left), width), left.dtype)
-        in_order = right.flags.c_contiguous
         columns = next((c for c in MATRIX_COLUMNS if width <= c), MATRIX_COLUMNS[-1])
         self.launch(
-            "multiply",
+            self.by_tensor_cores("multiply"),
             (left.dtype, columns),
-            (cover(len(left), MATRIX_ROWS) * cover(width, columns),),
-            (MATRIX_THREADS,),
+            (cover(len(left), MATRIX_ROWS * 4 // left.itemsize) * cover(width, columns),),
+            (THREADS,),
             left=left,
-            right=right if in_order else right.T,
+            right=self.xp.ascontiguousarray(right),
             num_rows=len(left),
             depth=depth,
             width=width,
-            k_stride=width if in_order else 1,
-            n_stride=1 if in_order else depth,
             add=add,
             out=out,
         )

@@ -10,7 +10,7 @@ import numpy as np
 from trigraph import CSC, EdgeGraph, Segments, gpu
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu import sums
-from trigraph.gpu.instances import INSTANCES
+from trigraph.gpu.instances import INSTANCES, TENSOR, switching_tensor_cores
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import assemble, half_dtype, half_types
@@ -71,6 +71,8 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
 CASES: dict[str, dict[str, Small]] = {
     "gno": {
         "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 5, 3, 2),
+        # The three shapes of tiles of products.
+        **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
         "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
@@ -119,12 +121,14 @@ CASES: dict[str, dict[str, Small]] = {
         "broad float": Small("float32", [4, 3, 5], {"dim": 132}),
     },
     "gemnet": {
-        "hub": _gemnet("float32", [3, 0, 0, 300, 128, 0, 1], 3, 3, 2, 5, 20),
+        "hub": _gemnet("float32", [3, 0, 0, 300, 128, 0, 1], 3, 7, 2, 5, 20),
         "many": _gemnet("float64", MANY, 4, 2, 1, 2, 1),
         "wide": _gemnet("float32", [3, 0, 20, 35], 2, 34, 49, 35, 2),
         "deep": _gemnet("float32", [5, 20], 1, 3, 18, 17, 5),
         "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
         "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
+        # The three shapes of tiles of products; "hub" has one of them.
+        **{f"{width} outputs": _gemnet("float32", [2], 1, 7, 1, 5, width) for width in (40, 66)},
     },
 }
 
@@ -261,16 +265,24 @@ def expected(family: str, name: str) -> dict[str, dict[str, Any]]:
 
 
 def run(family: str, place: Device) -> dict[str, np.ndarray]:
-    """Compare all cases of a family with the judge; return every array that the kernels gave."""
+    """Compare all cases of a family with the judge; return every array that the kernels gave.
+
+    If the family has kernels for tensor cores, float32 is computed with and without these.
+    """
     collected: dict[str, np.ndarray] = {}
+    tensor_kernels = any(TENSOR in name for name in INSTANCES[family])
     with sums.small_blocks():  # so that small cases have several
         for name, case in CASES[family].items():
             if case.half and not (case.half in half_types() and takes(place.backend, half_dtype(case.half))):
                 continue
             right = expected(family, name)
-            for what, fields in place.hosted(results(_computed, place.moved(make(family, name)))).items():
-                for field, got in fields.items():
-                    if got is not None:
-                        _close(f"{name}: {what}, {field}", got, right[what][field], "_bwd3" in what)
-                        collected[f"{name}: {what}, {field}"] = got
+            for tensor in (False, True) if case.dtype == "float32" and tensor_kernels else (False,):
+                with switching_tensor_cores(tensor):
+                    computed = place.hosted(results(_computed, place.moved(make(family, name))))
+                for what, fields in computed.items():
+                    for field, got in fields.items():
+                        key = f"{name}{', tensor cores' * tensor}: {what}, {field}"
+                        if got is not None:
+                            _close(key, got, right[what][field], "_bwd3" in what)
+                            collected[key] = got
     return collected

@@ -1,72 +1,330 @@
-// Products of tall matrices with small ones: out = left right, for any number of rows.
+// Products of matrices by tiles: of tall ones with small ones, and of transposed tall ones with tall ones.
 //
-// A block computes a tile of `MATRIX_ROWS` rows and `cols` columns: wide tiles reuse loaded values more often, narrow
-// ones waste less for few columns. It loops over the depth in steps of `matrix_depth`, with both factors in shared
-// memory; a thread has MATRIX_ROWS * cols / MATRIX_THREADS sums in registers. The sum of a step is rounded separately,
-// to avoid long chains of additions. A row of the result depends bitwise only on that row of `left`, not on the number
-// of rows, as in a library's product.
+// A block of THREADS threads computes `rows` by `cols` elements. It loops over the depth in steps of 16, with both
+// factors of a step in shared memory while those of the next step are copied there. A thread has 8 by `lane_cols` sums in
+// registers. The sum of a step is rounded separately, to avoid long chains of additions. An element depends bitwise only
+// on its row of `left` and its column of `right`, not on the number of rows, as in a library's product, nor on the tile.
 #pragma once
 
+#include "copies.cuh"
 #include "products.cuh"
+#include "tensor.cuh"
 
-constexpr int matrix_depth = 16;
+constexpr int matrix_depth = tensor_depth;  // depth of a step
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
-template <class T> constexpr int matrix_blocks_per_sm = sizeof(T) == 4 ? 2 : 1;
+template <class T> constexpr int matrix_blocks_per_sm = 2;
 
-// out[m, n] = sum over k < depth of left[m, k] right[k, n], added to `out` if `add`. Rows of `left` have `depth`
-// elements, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
-template <class T, int cols>
-__global__ void __launch_bounds__(MATRIX_THREADS, matrix_blocks_per_sm<T>)
-multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
-         long long k_stride, long long n_stride, int add, T* __restrict__ out) {
-    constexpr int lane_n = 4, lanes_n = cols / lane_n;
-    constexpr int lane_m = MATRIX_ROWS * lanes_n / MATRIX_THREADS;
-    // Padded by one access, so that neighbours along the depth are in different banks.
-    constexpr int left_stride = MATRIX_ROWS + 4, right_stride = cols + 4;
-    __shared__ __align__(16) T left_tile[matrix_depth * left_stride];
-    __shared__ __align__(16) T right_tile[matrix_depth * right_stride];
+// Rows of a tile of `multiply`.
+template <class T> constexpr int matrix_rows = MATRIX_ROWS * 4 / int(sizeof(T));
+
+// A matrix with contiguous rows, `pitch` apart, from the tile's first element on. Elements beyond `rows` and `cols` are
+// not read and count as zero.
+template <class T> struct TileSource {
+    const T* at;
+    long long pitch;
+    int rows;
+    int cols;
+
+    // Whether 16 bytes can be copied at a time.
+    __device__ bool wide() const {
+        constexpr int pack = 16 / int(sizeof(T));
+        return reinterpret_cast<size_t>(at) % 16 == 0 && pitch % pack == 0 && cols % pack == 0;
+    }
+};
+
+// Where a tile's elements are stored, as `TileSource`.
+template <class T> struct TileTarget {
+    T* at;
+    long long pitch;
+    int rows;
+    int cols;
+    bool add;   // to what is there
+    bool wide;  // whether 16 bytes can be accessed at a time
+
+    __device__ TileTarget(T* at, long long pitch, int rows, int cols, bool add)
+        : at(at), pitch(pitch), rows(rows), cols(cols), add(add), wide(TileSource<T>{at, pitch, rows, cols}.wide()) {}
+
+    // Stores consecutive elements of a row.
+    template <int n> __device__ void store(int y, int z, T (&values)[n]) const {
+        T* const to = at + y * pitch + z;
+        if (y < rows && wide && z + n <= cols) {
+            T before[n] = {};
+            if (add) {
+                read(to, before);
+#pragma unroll
+                for (int i = 0; i < n; i++) {
+                    values[i] += before[i];
+                }
+            }
+            write(to, values);
+        } else if (y < rows) {
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                if (z + i < cols) {
+                    to[i] = add ? to[i] + values[i] : values[i];
+                }
+            }
+        }
+    }
+};
+
+// Rows of the left factor are its result's rows if not `transposed`, else the depth.
+template <class T, int rows, int cols, bool transposed> struct TileProduct {
+    static constexpr int lane_rows = 8, lanes_m = rows / lane_rows, lanes_n = THREADS / lanes_m;
+    static constexpr int lane_cols = cols / lanes_n, run = lane_cols < 4 ? lane_cols : 4;
+    static constexpr int pack = 16 / int(sizeof(T));
+    // Strides in shared memory, by which the accesses of a warp fall into different banks, those of a tensor core, too.
+    static constexpr int left_stride = transposed ? rows + 4 : matrix_depth + (sizeof(T) == 4 ? 8 : 2);
+    static constexpr int right_stride = cols + 4;
+    static constexpr int left_elements = left_stride * (transposed ? matrix_depth : rows);
+    static constexpr int stage_elements = left_elements + right_stride * matrix_depth;
+    // Tensor cores: a warp has 32 rows and `warp_cols` columns.
+    static constexpr int warp_tiles_m = 2, warps_n = THREADS / rows, warp_cols = cols / warps_n;
+    static constexpr int warp_tiles_n = warp_cols / tensor_cols;
+
+    static __device__ int row(int i) {
+        const int lane = int(threadIdx.x) / lanes_n;
+        return transposed ? lane * 4 + i % 4 + i / 4 * (rows / 2) : lane + i * lanes_m;
+    }
+    static __device__ int col(int j) {
+        return int(threadIdx.x) % lanes_n * run + j % run + j / run * (lanes_n * run);
+    }
+
+    // to(y, z) = sum over x of left(y, x) right(x, z). `stage` has 2 * stage_elements in shared memory.
+    template <bool tensor>
+    static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage,
+                                   const TileTarget<T>& to) {
+        if constexpr (tensor && has_tensor_cores) {
+            float sum[warp_tiles_m][warp_tiles_n][4] = {};
+            loop(left, right, stage, [&](const T* l, const T* r, int) { add_by_tensor_cores(l, r, sum); });
+            store_tensor(left, right, sum, to);
+        } else {
+            T total[lane_rows][lane_cols] = {};
+            loop(left, right, stage, [&](const T* l, const T* r, int depth) { add(l, r, depth, total); });
+#pragma unroll
+            for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+                for (int j = 0; j < lane_cols; j += run) {
+                    T values[run];
+#pragma unroll
+                    for (int k = 0; k < run; k++) {
+                        values[k] = total[i][j + k];
+                    }
+                    to.store(row(i), col(j), values);
+                }
+            }
+        }
+    }
+
+private:
+    // Calls step(left, right, depth) with both factors of each step in shared memory.
+    template <class Step>
+    static __device__ void loop(TileSource<T> left, TileSource<T> right, T* stage, const Step& step) {
+        const int depth = right.rows;
+        const bool left_wide = left.wide(), right_wide = right.wide();
+        Copies copies;
+        const auto begin = [&](int x0, T* to) {
+            const int here = min(matrix_depth, depth - x0);
+            if constexpr (transposed) {
+                begin_lines<matrix_depth, rows, left_stride>(copies, left.at, left.pitch, here, left.cols, left_wide, to);
+                left.at += matrix_depth * left.pitch;
+            } else {
+                begin_lines<rows, matrix_depth, left_stride>(copies, left.at, left.pitch, left.rows, here, left_wide, to);
+                left.at += matrix_depth;
+            }
+            begin_lines<matrix_depth, cols, right_stride>(copies, right.at, right.pitch, here, right.cols, right_wide,
+                                                          to + left_elements);
+            right.at += matrix_depth * right.pitch;
+        };
+        begin(0, stage);
+        T* other = stage + stage_elements;
+        for (int x0 = 0; x0 < depth; x0 += matrix_depth) {
+            copies.wait();
+            __syncthreads();  // the step is there, and the other stage is no longer read
+            if (x0 + matrix_depth < depth) {
+                begin(x0 + matrix_depth, other);
+            }
+            step(stage, stage + left_elements, min(matrix_depth, depth - x0));
+            T* const next = other;
+            other = stage;
+            stage = next;
+        }
+    }
+
+    // Adds the product of a step, a run of at most 16 terms in the order of the depth.
+    static __device__ void add(const T* left, const T* right, int depth, T (&total)[lane_rows][lane_cols]) {
+        T part[lane_rows][lane_cols] = {};
+#pragma unroll 2
+        for (int x0 = 0; x0 < depth; x0 += pack) {  // beyond the depth there are zeros
+            T l[lane_rows][pack];
+            if constexpr (!transposed) {
+#pragma unroll
+                for (int i = 0; i < lane_rows; i++) {
+                    read(left + row(i) * left_stride + x0, l[i]);
+                }
+            }
+#pragma unroll
+            for (int x = 0; x < pack; x++) {
+                T column[lane_rows], r[lane_cols];
+                if constexpr (transposed) {
+                    read_runs<lane_rows>(left + (x0 + x) * left_stride, [](int i) { return row(i); }, column);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < lane_rows; i++) {
+                        column[i] = l[i][x];
+                    }
+                }
+                read_runs<lane_cols>(right + (x0 + x) * right_stride, [](int j) { return col(j); }, r);
+                add_outer(column, r, part);
+            }
+        }
+        add_to(total, part);
+    }
+
+    // to[i] = from[at(i)], where runs of up to 4 are contiguous.
+    template <int n, class At> static __device__ void read_runs(const T* from, const At& at, T (&to)[n]) {
+        constexpr int run = n < 4 ? n : 4;
+#pragma unroll
+        for (int i = 0; i < n; i += run) {
+            T values[run];
+            read(from + at(i), values);
+#pragma unroll
+            for (int k = 0; k < run; k++) {
+                to[i + k] = values[k];
+            }
+        }
+    }
+
+    static __device__ int warp_row() { return int(threadIdx.x) / 32 / warps_n * 32; }
+    static __device__ int warp_col() { return int(threadIdx.x) / 32 % warps_n * warp_cols; }
+
+    static __device__ void add_by_tensor_cores(const T* left, const T* right,
+                                               float (&sum)[warp_tiles_m][warp_tiles_n][4]) {
+        LeftParts l[warp_tiles_m];
+#pragma unroll
+        for (int i = 0; i < warp_tiles_m; i++) {
+            const int first = warp_row() + i * tensor_rows;
+            l[i] = split_left([&](int y, int x) {
+                return transposed ? left[x * left_stride + first + y] : left[(first + y) * left_stride + x];
+            });
+        }
+#pragma unroll
+        for (int j = 0; j < warp_tiles_n; j++) {
+            const int first = warp_col() + j * tensor_cols;
+            const RightParts r = split_right([&](int x, int z) { return right[x * right_stride + first + z]; });
+#pragma unroll
+            for (int i = 0; i < warp_tiles_m; i++) {
+                multiply_add(l[i], r, sum[i][j]);
+            }
+        }
+    }
+
+    // Sums that are not finite are computed once more, in the order of `add`.
+    static __device__ void store_tensor(const TileSource<T>& left, const TileSource<T>& right,
+                                        const float (&sum)[warp_tiles_m][warp_tiles_n][4], const TileTarget<T>& to) {
+        unsigned long long again = 0;
+#pragma unroll
+        for (int i = 0; i < warp_tiles_m; i++) {
+#pragma unroll
+            for (int j = 0; j < warp_tiles_n; j++) {
+#pragma unroll
+                for (int k = 0; k < 4; k += 2) {
+                    const int y = warp_row() + i * tensor_rows + sum_row(k);
+                    const int z = warp_col() + j * tensor_cols + sum_col(k);
+                    T low[1] = {sum[i][j][k]}, high[1] = {sum[i][j][k + 1]}, both[2] = {low[0], high[0]};
+                    const unsigned long long bit = 1ull << ((i * warp_tiles_n + j) * 4 + k);
+                    if (is_finite(low[0]) && is_finite(high[0])) {
+                        to.store(y, z, both);
+                    } else if (is_finite(low[0])) {
+                        to.store(y, z, low);
+                        again |= 2 * bit;
+                    } else if (is_finite(high[0])) {
+                        to.store(y, z + 1, high);
+                        again |= bit;
+                    } else {
+                        again |= 3 * bit;
+                    }
+                }
+            }
+        }
+#pragma unroll 1
+        for (int n = 0; again != 0; n++, again >>= 1) {
+            const int y = warp_row() + n / 4 / warp_tiles_n * tensor_rows + sum_row(n % 4);
+            const int z = warp_col() + n / 4 % warp_tiles_n * tensor_cols + sum_col(n % 4);
+            if ((again & 1) != 0 && y < to.rows && z < to.cols) {
+                Sum<T> terms;
+                for (int x = 0; x < right.rows; x++) {
+                    const T factor = transposed ? left.at[x * left.pitch + y] : left.at[y * left.pitch + x];
+                    terms.add(factor * right.at[x * right.pitch + z], x);
+                }
+                T sums[1] = {terms.value()};
+                to.store(y, z, sums);
+            }
+        }
+    }
+};
+
+// out[m, n] = sum over k < depth of left[m, k] right[k, n], added to `out` if `add`.
+template <class T, int cols, bool tensor>
+__device__ void compute_tile(const T* left, const T* right, long long num_rows, int depth, int width, int add,
+                                 T* out) {
+    constexpr int rows = matrix_rows<T>;
+    using Tile = TileProduct<T, rows, cols, false>;
+    __shared__ __align__(16) T stage[2 * Tile::stage_elements];
     const unsigned col_tiles = (width + cols - 1) / cols;
-    const long long m0 = (long long)(blockIdx.x / col_tiles) * MATRIX_ROWS;
+    const long long m0 = (long long)(blockIdx.x / col_tiles) * rows;
     const int n0 = int(blockIdx.x % col_tiles) * cols;
-    const int rows = num_rows - m0 < MATRIX_ROWS ? int(num_rows - m0) : MATRIX_ROWS, columns = min(cols, width - n0);
-    const int m = int(threadIdx.x) / lanes_n * lane_m, n = int(threadIdx.x) % lanes_n * lane_n;
-    T total[lane_m][lane_n] = {};
-    for (int k0 = 0; k0 < depth; k0 += matrix_depth) {
-        const int here = min(matrix_depth, depth - k0);
-        for (int i = threadIdx.x; i < MATRIX_ROWS * matrix_depth; i += MATRIX_THREADS) {
-            const int k = i % matrix_depth, row = i / matrix_depth;
-            const bool there = k < here && row < rows;
-            left_tile[k * left_stride + row] = there ? left[(m0 + row) * depth + k0 + k] : T(0);
-        }
-        for (int i = threadIdx.x; i < cols * matrix_depth; i += MATRIX_THREADS) {
-            const int k = k_stride == 1 ? i % matrix_depth : i / cols;
-            const int col = k_stride == 1 ? i / matrix_depth : i % cols;
-            const bool there = k < here && col < columns;
-            right_tile[k * right_stride + col] = there ? right[(k0 + k) * k_stride + (n0 + col) * n_stride] : T(0);
-        }
-        __syncthreads();
-        if (m < rows && n < columns) {
-            T part[lane_m][lane_n] = {};
-#pragma unroll 4
-            for (int k = 0; k < here; k++) {
-                T l[lane_m], r[lane_n];
-                read(left_tile + k * left_stride + m, l);
-                read(right_tile + k * right_stride + n, r);
-                add_outer(l, r, part);
-            }
-            add_to(total, part);
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < lane_m; i++) {
-#pragma unroll
-        for (int j = 0; j < lane_n; j++) {
-            if (m + i < rows && n + j < columns) {
-                T* const target = out + (m0 + m + i) * width + n0 + n + j;
-                *target = add ? *target + total[i][j] : total[i][j];
-            }
-        }
-    }
+    const int here = num_rows - m0 < rows ? int(num_rows - m0) : rows, columns = min(cols, width - n0);
+    Tile::template compute<tensor>({left + m0 * depth, depth, here, depth}, {right + n0, width, depth, columns}, stage,
+                                   {out + m0 * width + n0, width, here, columns, add != 0});
+}
+
+template <class T, int cols>
+__global__ void __launch_bounds__(THREADS, matrix_blocks_per_sm<T>)
+multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width, int add,
+         T* __restrict__ out) {
+    compute_tile<T, cols, false>(left, right, num_rows, depth, width, add, out);
+}
+
+template <class T, int cols>
+__global__ void __launch_bounds__(THREADS, matrix_blocks_per_sm<T>)
+multiply_tensor(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
+                int add, T* __restrict__ out) {
+    compute_tile<T, cols, true>(left, right, num_rows, depth, width, add, out);
+}
+
+// products[c, y, z] of `product_rows` in products.cuh, for wide matrices.
+template <class T, int rows, int cols, bool tensor>
+__device__ void compute_chunk_tile(const T* left, long long left_stride, int left_first, const T* right,
+                                   long long right_stride, int right_first, long long num_rows, int chunk, int num_y,
+                                   int num_z, T* products) {
+    using Tile = TileProduct<T, rows, cols, true>;
+    __shared__ __align__(16) T stage[2 * Tile::stage_elements];
+    const unsigned col_tiles = (num_z + cols - 1) / cols, tiles = col_tiles * ((num_y + rows - 1) / rows);
+    const int y0 = int(blockIdx.x % tiles / col_tiles) * rows, z0 = int(blockIdx.x % col_tiles) * cols;
+    const long long c = blockIdx.x / tiles, first = c * chunk;
+    const int here = min(rows, num_y - y0), columns = min(cols, num_z - z0);
+    const int depth = int(num_rows - first < chunk ? num_rows - first : chunk);
+    Tile::template compute<tensor>({left + first * left_stride + left_first + y0, left_stride, depth, here},
+                                   {right + first * right_stride + right_first + z0, right_stride, depth, columns},
+                                   stage, {products + (c * num_y + y0) * num_z + z0, num_z, here, columns, false});
+}
+
+template <class T, int rows, int cols>
+__global__ void __launch_bounds__(THREADS, matrix_blocks_per_sm<T>)
+product_tiles(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
+              long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z,
+              T* __restrict__ products) {
+    compute_chunk_tile<T, rows, cols, false>(left, left_stride, left_first, right, right_stride, right_first, num_rows,
+                                             chunk, num_y, num_z, products);
+}
+
+template <class T, int rows, int cols>
+__global__ void __launch_bounds__(THREADS, matrix_blocks_per_sm<T>)
+product_tiles_tensor(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
+                     long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z,
+                     T* __restrict__ products) {
+    compute_chunk_tile<T, rows, cols, true>(left, left_stride, left_first, right, right_stride, right_first, num_rows,
+                                            chunk, num_y, num_z, products);
 }

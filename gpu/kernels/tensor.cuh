@@ -41,12 +41,15 @@ __device__ inline unsigned bfloat16_pair(float low, float high) {
 __device__ inline Parts split(float low, float high) {
     Parts parts;
 #pragma unroll
-    for (int p = 0; p < 3; p++) {
+    for (int p = 0; p < 2; p++) {
         parts.at[p] = bfloat16_pair(low, high);
         low -= __uint_as_float(parts.at[p] << 16);
         high -= __uint_as_float(parts.at[p] & 0xffff0000u);
     }
-    if (!(low == 0.0f && high == 0.0f)) {
+    // The rests have at most 8 bits and need no rounding, unless three parts do not hold the number.
+    const unsigned low_bits = __float_as_uint(low), high_bits = __float_as_uint(high);
+    parts.at[2] = (high_bits & 0xffff0000u) | low_bits >> 16;
+    if (((low_bits | high_bits) & 0xffffu) != 0) {
         parts.at[0] = 0x7fff7fffu;  // NaN
     }
     return parts;

@@ -5,9 +5,7 @@ The build writes those in capital letters to ``gpu/kernels/constants.cuh`` (``to
 
 PART_SIZE = 128  # positions of a row that a kernel takes at a time; a longer row is cut into parts
 THREADS = 128  # threads of most blocks
-# Tall matrices times small ones.
-MATRIX_THREADS = 256
-MATRIX_ROWS = 128  # rows of a block's tile
+MATRIX_ROWS = 128  # rows of a tile of float32, twice those of float64, in the product of a tall matrix and a small one
 # DimeNet++.
 DEGREES = 8  # largest number of degrees of spherical harmonics
 PAD = 64  # channels in a tile of what the kernels call up

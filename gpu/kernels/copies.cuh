@@ -1,0 +1,79 @@
+// Copies from global to shared memory that continue while the thread computes (cp.async). Devices of compute capability
+// 7.5 copy at once. In gpu-host, `wait` copies, so that a kernel that does not wait finds old values.
+#pragma once
+
+#include "rows.cuh"
+
+struct Copies {
+#ifdef TRIGRAPH_GPU_HOST
+    struct Copy {
+        char* to;
+        const char* from;
+        int bytes;
+        bool any;
+    };
+    Copy begun[64];
+    int count = 0;
+#endif
+
+    // to[i] = from[i] if `any`, else 0, for i < n; `n` values have 4, 8 or 16 bytes and are aligned to that.
+    template <int n, class T> __device__ void begin(T* to, const T* from, bool any) {
+        constexpr int bytes = n * int(sizeof(T));
+#if defined(TRIGRAPH_GPU_HOST)
+        begun[count++] = {reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes, any};
+#elif __CUDA_ARCH__ >= 800
+        const unsigned target = unsigned(__cvta_generic_to_shared(to));
+        const int read = any ? bytes : 0;
+        if (bytes == 16) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(from), "r"(read) : "memory");
+        } else {
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(from), "n"(bytes), "r"(read)
+                         : "memory");
+        }
+#else
+        store_pack(to, any ? load_pack<n>(from) : Pack<T, n>{});
+#endif
+    }
+
+    // Waits for the copies of this thread; those of others are there after __syncthreads().
+    __device__ void wait() {
+#if defined(TRIGRAPH_GPU_HOST)
+        for (int i = 0; i < count; i++) {
+            for (int b = 0; b < begun[i].bytes; b += 4) {  // 4 bytes at a time, as the race detector sees arrays
+                unsigned word = 0;
+                if (begun[i].any) {
+                    memcpy(&word, begun[i].from + b, 4);
+                }
+                memcpy(begun[i].to + b, &word, 4);
+            }
+        }
+        count = 0;
+#elif __CUDA_ARCH__ >= 800
+        asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+    }
+};
+
+// The first `num` of `length` values of the first `num_lines` of `lines` lines, zeros in place of others, copied 16 bytes
+// at a time if `wide`. Lines are `pitch` apart in global and `stride` in shared memory.
+template <int lines, int length, int stride, class T>
+__device__ void begin_lines(Copies& copies, const T* from, long long pitch, int num_lines, int num, bool wide, T* to) {
+    constexpr int pack = 16 / int(sizeof(T)), packs = length / pack;
+    if (wide) {
+#pragma unroll
+        for (int i = 0; i < lines * packs; i += THREADS) {
+            const int line = (i + int(threadIdx.x)) / packs, x = (i + int(threadIdx.x)) % packs * pack;
+            if (lines * packs % THREADS == 0 || line < lines) {
+                const bool any = line < num_lines && x < num;
+                copies.begin<pack>(to + line * stride + x, any ? from + line * pitch + x : from, any);
+            }
+        }
+    } else {
+#pragma unroll 4
+        for (int i = int(threadIdx.x); i < lines * length; i += THREADS) {
+            const int line = i / length, x = i % length;
+            const bool any = line < num_lines && x < num;
+            copies.begin<1>(to + line * stride + x, any ? from + line * pitch + x : from, any);
+        }
+    }
+}

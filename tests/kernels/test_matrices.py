@@ -1,0 +1,96 @@
+"""Matrix products of kernels/matrices.cuh and kernels/products.cuh in gpu-host, with and without tensor cores."""
+
+import numpy as np
+import pytest
+
+from trigraph.gpu.instances import switching_tensor_cores
+from trigraph.gpu.products import Columns, product_rows
+from trigraph.gpu.sums import ROWS, Kernels
+
+# Rows, depth and width: tiles with all, some, one or no rows, columns and steps left over, and every width of a tile.
+SHAPES = [(1, 1, 1), (127, 16, 16), (129, 33, 17), (256, 64, 32), (130, 68, 64), (65, 7, 66), (40, 100, 132)]
+
+
+@pytest.fixture(params=[False, True], ids=["ordinary", "tensor"])
+def tensor(request):
+    """Switch tensor cores on or off; return whether they are on."""
+    with switching_tensor_cores(request.param):
+        yield request.param
+
+
+def in_runs(left, right):
+    """Return left @ right with terms added in runs of 16, each rounded separately."""
+    total = np.zeros((len(left), right.shape[1]), left.dtype)
+    for first in range(0, left.shape[1], 16):
+        run = np.zeros_like(total)
+        for x in range(first, min(first + 16, left.shape[1])):
+            run += left[:, x, None] * right[x]
+        total += run
+    return total
+
+
+def check(got, left, right, exact):
+    """Assert equal bits with `in_runs` if `exact`, else an error of 3 eps of the sum of absolute terms."""
+    if exact:
+        assert got.tobytes() == in_runs(left, right).tobytes()
+        return
+    terms = abs(left.astype(float)) @ abs(right.astype(float))
+    assert (abs(got - left.astype(float) @ right.astype(float)) <= 3 * np.finfo(np.float32).eps * terms).all()
+
+
+def draw(*shape, dtype=np.float32, shift=0):
+    """Return random numbers at an address that is `shift` numbers away from a multiple of 16 bytes."""
+    room = np.empty(np.prod(shape) + 8, dtype)
+    first = -room.ctypes.data // room.itemsize % 4 + shift
+    array = room[first : first + np.prod(shape)].reshape(shape)
+    array[...] = np.random.default_rng(shape).standard_normal(shape)
+    return array
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_multiply(tensor, dtype):
+    kernels = Kernels("gemnet", np.empty(0, dtype))
+    exact = not tensor or dtype == np.float64
+    for (rows, depth, width), shift in [*((s, 0) for s in SHAPES), (SHAPES[4], 1)]:
+        left, right = draw(rows, depth, dtype=dtype, shift=shift), draw(depth, width, dtype=dtype, shift=shift)
+        out = kernels.matmul(left, right)
+        check(out, left, right, exact)
+        again = kernels.matmul(left, np.asfortranarray(right), out=np.ones_like(out), add=True)
+        assert again.tobytes() == (1 + out).tobytes()
+        # A row does not depend on the number of rows, nor on other rows that are not finite.
+        others = left.copy()
+        others[1::2] = np.nan
+        few = kernels.matmul(others[:1].copy(), right), kernels.matmul(others, right)[::2]
+        assert few[0].tobytes() == out[:1].tobytes()
+        assert few[1].tobytes() == out[::2].tobytes()
+
+
+def test_product_rows(tensor):
+    kernels = Kernels("gemnet", np.empty(0, np.float32))
+    for rows, y, z in [(300, 4, 64), (256, 17, 33), (40, 64, 132), (257, 65, 40), (513, 130, 64), (16, 32, 130)]:
+        left, right = draw(rows, y), draw(rows, z)
+        wide = y > 16 and z > 32
+        for number, product in enumerate(product_rows(kernels, left, right)):
+            part = slice(number * ROWS, (number + 1) * ROWS)
+            check(product, left[part].T, right[part], exact=wide and not tensor)
+        # Some columns of wider matrices.
+        more = [np.hstack([np.full((rows, 3), np.nan, np.float32), x, x]) for x in (left, right)]
+        again = product_rows(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
+        assert again.tobytes() == product_rows(kernels, left, right).tobytes()
+
+
+def test_not_finite(tensor):
+    """Numbers that tensor cores cannot multiply give the bits of the ordinary kernels, and change no other element."""
+    kernels = Kernels("gemnet", np.empty(0, np.float32))
+    left, right = draw(128, 64), draw(64, 64)
+    before = kernels.matmul(left, right), product_rows(kernels, left.T.copy(), right)[0]
+    for number in (np.inf, np.nan, np.finfo(np.float32).max, 1e-40):
+        changed = left.copy()
+        changed[5, 20], changed[70] = number, np.float32(1e-35) * left[70]
+        with np.errstate(invalid="ignore", over="ignore"):
+            expected = in_runs(changed, right)
+        for out, old in zip(
+            (kernels.matmul(changed, right), product_rows(kernels, changed.T.copy(), right)[0]), before, strict=True
+        ):
+            assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
+            assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()
