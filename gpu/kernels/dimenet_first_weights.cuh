@@ -37,19 +37,19 @@ template <class T, class From> __device__ void stage_degrees(T* to, int degrees,
 
 // The edges of a thread, WARP_GROUPS apart.
 struct EdgesOfThread {
-    long long first;
-    int count;  // may be zero or negative
+    long long first, num_edges;
 
-    __device__ EdgesOfThread(long long num_edges) {
+    __device__ EdgesOfThread(long long num_edges) : num_edges(num_edges) {
         const int group = int(threadIdx.x) / DEGREES, in_warp = group % WARP_GROUPS;
         first = (long long)(blockIdx.x) * PROJECTED + (group - in_warp) * TOGETHER + in_warp;
-        count = int((min(num_edges - first, (long long)(PROJECTED)) + WARP_GROUPS - 1) / WARP_GROUPS);
     }
-    // The rows of the edges, `stride` numbers long; the last edge again for those that do not exist.
+    __device__ long long edge(int k) const { return first + k * WARP_GROUPS; }
+    __device__ bool exists(int k) const { return edge(k) < num_edges; }
+    // The rows of the edges, `stride` numbers long; for edges that do not exist the last one's.
     template <class T> __device__ __forceinline__ void find_rows(const T* array, int stride, EdgeRows<T>& rows) const {
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
-            rows[k] = array + (first + max(0, min(k, count - 1)) * WARP_GROUPS) * stride;
+            rows[k] = array + min(edge(k), num_edges - 1) * stride;
         }
     }
 };
@@ -89,7 +89,8 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     constexpr int count = MIDS<T>, stride = DEGREE_STRIDE<T>;
     __shared__ __align__(16) T tile[DEGREES * stride];
     __shared__ __align__(16) T tile_dot[DEGREES * stride];
-    const int l = int(threadIdx.x) % DEGREES, m0 = int(blockIdx.y) * count, mids = min(count, n_mid - m0);
+    const int l = int(threadIdx.x) % DEGREES, degree = min(l, num_spherical - 1), width = num_spherical * num_radial;
+    const int m0 = int(blockIdx.y) * count, mids = min(count, n_mid - m0);
     const auto stage = [&](T* to, const T* from) {
         stage_degrees(to, num_spherical, num_radial, [&](int l, int n, int m) {
             return m < mids ? from[(long long)(l * num_radial + n) * n_mid + m0 + m] : T(0);
@@ -101,7 +102,6 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     }
     __syncthreads();
     const EdgesOfThread edges(num_edges);
-    const int terms = l < num_spherical && edges.count > 0 ? num_radial : 0, width = num_spherical * num_radial;
     const T norm = angular_norm(T(0), l);
     const auto store = [&](T* to, const EdgeSums<T, count>& sums) {
         T* const first = to + (edges.first * n_mid + m0) * DEGREES + l;
@@ -109,25 +109,25 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
         for (int k = 0; k < TOGETHER; k++) {
 #pragma unroll
             for (int m = 0; m < count; m++) {
-                if (k < edges.count && m < mids) {
-                    first[((long long)(k) * WARP_GROUPS * n_mid + m) * DEGREES] = norm * sums[k][m];
+                if (edges.exists(k) && m < mids) {
+                    first[((long long)(k) * WARP_GROUPS * n_mid + m) * DEGREES] = l < num_spherical ? norm * sums[k][m] : T(0);
                 }
             }
         }
     };
     EdgeRows<T> rows;
-    edges.find_rows(sbf_rad + l * num_radial, width, rows);
+    edges.find_rows(sbf_rad + degree * num_radial, width, rows);
     EdgeSums<T, count> sums = {};
-    add_products<1>(rows, tile + l * stride, 0, terms, sums);
+    add_products<1>(rows, tile + degree * stride, 0, num_radial, sums);
     store(projected, sums);
     if (projected_dot != nullptr) {
         EdgeSums<T, count> sums_dot = {}, by_weights = {};
         if (weights_dot != nullptr) {
-            add_products<1>(rows, tile_dot + l * stride, 0, terms, by_weights);
+            add_products<1>(rows, tile_dot + degree * stride, 0, num_radial, by_weights);
         }
         if (sbf_rad_dot != nullptr) {
-            edges.find_rows(sbf_rad_dot + l * num_radial, width, rows);
-            add_products<1>(rows, tile + l * stride, 0, terms, sums_dot);
+            edges.find_rows(sbf_rad_dot + degree * num_radial, width, rows);
+            add_products<1>(rows, tile + degree * stride, 0, num_radial, sums_dot);
         }
         add_sums(sums_dot, by_weights);
         store(projected_dot, sums_dot);
@@ -143,29 +143,29 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
                          T* __restrict__ out, long long num_edges, int n_mid, int num_spherical, int num_radial) {
     constexpr int step = 4;
     __shared__ __align__(16) T tile[DEGREES * DEGREE_STRIDE<T>];
-    const int l = int(threadIdx.x) % DEGREES, n0 = int(blockIdx.y) * RADIALS, radials = min(RADIALS, num_radial - n0);
+    const int l = int(threadIdx.x) % DEGREES, degree = min(l, num_spherical - 1);
+    const int n0 = int(blockIdx.y) * RADIALS, radials = min(RADIALS, num_radial - n0);
     const EdgesOfThread edges(num_edges);
-    const bool active = l < num_spherical && edges.count > 0;
     EdgeSums<T, RADIALS> sums = {};
 #pragma unroll 1
     for (int order = 0; order < (weights_dot == nullptr ? 1 : 2); order++) {
         const T* const from = order == 0 ? weights : weights_dot;
         EdgeRows<T> rows;
-        edges.find_rows((order == 0 ? grad_projected : grad_projected_dot) + l * padded<T>(n_mid), num_spherical * padded<T>(n_mid), rows);
+        edges.find_rows((order == 0 ? grad_projected : grad_projected_dot) + degree * padded<T>(n_mid), num_spherical * padded<T>(n_mid), rows);
 #pragma unroll 1
         for (int chunk = 0; chunk < n_mid; chunk += CHUNK) {
             EdgeSums<T, RADIALS> part = {};
 #pragma unroll 1
             for (int m0 = chunk; m0 < min(chunk + CHUNK, n_mid); m0 += MOST_ROWS) {
                 const int mids = min(MOST_ROWS, n_mid - m0), steps = mids / step * step;
-                const T* const here = tile + l * DEGREE_STRIDE<T> - m0 * DEGREES;
+                const T* const here = tile + degree * DEGREE_STRIDE<T> - m0 * DEGREES;
                 __syncthreads();
                 stage_degrees(tile, num_spherical, mids, [&](int l, int m, int n) {
                     return n < radials ? from[(long long)(l * num_radial + n0 + n) * n_mid + m0 + m] : T(0);
                 });
                 __syncthreads();
-                add_products<step>(rows, here, m0, active ? m0 + steps : 0, part);
-                add_products<1>(rows, here, m0 + steps, active ? m0 + mids : 0, part);
+                add_products<step>(rows, here, m0, m0 + steps, part);
+                add_products<1>(rows, here, m0 + steps, m0 + mids, part);
             }
             add_sums(sums, part);
         }
@@ -179,7 +179,7 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++) {
-        const bool none = k >= edges.count || alone[edges.first + k * WARP_GROUPS] != 0;
+        const bool none = !edges.exists(k) || alone[edges.edge(k)] != 0;
 #pragma unroll
         for (int i = 0; i < RADIALS && l < num_spherical; i++) {
             rows[(in_warp * num_spherical + l) * DEGREES + i] = none ? T(0) : norm * sums[k][i];
@@ -240,21 +240,19 @@ dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_r
     for (int i = int(threadIdx.x); i < size * DEGREES; i += THREADS) {
         const int n = i / DEGREES / count, m = i / DEGREES % count;
         const T* const from = totals + i / DEGREES * GROUPS * DEGREES + l;
-        T sums[GROUPS];
+        T sum = T(0);
 #pragma unroll
-        for (int j = 0; j < GROUPS; j++) {
-            sums[j] = from[j * DEGREES];
-        }
+        for (int j = 0; j < GROUPS; j += run) {
+            T quarter = T(0);
 #pragma unroll
-        for (int half = GROUPS / 2; half > 0; half /= 2) {
-#pragma unroll
-            for (int j = 0; j < half; j++) {
-                sums[j] += sums[j + half];
+            for (int k = j; k < j + run; k++) {
+                quarter += from[k * DEGREES];
             }
+            sum += quarter;
         }
         if (l < num_spherical && n < radials && m < mids) {
             const long long row = ((long long)(blockIdx.x) * num_spherical + l) * num_radial + n0 + n;
-            parts[row * n_mid + m0 + m] = angular_norm(T(0), l) * sums[0];
+            parts[row * n_mid + m0 + m] = angular_norm(T(0), l) * sum;
         }
     }
 }

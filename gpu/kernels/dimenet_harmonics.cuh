@@ -124,47 +124,61 @@ __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u
     }
 }
 
-// Gradient of sum over the rows of order m of factor s.
-template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, const Vec<T>& u, const T* factors) {
-    const Powers<T> power(u.x, u.y, m);
-    T a = T(0), b = T(0), a1 = T(0), b1 = T(0);
-    Ladder<T, 1> ladder;
-#pragma unroll 1
-    for (int l = m; l < degrees; l++) {
-        // For m = 0 the sine is zero.
-        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
-        a += ladder.q * factor_c;
-        b += ladder.q * factor_s;
-        a1 += ladder.q1 * factor_c;
-        b1 += ladder.q1 * factor_s;
-        ladder.climb(l, m, u.z);
+// Adds the gradient of the sum of factor s, over the rows of the orders first, first + step, ... of degrees below `degrees` <= S.
+template <int S, int first, int step, class T>
+__device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>& u, const T* factors, Vec<T>& sum) {
+#pragma unroll
+    for (int m = first; m < S; m += step) {
+        const Powers<T> power(u.x, u.y, m);
+        T a = T(0), b = T(0), a1 = T(0), b1 = T(0);
+        Ladder<T, 1> ladder;
+#pragma unroll
+        for (int l = m; l < S; l++) {
+            if (l < degrees) {
+                // For m = 0 the sine is zero.
+                const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
+                a += ladder.q * factor_c;
+                b += ladder.q * factor_s;
+                a1 += ladder.q1 * factor_c;
+                b1 += ladder.q1 * factor_s;
+            }
+            ladder.climb(l, m, u.z);
+        }
+        sum.x += T(m) * (a * power.c1 + b * power.s1);
+        sum.y += T(m) * (b * power.c1 - a * power.s1);
+        sum.z += a1 * power.c + b1 * power.s;
     }
-    return {T(m) * (a * power.c1 + b * power.s1), T(m) * (b * power.c1 - a * power.s1), a1 * power.c + b1 * power.s};
 }
 
-// Hessian of sum over the rows of order m of factor s, times u_dot.
-template <class T>
-__device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const Vec<T>& u_dot, const T* factors) {
-    const Powers<T> power(u.x, u.y, m);
-    T a = T(0), b = T(0), a1 = T(0), b1 = T(0), a2 = T(0), b2 = T(0);
-    Ladder<T, 2> ladder;
-#pragma unroll 1
-    for (int l = m; l < degrees; l++) {
-        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
-        a += ladder.q * factor_c;
-        b += ladder.q * factor_s;
-        a1 += ladder.q1 * factor_c;
-        b1 += ladder.q1 * factor_s;
-        a2 += ladder.q2 * factor_c;
-        b2 += ladder.q2 * factor_s;
-        ladder.climb(l, m, u.z);
+// Adds the Hessian of the same sum, times u_dot.
+template <int S, int first, int step, class T>
+__device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>& u, const Vec<T>& u_dot, const T* factors, Vec<T>& sum) {
+#pragma unroll
+    for (int m = first; m < S; m += step) {
+        const Powers<T> power(u.x, u.y, m);
+        T a = T(0), b = T(0), a1 = T(0), b1 = T(0), a2 = T(0), b2 = T(0);
+        Ladder<T, 2> ladder;
+#pragma unroll
+        for (int l = m; l < S; l++) {
+            if (l < degrees) {
+                const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
+                a += ladder.q * factor_c;
+                b += ladder.q * factor_s;
+                a1 += ladder.q1 * factor_c;
+                b1 += ladder.q1 * factor_s;
+                a2 += ladder.q2 * factor_c;
+                b2 += ladder.q2 * factor_s;
+            }
+            ladder.climb(l, m, u.z);
+        }
+        const T pairs = T(m * (m - 1));
+        const T xx = pairs * (a * power.c2 + b * power.s2), xy = pairs * (b * power.c2 - a * power.s2);
+        const T xz = T(m) * (a1 * power.c1 + b1 * power.s1), yz = T(m) * (b1 * power.c1 - a1 * power.s1);
+        const T zz = a2 * power.c + b2 * power.s;
+        sum.x += xx * u_dot.x + xy * u_dot.y + xz * u_dot.z;
+        sum.y += xy * u_dot.x - xx * u_dot.y + yz * u_dot.z;
+        sum.z += xz * u_dot.x + yz * u_dot.y + zz * u_dot.z;
     }
-    const T pairs = T(m * (m - 1));
-    const T xx = pairs * (a * power.c2 + b * power.s2), xy = pairs * (b * power.c2 - a * power.s2);
-    const T xz = T(m) * (a1 * power.c1 + b1 * power.s1), yz = T(m) * (b1 * power.c1 - a1 * power.s1);
-    const T zz = a2 * power.c + b2 * power.s;
-    return {xx * u_dot.x + xy * u_dot.y + xz * u_dot.z, xy * u_dot.x - xx * u_dot.y + yz * u_dot.z,
-            xz * u_dot.x + yz * u_dot.y + zz * u_dot.z};
 }
 
 // P_l(c) and its first two derivatives, from l = 0 upwards; the l of climb must be constant in an unrolled loop.

@@ -4,6 +4,7 @@
 // out-edges e whose forward sum leaves out f; these are the edges left out of f's own sum (trigraph.EdgeGraph).
 #pragma once
 #include "dimenet_first_weights.cuh"
+#include "dimenet_pull.cuh"
 
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of every tile
@@ -30,8 +31,8 @@ template <class T, class I, bool second, int S> struct InEdges {
     long long num_edges;
     T* state;     // A of the node: row of harmonics, channel; its derivative follows
     T* features;  // of the staged edges: edge, degree, channel; derivatives follow
-    T* rows;      // harmonics of the staged edges, then their derivatives
-    int* votes;
+    T* rows;      // harmonics of the staged edges, then their derivatives; cotangents of harmonics overwrite them
+    int *votes, *in_triplets, *linear;  // whether a staged edge is in triplets; whether its sum uses the state
 
     // Sizes of the sums of a lane's channels, and of their derivatives.
     struct Sizes {
@@ -133,9 +134,11 @@ template <class T, class I, bool second, int S> struct InEdges {
         Pull<T, second> pull;
     };
 
-    // Adds sign times the term of out-edge e.
-    __device__ void add_pair(I e, T sign, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
-                             Gradients& sums) const {
+    using Carries = EdgeChannels<T, second, S, SERVED>;
+
+    // Adds sign times the term of out-edge e, for in-edge number i of `carries`.
+    __device__ __forceinline__ void add_pair(I e, T sign, const Direction<T, second>& edge, const Carries& carries, int i,
+                                             Gradients& sums) const {
         const Direction<T, second> other(unit, unit_dot, e);
         const T cosine_dot = edge.cosine_dot(other);
         T grad[W];
@@ -148,8 +151,13 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
                     sums.h[l][w] += legendre.p * (sign * grad[w]);
-                    sums.h_dot[l][w] += has_unit_tangent() && l > 0 ? legendre.d1 * cosine_dot * (sign * grad[w]) : T(0);
-                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(l, w), carries.feature_dot(l, w));
+                    if (has_unit_tangent() && l > 0) {
+                        sums.h_dot[l][w] += legendre.d1 * cosine_dot * (sign * grad[w]);
+                    }
+                    if (grads.unit != nullptr) {
+                        const T feature_dot = second ? carries.feature_dot(i, l, w) : T(0);
+                        pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(i, l, w), feature_dot);
+                    }
                 }
                 legendre.climb(l);
             }
@@ -199,99 +207,111 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds the state's terms to the cotangents of the direction of the in-edge staged at k, whose harmonics are at s.
-    __device__ void pull_state(int k, T* s, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
-                               Pull<T, second>& pull) const {
-        T* const s_dot = s + BATCH * HARMONICS<S>;
-        stage(k, [&](int l, int w) { return carries.feature(l, w); }, [&](int l, int w) { return carries.feature_dot(l, w); });
-        __syncwarp();
-        contract(k, s, s_dot);
-        __syncwarp();
-        if (channels.lane < degrees()) {
-            pull.add_harmonics(degrees(), channels.lane, edge, s, s_dot);
-        }
-    }
-
     template <class F, class Fdot> __device__ void stage(int k, const F& value, const Fdot& value_dot) const {
 #pragma unroll
         for (int l = 0; l < S; l++) {
-            const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
+            T here[W], here_dot[W];
 #pragma unroll
             for (int w = 0; w < W; w++) {
-                features[at + w] = value(l, w);
-                if (second) {
-                    features_dot()[at + w] = value_dot(l, w);
-                }
+                here[w] = value(l, w);
+                here_dot[w] = second ? value_dot(l, w) : T(0);
+            }
+            const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
+            store_channels(features + at, here);
+            if (second) {
+                store_channels(features_dot() + at, here_dot);
             }
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: the sum over channels of staged features times state,
-    // and zero for row 0, which is constant.
-    __device__ void contract(int k, T* coef, T* coef_dot) const {
+    // Computes from the state the cotangents of the harmonics of the SERVED edges starting at k, which replace these at s: the sum
+    // over channels of features times state, and zero for row 0, which is constant.
+    __device__ void contract(int k, T* s, const Carries& carries) const {
+        T* const s_dot = s + BATCH * HARMONICS<S>;
+#pragma unroll
+        for (int i = 0; i < SERVED; i++) {
+            stage(k + i, [&](int l, int w) { return carries.feature(i, l, w); }, [&](int l, int w) { return carries.feature_dot(i, l, w); });
+        }
+        __syncwarp();
 #pragma unroll 1
         for (int row = channels.lane; row < S * S; row += LANES) {
             const T* const z = state + row * TILE_STRIDE;
-            const T* const from = features + (k * S + row_degree(row)) * TILE_STRIDE;
-            T sum = T(0), sum_dot = T(0);
+            const T* const from = features + (k * S + find_degree<S>(row)) * TILE_STRIDE;
+            T sum[SERVED] = {}, sum_dot[SERVED] = {};
 #pragma unroll 1
             for (int run = 0; run < TILE<T, second>; run += RUN) {
-                T part = T(0), part_dot = T(0);
+                T part[SERVED] = {}, part_dot[SERVED] = {};
 #pragma unroll
                 for (int c = run; c < run + RUN; c += QUAD) {
-                    T feature[QUAD], here[QUAD], feature_dot[QUAD], here_dot[QUAD];
-                    load<QUAD>(from + c, feature);
+                    T here[QUAD], here_dot[QUAD];
                     load<QUAD>(z + c, here);
-                    if (second) {
-                        load<QUAD>(from + EDGES * S * TILE_STRIDE + c, feature_dot);
-                    }
                     if (has_unit_tangent()) {
                         load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
                     }
 #pragma unroll
-                    for (int i = 0; i < QUAD; i++) {
-                        part += feature[i] * here[i];
-                        part_dot += second ? feature_dot[i] * here[i] : T(0);
-                        part_dot += has_unit_tangent() ? feature[i] * here_dot[i] : T(0);
+                    for (int i = 0; i < SERVED; i++) {
+                        T feature[QUAD], feature_dot[QUAD];
+                        load<QUAD>(from + i * S * TILE_STRIDE + c, feature);
+                        if (second) {
+                            load<QUAD>(from + (EDGES + i) * S * TILE_STRIDE + c, feature_dot);
+                        }
+#pragma unroll
+                        for (int n = 0; n < QUAD; n++) {
+                            part[i] += feature[n] * here[n];
+                            if (second) {
+                                part_dot[i] += feature_dot[n] * here[n];
+                            }
+                            if (has_unit_tangent()) {
+                                part_dot[i] += feature[n] * here_dot[n];
+                            }
+                        }
                     }
                 }
-                sum += part;
-                sum_dot += part_dot;
+#pragma unroll
+                for (int i = 0; i < SERVED; i++) {
+                    sum[i] += part[i];
+                    sum_dot[i] += part_dot[i];
+                }
             }
-            coef[row] = row > 0 ? sum : T(0);
-            if (second) {
-                coef_dot[row] = row > 0 ? sum_dot : T(0);
+#pragma unroll
+            for (int i = 0; i < SERVED; i++) {
+                s[i * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
+                if (second) {
+                    s_dot[i * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
+                }
             }
         }
+        __syncwarp();
     }
 
-    // Processes the in-edge f at a position, staged at k, its harmonics at s. Stores the cotangents of q and q_dot in `features`.
-    __device__ void serve(I position, int k, T* s, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
+    // Processes the in-edge f at a position, staged at k, which is number i of `carries`; `sums` are those from the state. Stores
+    // the cotangents of q and q_dot in `features`.
+    __device__ __forceinline__ void serve(I position, int k, bool stateful, const Sizes& sizes, const Carries& carries, int i,
+                                          Gradients& sums) const {
         const I f = graph.dst_edge_index[position];
-        const bool none = alone(f), linear = stateful && !none && is_balanced(f, sizes);
-        if (grads.alone != nullptr && channels.lane == 0) {
-            grads.alone[f] = none;
+        const bool none = alone(f), use_state = stateful && !none && is_balanced(f, sizes);
+        if (channels.lane == 0) {
+            in_triplets[k] = !none;
+            linear[(position - node.in_begin) % BATCH] = use_state;
+            if (grads.alone != nullptr) {
+                grads.alone[f] = none;
+            }
         }
         if (none) {
             serve_none(f, k);
             return;
         }
         const Direction<T, second> edge(unit, unit_dot, f);
-        const EdgeChannels<T, second, S> carries(inputs, f, channels);
-        Gradients sums;
-        if (linear) {
-            sums = from_state;
-            if (grads.unit != nullptr) {
-                pull_state(k, s, edge, carries, sums.pull);
-            }
+        if (!use_state) {
+            sums = Gradients();
         }
         // Sum all out-edges but those that leave out f, or subtract only these.
-        const I begin = linear ? graph.left_start[f] : node.out_begin, end = linear ? graph.left_stop[f] : node.out_end;
+        const I begin = use_state ? graph.left_start[f] : node.out_begin, end = use_state ? graph.left_stop[f] : node.out_end;
 #pragma unroll 1
-        for (I i = begin; i < end; i++) {
-            const I e = linear ? graph.dst_edge_index[i] : i;
-            if (linear || !graph.leaves_out(e, position)) {
-                add_pair(e, linear ? T(-1) : T(1), edge, carries, sums);
+        for (I j = begin; j < end; j++) {
+            const I e = use_state ? graph.dst_edge_index[j] : j;
+            if (use_state || !graph.leaves_out(e, position)) {
+                add_pair(e, use_state ? T(-1) : T(1), edge, carries, i, sums);
             }
         }
         if (grads.embedding != nullptr) {
@@ -300,8 +320,10 @@ template <class T, class I, bool second, int S> struct InEdges {
             for (int l = 0; l < S; l++) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    sum[w] += second ? carries.q_dot[l][w] * sums.h[l][w] : carries.q[l][w] * sums.h[l][w];
-                    sum[w] += has_unit_tangent() ? carries.q[l][w] * sums.h_dot[l][w] : T(0);
+                    sum[w] += (second ? carries.q_dot(i, l, w) : carries.q(i, l, w)) * sums.h[l][w];
+                    if (has_unit_tangent()) {
+                        sum[w] += carries.q(i, l, w) * sums.h_dot[l][w];
+                    }
                 }
             }
             channels.write(grads.embedding, f, sum, true);
@@ -310,10 +332,10 @@ template <class T, class I, bool second, int S> struct InEdges {
             store(sums.pull, f);
         }
         const auto grad_q_of = [&](int l, int w) {
-            const T here = second ? carries.x_dot[w] * sums.h[l][w] : carries.x[w] * sums.h[l][w];
-            return has_unit_tangent() ? here + carries.x[w] * sums.h_dot[l][w] : here;
+            const T here = (second ? carries.x_dot[i][w] : carries.x[i][w]) * sums.h[l][w];
+            return has_unit_tangent() ? here + carries.x[i][w] * sums.h_dot[l][w] : here;
         };
-        stage(k, grad_q_of, [&](int l, int w) { return carries.x[w] * sums.h[l][w]; });
+        stage(k, grad_q_of, [&](int l, int w) { return carries.x[i][w] * sums.h[l][w]; });
     }
 
     __device__ void store(const Pull<T, second>& pull, I f) const {
@@ -404,13 +426,23 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ void add_weights(I first, int count, long long added) const {
 #pragma unroll 1
         for (int m = channels.warp * MIDS; m < inputs.n_mid; m += WARPS * MIDS) {
-            T sum[MIDS][W] = {};
+            T sum[MIDS][W] = {}, before[MIDS][W] = {};
+            const long long row_0 = (long long)(blockIdx.x) * inputs.n_mid + m, at_0 = row_0 * inputs.n_emb + channels.first;
+#pragma unroll
+            for (int i = 0; i < MIDS; i++) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    if (added > 0 && channels.inside(w) && m + i < inputs.n_mid) {
+                        before[i][w] = grads.parts[at_0 + i * inputs.n_emb + w];
+                    }
+                }
+            }
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
-                const I f = graph.dst_edge_index[first + k];
-                if (alone(f)) {
+                if (!in_triplets[k]) {
                     continue;
                 }
+                const I f = graph.dst_edge_index[first + k];
                 const T* const row = inputs.projected + ((long long)(f) * inputs.n_mid + m) * DEGREES;
                 T grad_q[S][W], grad_q_dot[S][W];
 #pragma unroll
@@ -424,10 +456,10 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int i = 0; i < MIDS; i++) {
                     const T* const here_row = row + (m + i < inputs.n_mid ? i * DEGREES : 0);
-                    T projected[S], projected_dot[S], here[W] = {};
-                    load<S>(here_row, projected);
+                    T projected[DEGREES], projected_dot[DEGREES], here[W] = {};
+                    load<DEGREES>(here_row, projected);
                     if (second) {
-                        load<S>(here_row + (inputs.projected_dot - inputs.projected), projected_dot);
+                        load<DEGREES>(here_row + (inputs.projected_dot - inputs.projected), projected_dot);
                     }
 #pragma unroll
                     for (int l = 0; l < S; l++) {
@@ -450,8 +482,8 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
                     if (channels.inside(w) && m + i < inputs.n_mid) {
-                        const long long row = (long long)(blockIdx.x) * inputs.n_mid + m + i, at = row * inputs.n_emb + channels.first + w;
-                        T part = added == 0 ? sum[i][w] : grads.parts[at] + sum[i][w];
+                        const long long at = at_0 + i * inputs.n_emb + w;
+                        T part = before[i][w] + sum[i][w];
                         if ((added + 1) % RUN == 0) {
                             add_run(part, grads.totals[at], added + 1 == RUN);
                         }
@@ -481,14 +513,23 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll 1
             for (int k = channels.warp * SERVED; k < count; k += WARPS * SERVED) {
                 T* const s = rows + (at + k) * HARMONICS<S>;
+                I f[SERVED];
+#pragma unroll
+                for (int i = 0; i < SERVED; i++) {
+                    f[i] = graph.dst_edge_index[first + min(k + i, count - 1)];
+                }
+                const Carries carries(inputs, f, channels);
                 Gradients from_state[SERVED];
                 if (stateful) {
                     sum_state(s, from_state);
                 }
+                if (stateful && grads.unit != nullptr) {
+                    contract(k, s, carries);
+                }
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
                     if (k + i < count) {
-                        serve(first + k + i, k + i, s + i * HARMONICS<S>, stateful, sizes, from_state[i]);
+                        serve(first + k + i, k + i, stateful, sizes, carries, i, from_state[i]);
                     }
                 }
             }
@@ -500,6 +541,11 @@ template <class T, class I, bool second, int S> struct InEdges {
                 add_weights(first, count, added++);
             }
             __syncthreads();
+            if (stateful && grads.unit != nullptr && (at + EDGES == BATCH || first + EDGES >= node.in_end)) {
+                const long long vectors = tile * num_edges * 3;
+                pull_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first - at, at + count, degrees(), rows,
+                                                [&](int k) { return linear[k] != 0; }, features, grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr);
+            }
         }
     }
 };
@@ -527,6 +573,8 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
     __shared__ __align__(16) T features[orders * edges * S * stride];
     __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];
     __shared__ int votes[WARPS];
+    __shared__ int in_triplets[edges];
+    __shared__ int linear[HARMONIC<T, second>];
     const long long begin = blockIdx.x * nodes_per_block, end = min(begin + nodes_per_block, num_nodes);
     long long added = 0;
     for (long long j = begin; j < end; j++) {
@@ -537,7 +585,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                 {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, num_spherical},
                 unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
-                tile, num_edges, state, features, rows, votes};
+                tile, num_edges, state, features, rows, votes, in_triplets, linear};
             sum.run(tile == 0, added);
         }
         added += (node.in_end - node.in_begin + edges - 1) / edges;

@@ -1,6 +1,6 @@
 // The sum from the in-edges of a node to its out-edges.
 #pragma once
-#include "dimenet_triplets.cuh"
+#include "dimenet_pull.cuh"
 
 // The results that a sum is computed for.
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
@@ -15,7 +15,6 @@ template <class T, class I, int order, int S> struct OutEdges {
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in 16 bytes, which a thread reads at once
     static constexpr int GROUP = BATCH / WARPS;       // out-edges that a warp serves at once
-    static constexpr int PARTS = LANES / GROUP;
     // How many edges, and how many of their harmonics, a thread keeps in registers at a time.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
@@ -303,8 +302,9 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     // Subtracts left-out edges from the sums of `count` out-edges starting at `first`, staged at k and following. With
-    // b_m = sum_l P_l projected[m,l], a term is x[c] sum_m b_m up[m,c]. P, then b, overwrite the harmonics.
-    __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W]) const {
+    // b_m = sum_l P_l projected[m,l], a term is x[c] sum_m b_m up[m,c]; for DIRECTIONS, these are derivatives with respect to the
+    // cosine, and each lane gets the cotangent of the direction of its edge. P, then b, overwrite the harmonics.
+    __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W], Vec<T>& grad) const {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
         T* const here = rows + k * HARMONICS<S>;
@@ -312,12 +312,13 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll 1
         for (int round = 0; left != 0; left = __ballot_sync(FULL, ++round < lefts)) {
             const I f = round < lefts ? graph.dst_edge_index[graph.left_start[e] + round] : e;
-            Legendre<T> legendre(dot(load_vec(unit, e), load_vec(unit, f)));
+            const Vec<T> other = load_vec(unit, f);
+            Legendre<T> legendre(dot(load_vec(unit, e), other));
             __syncwarp();
             if (channels.lane < GROUP) {
 #pragma unroll
                 for (int l = 0; l < S; l++) {
-                    here[channels.lane * HARMONICS<S> + l] = legendre.p;
+                    here[channels.lane * HARMONICS<S> + l] = order == DIRECTIONS ? legendre.d1 : legendre.p;
                     legendre.climb(l);
                 }
             }
@@ -325,6 +326,24 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
             for (int part = 0; part < GROUP; part += LANES / DEGREES) {
                 subtract_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
+            }
+            if constexpr (order == DIRECTIONS) {
+                T by_cosine[GROUP];
+#pragma unroll
+                for (int i = 0; i < GROUP; i++) {
+                    T g[W];
+                    load_channels(features + (k + i) * TILE_STRIDE + channels.lane * W, g);
+                    by_cosine[i] = T(0);
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        by_cosine[i] += g[w] * value[i][w];
+                        value[i][w] = T(0);
+                    }
+                }
+                const T own = sum_for_lane(by_cosine);
+                if (left >> channels.lane & 1) {
+                    add_scaled(grad, own, other);
+                }
             }
         }
     }
@@ -338,9 +357,9 @@ template <class T, class I, int order, int S> struct OutEdges {
         T term[count][W] = {};
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += DEGREES) {
-            T projected[S], p[S], b = T(0);
-            load<S>(from + min(m + column, inputs.n_mid - 1) * DEGREES, projected);
-            load<S>(here + own * HARMONICS<S>, p);
+            T projected[DEGREES], p[DEGREES], b = T(0);
+            load<DEGREES>(from + min(m + column, inputs.n_mid - 1) * DEGREES, projected);
+            load<DEGREES>(here + own * HARMONICS<S>, p);
 #pragma unroll
             for (int l = 0; l < S; l++) {
                 b += p[l] * projected[l];
@@ -381,17 +400,21 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // The cotangents of the directions of `count` out-edges starting at `first`, staged at k and following, from the state. The
-    // cotangents of harmonics, sums over channels of grad_out times state (zero for the constant row 0), overwrite the harmonics.
-    __device__ void pull_state(I first, int k, int count) const {
-        T* const grads = features + k * TILE_STRIDE;
-#pragma unroll 1
+    // Stages grad_out of `count` out-edges starting at `first` at k and following.
+    __device__ void stage_gradients(I first, int k, int count) const {
+#pragma unroll
         for (int i = 0; i < GROUP; i++) {
             T grad[W];
             channels.read(grad_out, first + min(i, count - 1), grad);
-            store_channels(grads + i * TILE_STRIDE + channels.lane * W, grad);
+            store_channels(features + (k + i) * TILE_STRIDE + channels.lane * W, grad);
         }
         __syncwarp();
+    }
+
+    // The cotangents of the harmonics of the edges staged at k and following, which replace these: sums over channels of grad_out
+    // times state, zero for the constant row 0.
+    __device__ void contract(int k) const {
+        const T* const grads = features + k * TILE_STRIDE;
 #pragma unroll 1
         for (int row = channels.lane; row < S * S; row += LANES) {
             T sum[GROUP] = {}, sum_dot[GROUP] = {};
@@ -413,7 +436,9 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
                         for (int n = 0; n < QUAD; n++) {
                             part[i] += g[n] * here[n];
-                            part_dot[i] += second ? g[n] * here_dot[n] : T(0);
+                            if (second) {
+                                part_dot[i] += g[n] * here_dot[n];
+                            }
                         }
                     }
                 }
@@ -425,31 +450,27 @@ template <class T, class I, int order, int S> struct OutEdges {
             }
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
-                if (i < count) {
-                    rows[(k + i) * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
-                    if (second) {
-                        rows_dot()[(k + i) * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
-                    }
+                rows[(k + i) * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
+                if (second) {
+                    rows_dot()[(k + i) * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
                 }
             }
         }
-        __syncwarp();
-        // Lane l handles edge l % GROUP; the lanes of one edge divide its harmonic orders m among themselves.
-        const int i = channels.lane % GROUP;
-        Pull<T, second> pull;
-        if (i < count) {
-            const Direction<T, second> edge(unit, unit_dot, first + i);
-#pragma unroll 1
-            for (int m = channels.lane / GROUP; m < degrees(); m += PARTS) {
-                const int at = (k + i) * HARMONICS<S>;
-                pull.add_harmonics(degrees(), m, edge, rows + at, rows_dot() + at);
-            }
+    }
+
+    // The cotangents of harmonics, and of directions as far as they are not from the state, which pull_harmonics adds.
+    __device__ void pull_state(I first, int k, int count) const {
+        Vec<T> grad = {T(0), T(0), T(0)};
+        stage_gradients(first, k, count);
+        if constexpr (order == DIRECTIONS) {
+            T value[GROUP][W] = {};
+            subtract_left_out(first, k, count, value, grad);
         }
-        pull.add_lanes(GROUP);
+        contract(k);
         if (channels.lane < count) {
-            store_sum(grad_unit, first + i, pull.grad_unit, true);
+            store_sum(grad_unit, first + channels.lane, grad, true);
             if (second) {
-                store_sum(grad_unit_dot, first + i, pull.grad_unit_dot, true);
+                store_sum(grad_unit_dot, first + channels.lane, grad, true);
             }
         }
         __syncwarp();
@@ -461,7 +482,8 @@ template <class T, class I, int order, int S> struct OutEdges {
             T value[GROUP][W] = {};
             sum_state(k, value);
             if constexpr (order == VALUES) {
-                subtract_left_out(first, k, count, value);
+                Vec<T> none;
+                subtract_left_out(first, k, count, value, none);
             }
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
@@ -470,11 +492,11 @@ template <class T, class I, int order, int S> struct OutEdges {
                 }
             }
         }
-        if (order == VALUES) {
-            return;
-        }
         if (pulled()) {
             pull_state(first, k, count);
+        }
+        if (!second) {
+            return;
         }
 #pragma unroll 1
         for (I e = first; e < first + count; e++) {
@@ -485,9 +507,9 @@ template <class T, class I, int order, int S> struct OutEdges {
                 read_gradient(e, grad);
 #pragma unroll 1
                 for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
-                    const EdgeChannels<T, second, S> left(inputs, graph.dst_edge_index[position], channels);
-                    add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.feature(l, w); },
-                             [&](int l, int w) { return left.feature_dot(l, w); }, value, pull);
+                    const EdgeChannels<T, second, S, 1> left(inputs, {graph.dst_edge_index[position]}, channels);
+                    add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.feature(0, l, w); },
+                             [&](int l, int w) { return left.feature_dot(0, l, w); }, value, pull);
                 }
                 store(e, value, pull, false);
             }
@@ -499,12 +521,18 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += BATCH) {
             const int count = int(min(I(BATCH), node.out_end - first)), k = channels.warp * GROUP;
-            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, rows);
-            __syncthreads();
+            if (valued()) {
+                stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, rows);
+                __syncthreads();
+            }
             if (k < count) {
                 serve(first + k, k, min(GROUP, count - k));
             }
             __syncthreads();
+            if (pulled()) {
+                pull_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, degrees(), rows,
+                                                [](int) { return true; }, features, grad_unit, grad_unit_dot);
+            }
         }
     }
 

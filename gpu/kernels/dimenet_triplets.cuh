@@ -55,6 +55,16 @@ __device__ constexpr int row_degree(int row) {
     return l;
 }
 
+// The same at run time, for rows below S * S.
+template <int S> __device__ int find_degree(int row) {
+    int degree = 0;
+#pragma unroll
+    for (int l = 1; l < S; l++) {
+        degree += row >= l * l;
+    }
+    return degree;
+}
+
 template <int N> struct Constant {
     static constexpr int value = N;
 };
@@ -197,10 +207,10 @@ template <class T, bool second, int S, int E> struct Projection {
             }
 #pragma unroll
             for (int k = 0; k < E; k++) {
-                T projected[S], projected_dot[S];
-                load<S>(row[k], projected);
+                T projected[DEGREES], projected_dot[DEGREES];
+                load<DEGREES>(row[k], projected);
                 if (second) {
-                    load<S>(row[k] + dot, projected_dot);
+                    load<DEGREES>(row[k] + dot, projected_dot);
                 }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
@@ -235,33 +245,43 @@ template <class T, bool second, int S, int E> struct Projection {
     }
 };
 
-// The embedding x_f[c] of edge f and its q_f[l, c] (see Projection) for the channels c of a lane, and their derivatives.
-template <class T, bool second, int S> struct EdgeChannels {
+// The embeddings x_f[c] of E edges f and their q_f[l, c] (see Projection) for the channels c of a lane, and their derivatives.
+template <class T, bool second, int S, int E> struct EdgeChannels {
     static constexpr int W = CHANNELS<T, second>;
-    T x[W], x_dot[W] = {}, q[S][W] = {}, q_dot[S][W] = {};
+    T x[E][W], x_dot[E][W] = {};
+    Projection<T, second, S, E> projection;
 
-    template <class I> __device__ EdgeChannels(const EdgeInputs<T>& inputs, I f, const Channels<W>& channels) {
-        channels.read(inputs.embedding, f, x);
-        if (second && inputs.embedding_dot != nullptr) {
-            channels.read(inputs.embedding_dot, f, x_dot);
+    template <class I> __device__ EdgeChannels(const EdgeInputs<T>& inputs, const I (&f)[E], const Channels<W>& channels) {
+#pragma unroll
+        for (int k = 0; k < E; k++) {
+            channels.read(inputs.embedding, f[k], x[k]);
+            if (second && inputs.embedding_dot != nullptr) {
+                channels.read(inputs.embedding_dot, f[k], x_dot[k]);
+            }
         }
+        projection.add(inputs, f, channels, 0, min(CHUNK, inputs.n_mid));
 #pragma unroll 1
-        for (int m = 0; m < inputs.n_mid; m += CHUNK) {
-            Projection<T, second, S, 1> part;
-            part.add(inputs, {f}, channels, m, min(m + CHUNK, inputs.n_mid));
+        for (int m = CHUNK; m < inputs.n_mid; m += CHUNK) {
+            Projection<T, second, S, E> part;
+            part.add(inputs, f, channels, m, min(m + CHUNK, inputs.n_mid));
 #pragma unroll
-            for (int l = 0; l < S; l++) {
+            for (int k = 0; k < E; k++) {
 #pragma unroll
-                for (int w = 0; w < W; w++) {
-                    q[l][w] += part.q[0][l][w];
-                    q_dot[l][w] += part.q_dot[0][l][w];
+                for (int l = 0; l < S; l++) {
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        projection.q[k][l][w] += part.q[k][l][w];
+                        projection.q_dot[k][l][w] += part.q_dot[k][l][w];
+                    }
                 }
             }
         }
     }
 
-    __device__ T feature(int l, int w) const { return x[w] * q[l][w]; }
-    __device__ T feature_dot(int l, int w) const { return x_dot[w] * q[l][w] + x[w] * q_dot[l][w]; }
+    __device__ T q(int k, int l, int w) const { return projection.q[k][l][w]; }
+    __device__ T q_dot(int k, int l, int w) const { return projection.q_dot[k][l][w]; }
+    __device__ T feature(int k, int l, int w) const { return x[k][w] * q(k, l, w); }
+    __device__ T feature_dot(int k, int l, int w) const { return x_dot[k][w] * q(k, l, w) + x[k][w] * q_dot(k, l, w); }
 };
 
 template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(v.y) + fabs(v.z); }
@@ -325,6 +345,24 @@ template <class T> __device__ T warp_sum(T value) {
         value += __shfl_xor_sync(FULL, value, step);
     }
     return value;
+}
+
+// The sum over the lanes of a warp of values[lane % count], which is overwritten; `count` is a power of two.
+template <class T, int count> __device__ T sum_for_lane(T (&values)[count]) {
+#pragma unroll
+    for (int step = count / 2; step > 0; step /= 2) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < step; i++) {
+            const T given = upper ? values[i] : values[i + step], kept = upper ? values[i + step] : values[i];
+            values[i] = kept + __shfl_xor_sync(FULL, given, step);
+        }
+    }
+#pragma unroll
+    for (int step = count; step < LANES; step *= 2) {
+        values[0] += __shfl_xor_sync(FULL, values[0], step);
+    }
+    return values[0];
 }
 
 template <class T> __device__ void add_scaled(Vec<T>& sum, T factor, const Vec<T>& v) {
@@ -453,91 +491,6 @@ __device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* st
         }
     }
 }
-
-// The part of one lane in a pair of edges, where s = sum_l Y_l feature[l] for channel c: s in first order, its derivative along the
-// cotangents in second, and the derivatives of these with respect to the cosine and to the cosine's derivative.
-template <class T, bool second> struct Pair {
-    T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
-
-    // Degree l, whose value changes with the cosine from l = 1 on.
-    __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature, T feature_dot) {
-        value += legendre.p * (second ? feature_dot : feature);
-        if (l == 0) {
-            return;
-        }
-        by_cosine += legendre.d1 * (second ? feature_dot : feature);
-        if (second) {
-            by_cosine_dot += legendre.d1 * feature;
-            if (has_unit_tangent) {
-                value += legendre.d1 * cosine_dot * feature;
-                by_cosine += legendre.d2 * cosine_dot * feature;
-            }
-        }
-    }
-};
-
-// Unit vector of an edge, and its derivative, which is zero if not given.
-template <class T, bool second> struct Direction {
-    Vec<T> unit, unit_dot;
-
-    __device__ Direction(const T* units, const T* units_dot, long long e)
-        : unit(load_vec(units, e)), unit_dot{T(0), T(0), T(0)} {
-        if (second && units_dot != nullptr) {
-            unit_dot = load_vec(units_dot, e);
-        }
-    }
-    __device__ T cosine_dot(const Direction& other) const {
-        return second ? dot(unit_dot, other.unit) + dot(unit, other.unit_dot) : T(0);
-    }
-};
-
-// Cotangents of a unit vector and of its derivative.
-template <class T, bool second> struct Pull {
-    Vec<T> grad_unit = {T(0), T(0), T(0)}, grad_unit_dot = {T(0), T(0), T(0)};
-
-    __device__ void add(T grad_cosine, T grad_cosine_dot, const Direction<T, second>& other) {
-        add_scaled(grad_unit, grad_cosine, other.unit);
-        if (second) {
-            add_scaled(grad_unit, grad_cosine_dot, other.unit_dot);
-            add_scaled(grad_unit_dot, grad_cosine_dot, other.unit);
-        }
-    }
-    // The part of order m of sum_r (coef_dot_r s_r(u) + coef_r s_r'(u) u_dot); in first order, of sum_r coef_r s_r.
-    __device__ void add_harmonics(int degrees, int m, const Direction<T, second>& edge, const T* coef, const T* coef_dot) {
-        const Vec<T> gradient = harmonics_gradient(degrees, m, edge.unit, coef);
-        if (second) {
-            add_scaled(grad_unit, T(1), harmonics_gradient(degrees, m, edge.unit, coef_dot));
-            add_scaled(grad_unit, T(1), harmonics_hessian(degrees, m, edge.unit, edge.unit_dot, coef));
-            add_scaled(grad_unit_dot, T(1), gradient);
-        } else {
-            add_scaled(grad_unit, T(1), gradient);
-        }
-    }
-    // Replaces the cotangents of a lane by their sums over all lanes at a distance of a multiple of `step`.
-    __device__ void add_lanes(int step) {
-#pragma unroll
-        for (int other = LANES / 2; other >= step; other /= 2) {
-            Vec<T>* const both[2] = {&grad_unit, &grad_unit_dot};
-#pragma unroll
-            for (int i = 0; i < ORDERS<second>; i++) {
-                both[i]->x += __shfl_xor_sync(FULL, both[i]->x, other);
-                both[i]->y += __shfl_xor_sync(FULL, both[i]->y, other);
-                both[i]->z += __shfl_xor_sync(FULL, both[i]->z, other);
-            }
-        }
-    }
-    // Stores (if `fresh`) or adds the sum over the lanes.
-    __device__ void store(T* grad_unit, T* grad_unit_dot, long long e, bool fresh) const {
-        Pull total = *this;
-        total.add_lanes(1);
-        if (threadIdx.x % LANES == 0) {
-            store_sum(grad_unit, e, total.grad_unit, fresh);
-            if (second) {
-                store_sum(grad_unit_dot, e, total.grad_unit_dot, fresh);
-            }
-        }
-    }
-};
 
 // A power of two, 1 / 2^n with 2^n about the largest component of v, so that squares of scaled components neither overflow nor
 // vanish. Subnormal numbers are treated as the smallest normal one, whose inverse is finite.

@@ -87,16 +87,17 @@ DIMENET = {
     "gpu/kernels/dimenet_harmonics.cuh": {
         "weight of the harmonics of order zero": "double weight = ⟦m > 0 ? 2 : 1 → 2⟧;",
     },
-    "gpu/kernels/dimenet_in_edges.cuh": {"sign of the left-out edges": "add_pair(e, ⟦linear ? T(-1) : T → T⟧(1), edge"},
+    "gpu/kernels/dimenet_in_edges.cuh": {"sign of the left-out edges": "add_pair(e, ⟦use_state ? T(-1) : T → T⟧(1), edge"},
     "gpu/kernels/dimenet.cu": {
         "weights not transposed": "? down[⟦c * n_mid + m → m * num_columns + c⟧] : T(0);",
     },
     "gpu/kernels/dimenet_first_weights.cuh": {
         "NaN of an edge in no triplet": "first + k * GROUPS >= num_edges⟦ || alone[e] != 0 → ⟧;",
-        "rows of another degree": "tile + l * DEGREE_STRIDE<T> - ⟦m0 → 0⟧ * DEGREES;",
+        "rows of other edges": "return first + k⟦ * WARP_GROUPS → ⟧; }",
     },
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
-    "gpu/kernels/dimenet_triplets.cuh": {
+    "gpu/kernels/dimenet_pull.cuh": {
+        "harmonics of one warp": "⟦(sums[i] + sums[SIZE + i]) → sums[i]⟧ + (sums[2 * SIZE + i]",
         "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
     },
     "gpu/kernels/hyper_dual.cuh": {

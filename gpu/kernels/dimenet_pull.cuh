@@ -1,0 +1,118 @@
+// Pairs of edges, and the cotangents of directions.
+#pragma once
+#include "dimenet_triplets.cuh"
+
+// The part of one lane in a pair of edges, where s = sum_l Y_l feature[l] for channel c: s in first order, its derivative along the
+// cotangents in second, and the derivatives of these with respect to the cosine and to the cosine's derivative.
+template <class T, bool second> struct Pair {
+    T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
+
+    // Degree l, whose value changes with the cosine from l = 1 on.
+    __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature, T feature_dot) {
+        value += legendre.p * (second ? feature_dot : feature);
+        if (l == 0) {
+            return;
+        }
+        by_cosine += legendre.d1 * (second ? feature_dot : feature);
+        if (second) {
+            by_cosine_dot += legendre.d1 * feature;
+            if (has_unit_tangent) {
+                value += legendre.d1 * cosine_dot * feature;
+                by_cosine += legendre.d2 * cosine_dot * feature;
+            }
+        }
+    }
+};
+
+// Unit vector of an edge, and its derivative, which is zero if not given.
+template <class T, bool second> struct Direction {
+    Vec<T> unit, unit_dot;
+
+    __device__ Direction(const T* units, const T* units_dot, long long e)
+        : unit(load_vec(units, e)), unit_dot{T(0), T(0), T(0)} {
+        if (second && units_dot != nullptr) {
+            unit_dot = load_vec(units_dot, e);
+        }
+    }
+    __device__ T cosine_dot(const Direction& other) const {
+        return second ? dot(unit_dot, other.unit) + dot(unit, other.unit_dot) : T(0);
+    }
+};
+
+// Cotangents of a unit vector and of its derivative.
+template <class T, bool second> struct Pull {
+    Vec<T> grad_unit = {T(0), T(0), T(0)}, grad_unit_dot = {T(0), T(0), T(0)};
+
+    __device__ void add(T grad_cosine, T grad_cosine_dot, const Direction<T, second>& other) {
+        add_scaled(grad_unit, grad_cosine, other.unit);
+        if (second) {
+            add_scaled(grad_unit, grad_cosine_dot, other.unit_dot);
+            add_scaled(grad_unit_dot, grad_cosine_dot, other.unit);
+        }
+    }
+    // A warp's part of sum_r (coef_dot_r s_r(u) + coef_r s_r'(u) u_dot); in first order, of sum_r coef_r s_r.
+    template <int S, int warp>
+    __device__ void add_harmonics(int degrees, const Direction<T, second>& edge, const T* coef, const T* coef_dot) {
+        if (second) {
+            add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef_dot, grad_unit);
+            add_harmonics_hessian<S, warp, WARPS>(degrees, edge.unit, edge.unit_dot, coef, grad_unit);
+            add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef, grad_unit_dot);
+        } else {
+            add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef, grad_unit);
+        }
+    }
+    // Stores (if `fresh`) or adds the sum over the lanes.
+    __device__ void store(T* grad_unit_to, T* grad_unit_dot_to, long long e, bool fresh) const {
+        store_component(grad_unit, grad_unit_to, e, fresh);
+        if (second) {
+            store_component(grad_unit_dot, grad_unit_dot_to, e, fresh);
+        }
+    }
+
+  private:
+    __device__ static void store_component(const Vec<T>& v, T* to, long long e, bool fresh) {
+        T components[4] = {v.x, v.y, v.z, T(0)};
+        const T sum = sum_for_lane(components);
+        if (threadIdx.x % LANES < 3) {
+            T* const at = to + 3 * e + threadIdx.x % LANES;
+            *at = fresh ? sum : *at + sum;
+        }
+    }
+};
+
+// Adds the cotangents of the directions of `count` edges, which follow from the cotangents of their harmonics at `rows`. The edges
+// are as in stage_harmonics; those that used(k) says. All threads must call this; `sums` is in shared memory.
+template <class T, class I, bool second, int S, class Used>
+__device__ __forceinline__ void pull_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees,
+                                               const T* rows, const Used& used, T* sums, T* grad_unit, T* grad_unit_dot) {
+    constexpr int BATCH = HARMONIC<T, second>, SIZE = 3 * ORDERS<second> * BATCH;
+    const int k = int(threadIdx.x) % LANES, warp = int(threadIdx.x) / LANES;
+    if (k < count) {
+        const Direction<T, second> edge(unit, unit_dot, index != nullptr ? index[first + k] : first + k);
+        const T* const coef = rows + k * HARMONICS<S>;
+        Pull<T, second> pull;
+        for_warp(warp, [&](auto warp) {
+            pull.template add_harmonics<S, decltype(warp)::value>(degrees, edge, coef, coef + BATCH * HARMONICS<S>);
+        });
+        T* const to = sums + warp * SIZE + k;
+        to[0] = pull.grad_unit.x;
+        to[BATCH] = pull.grad_unit.y;
+        to[2 * BATCH] = pull.grad_unit.z;
+        if (second) {
+            to[3 * BATCH] = pull.grad_unit_dot.x;
+            to[4 * BATCH] = pull.grad_unit_dot.y;
+            to[5 * BATCH] = pull.grad_unit_dot.z;
+        }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = int(threadIdx.x); i < SIZE; i += THREADS) {
+        const int edge = i % BATCH, component = i / BATCH;
+        if (edge < count && used(edge)) {
+            const long long e = index != nullptr ? index[first + edge] : first + edge;
+            T* const to = (component < 3 ? grad_unit : grad_unit_dot) + 3 * e + component % 3;
+            *to += (sums[i] + sums[SIZE + i]) + (sums[2 * SIZE + i] + sums[3 * SIZE + i]);
+        }
+    }
+    __syncthreads();
+}
