@@ -93,7 +93,7 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     const int m0 = int(blockIdx.y) * count, mids = min(count, n_mid - m0);
     const auto stage = [&](T* to, const T* from) {
         stage_degrees(to, num_spherical, num_radial, [&](int l, int n, int m) {
-            return m < mids ? from[(long long)(l * num_radial + n) * n_mid + m0 + m] : T(0);
+            return m < mids ? angular_norm(T(0), l) * from[(long long)(l * num_radial + n) * n_mid + m0 + m] : T(0);
         });
     };
     stage(tile, weights);
@@ -102,15 +102,15 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     }
     __syncthreads();
     const EdgesOfThread edges(num_edges);
-    const T norm = angular_norm(T(0), l);
     const auto store = [&](T* to, const EdgeSums<T, count>& sums) {
         T* const first = to + (edges.first * n_mid + m0) * DEGREES + l;
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
+            const int last = edges.exists(k) ? mids : 0;
 #pragma unroll
             for (int m = 0; m < count; m++) {
-                if (edges.exists(k) && m < mids) {
-                    first[((long long)(k) * WARP_GROUPS * n_mid + m) * DEGREES] = l < num_spherical ? norm * sums[k][m] : T(0);
+                if (m < last) {
+                    first[((long long)(k) * WARP_GROUPS * n_mid + m) * DEGREES] = l < num_spherical ? sums[k][m] : T(0);
                 }
             }
         }
@@ -161,7 +161,7 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
                 const T* const here = tile + degree * DEGREE_STRIDE<T> - m0 * DEGREES;
                 __syncthreads();
                 stage_degrees(tile, num_spherical, mids, [&](int l, int m, int n) {
-                    return n < radials ? from[(long long)(l * num_radial + n0 + n) * n_mid + m0 + m] : T(0);
+                    return n < radials ? angular_norm(T(0), l) * from[(long long)(l * num_radial + n0 + n) * n_mid + m0 + m] : T(0);
                 });
                 __syncthreads();
                 add_products<step>(rows, here, m0, m0 + steps, part);
@@ -175,14 +175,13 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
     T* const rows = tile + int(threadIdx.x) / LANES * LANES * DEGREES;
     const long long left = (num_edges - edges.first + in_warp) * num_spherical;  // rows from the warp's first edge on
     T* to = out + ((edges.first - in_warp) * num_spherical + in_warp) * num_radial + n0 + n;
-    const T norm = angular_norm(T(0), l);
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++) {
         const bool none = !edges.exists(k) || alone[edges.edge(k)] != 0;
 #pragma unroll
         for (int i = 0; i < RADIALS && l < num_spherical; i++) {
-            rows[(in_warp * num_spherical + l) * DEGREES + i] = none ? T(0) : norm * sums[k][i];
+            rows[(in_warp * num_spherical + l) * DEGREES + i] = none ? T(0) : sums[k][i];
         }
         __syncwarp();
         const int end = n < radials ? int(min(left - k * WARP_GROUPS * num_spherical, (long long)(WARP_GROUPS) * num_spherical)) : 0;

@@ -85,17 +85,18 @@ template <class T, int derivatives> struct Ladder {
     }
 };
 
-// Rows of the orders first, first + step, ... of degrees below S; all loops are unrolled.
-template <int S, int first, int step, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
+// Rows of the orders first, first + step, ... of degrees below S, times their weights if `weighed`; all loops are unrolled.
+template <int S, int first, int step, bool weighed, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
         const Powers<T> power(u.x, u.y, m);
         Ladder<T, 0> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
-            rows[l * l + l + m] = ladder.q * power.c;
+            const T q = weighed ? harmonic_weight(T(0), l * l + l + m) * ladder.q : ladder.q;
+            rows[l * l + l + m] = q * power.c;
             if (m > 0) {
-                rows[l * l + l - m] = ladder.q * power.s;
+                rows[l * l + l - m] = q * power.s;
             }
             ladder.climb(l, m, u.z);
         }
@@ -103,7 +104,7 @@ template <int S, int first, int step, class T> __device__ __forceinline__ void h
 }
 
 // The same rows, and their derivatives along u_dot.
-template <int S, int first, int step, class T>
+template <int S, int first, int step, bool weighed, class T>
 __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
@@ -112,12 +113,13 @@ __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u
         Ladder<T, 1> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
-            const T q_dot = ladder.q1 * u_dot.z;
-            rows[l * l + l + m] = ladder.q * power.c;
-            rows_dot[l * l + l + m] = l > 0 ? ladder.q * c_dot + q_dot * power.c : T(0);
+            const T weight = weighed ? harmonic_weight(T(0), l * l + l + m) : T(1);
+            const T q = weight * ladder.q, q_dot = weight * ladder.q1 * u_dot.z;
+            rows[l * l + l + m] = q * power.c;
+            rows_dot[l * l + l + m] = l > 0 ? q * c_dot + q_dot * power.c : T(0);
             if (m > 0) {
-                rows[l * l + l - m] = ladder.q * power.s;
-                rows_dot[l * l + l - m] = ladder.q * s_dot + q_dot * power.s;
+                rows[l * l + l - m] = q * power.s;
+                rows_dot[l * l + l - m] = q * s_dot + q_dot * power.s;
             }
             ladder.climb(l, m, u.z);
         }
@@ -190,7 +192,7 @@ template <class T> struct Legendre {
         : c(cosine), p(T(1)), d1(T(0)), d2(T(0)), below(T(0)), below1(T(0)), below2(T(0)) {}
 
     __device__ __forceinline__ void climb(int l) {
-        const T next = (T(2 * l + 1) * c * p - T(l) * below) * (T(1) / T(l + 1));
+        const T next = T(2 * l + 1) / T(l + 1) * c * p - T(l) / T(l + 1) * below;
         const T next1 = below1 + T(2 * l + 1) * p, next2 = below2 + T(2 * l + 1) * d1;
         below = p;
         below1 = d1;

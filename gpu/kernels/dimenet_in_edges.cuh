@@ -32,7 +32,8 @@ template <class T, class I, bool second, int S> struct InEdges {
     T* state;     // A of the node: row of harmonics, channel; its derivative follows
     T* features;  // of the staged edges: edge, degree, channel; derivatives follow
     T* rows;      // harmonics of the staged edges, then their derivatives; cotangents of harmonics overwrite them
-    int *votes, *in_triplets, *linear;  // whether a staged edge is in triplets; whether its sum uses the state
+    int *votes, *linear;  // linear: whether the sum of a staged edge uses the state
+    I* staged;            // the staged edges, negative for those in no triplet
 
     // Sizes of the sums of a lane's channels, and of their derivatives.
     struct Sizes {
@@ -41,21 +42,19 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
-    __device__ T* rows_dot() const { return rows + BATCH * HARMONICS<S>; }
     __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
     __device__ int degrees() const { return S < DEGREES ? S : inputs.num_spherical; }
     __device__ int width() const { return min(TILE<T, second>, inputs.n_emb - tile * TILE<T, second>); }
-    // Whether all out-edges leave out in-edge f. Its gradients are then selected as zero, because its features may be NaN.
-    __device__ bool alone(I f) const { return graph.left_stop[f] - graph.left_start[f] == node.out_end - node.out_begin; }
 
     // Adds `count` out-edges starting at `first`, staged at k and following, to the rows of this warp.
     template <int warp> __device__ void add_edges(I first, int k, int count, StateRows<T, second, S>& sums, Sizes& sizes) const {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
+        const T* grad = grad_out + (long long)(first) * inputs.n_emb;
 #pragma unroll AT_ONCE
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count; i++, grad += inputs.n_emb) {
             const T *const s = rows + (k + i) * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
             T g[W], held[HELD], held_dot[HELD];
-            channels.read(grad_out, first + i, g);
+            channels.read(grad, 0, g);
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, first + i)) : T(0);
 #pragma unroll
             for (int w = 0; w < W; w++) {
@@ -87,28 +86,27 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += BATCH) {
             const int batch = int(min(I(BATCH), node.out_end - first));
-            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, batch, rows);
+            stage_harmonics<T, I, second, S, true>(unit, unit_dot, nullptr, first, batch, rows);
             __syncthreads();
 #pragma unroll 1
             for (int k = 0; k < batch; k += RUN) {
+                const I done = first - node.out_begin + min(k + RUN, BATCH);
                 for_warp(channels.warp, [&](auto warp) {
                     add_edges<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
+                    if (done % RUN == 0 || first + BATCH >= node.out_end) {
+                        sums.template flush<decltype(warp)::value>(channels.lane, state, state_dot(), done <= RUN);
+                    }
                 });
-                const I done = first - node.out_begin + min(k + RUN, BATCH);
-                if (done % RUN == 0 || first + BATCH >= node.out_end) {
-                    sums.flush(channels, state, state_dot(), done <= RUN);
-                }
             }
             __syncthreads();
         }
-        weigh_state<T, second, S>(channels, state, state_dot());
     }
 
-    // Whether in-edge f may use the state.
-    __device__ bool is_balanced(I f, const Sizes& sizes) const {
+    // Whether an in-edge may use the state. The out-edges that leave it out are at the positions begin .. end - 1.
+    __device__ bool is_balanced(I begin, I end, const Sizes& sizes) const {
         Sizes part;
 #pragma unroll 1
-        for (I position = graph.left_start[f]; position < graph.left_stop[f]; position++) {
+        for (I position = begin; position < end; position++) {
             const I e = graph.dst_edge_index[position];
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, e)) : T(0);
             T grad[W];
@@ -224,63 +222,16 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Computes from the state the cotangents of the harmonics of the SERVED edges starting at k, which replace these at s: the sum
-    // over channels of features times state, and zero for row 0, which is constant.
-    __device__ void contract(int k, T* s, const Carries& carries) const {
-        T* const s_dot = s + BATCH * HARMONICS<S>;
+    // Computes from the state the cotangents of the harmonics of the SERVED edges starting at k, which replace these at s.
+    __device__ void pull_state(int k, T* s, const Carries& carries) const {
 #pragma unroll
         for (int i = 0; i < SERVED; i++) {
             stage(k + i, [&](int l, int w) { return carries.feature(i, l, w); }, [&](int l, int w) { return carries.feature_dot(i, l, w); });
         }
         __syncwarp();
-#pragma unroll 1
-        for (int row = channels.lane; row < S * S; row += LANES) {
-            const T* const z = state + row * TILE_STRIDE;
-            const T* const from = features + (k * S + find_degree<S>(row)) * TILE_STRIDE;
-            T sum[SERVED] = {}, sum_dot[SERVED] = {};
-#pragma unroll 1
-            for (int run = 0; run < TILE<T, second>; run += RUN) {
-                T part[SERVED] = {}, part_dot[SERVED] = {};
-#pragma unroll
-                for (int c = run; c < run + RUN; c += QUAD) {
-                    T here[QUAD], here_dot[QUAD];
-                    load<QUAD>(z + c, here);
-                    if (has_unit_tangent()) {
-                        load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
-                    }
-#pragma unroll
-                    for (int i = 0; i < SERVED; i++) {
-                        T feature[QUAD], feature_dot[QUAD];
-                        load<QUAD>(from + i * S * TILE_STRIDE + c, feature);
-                        if (second) {
-                            load<QUAD>(from + (EDGES + i) * S * TILE_STRIDE + c, feature_dot);
-                        }
-#pragma unroll
-                        for (int n = 0; n < QUAD; n++) {
-                            part[i] += feature[n] * here[n];
-                            if (second) {
-                                part_dot[i] += feature_dot[n] * here[n];
-                            }
-                            if (has_unit_tangent()) {
-                                part_dot[i] += feature[n] * here_dot[n];
-                            }
-                        }
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < SERVED; i++) {
-                    sum[i] += part[i];
-                    sum_dot[i] += part_dot[i];
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < SERVED; i++) {
-                s[i * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
-                if (second) {
-                    s_dot[i * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
-                }
-            }
-        }
+        contract<T, second, S, SERVED>(
+            state, has_unit_tangent(), [&](int row) { return features + (k * S + find_degree<S>(row)) * TILE_STRIDE; },
+            S * TILE_STRIDE, second ? EDGES * S * TILE_STRIDE : 0, s);
         __syncwarp();
     }
 
@@ -289,9 +240,12 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ __forceinline__ void serve(I position, int k, bool stateful, const Sizes& sizes, const Carries& carries, int i,
                                           Gradients& sums) const {
         const I f = graph.dst_edge_index[position];
-        const bool none = alone(f), use_state = stateful && !none && is_balanced(f, sizes);
+        const I left_start = graph.left_start[f], left_stop = graph.left_stop[f];
+        // If all out-edges leave out f, its gradients are selected as zero, because its features may be NaN.
+        const bool none = left_stop - left_start == node.out_end - node.out_begin;
+        const bool use_state = stateful && !none && is_balanced(left_start, left_stop, sizes);
         if (channels.lane == 0) {
-            in_triplets[k] = !none;
+            staged[k] = none ? I(-1) : f;
             linear[(position - node.in_begin) % BATCH] = use_state;
             if (grads.alone != nullptr) {
                 grads.alone[f] = none;
@@ -306,7 +260,7 @@ template <class T, class I, bool second, int S> struct InEdges {
             sums = Gradients();
         }
         // Sum all out-edges but those that leave out f, or subtract only these.
-        const I begin = use_state ? graph.left_start[f] : node.out_begin, end = use_state ? graph.left_stop[f] : node.out_end;
+        const I begin = use_state ? left_start : node.out_begin, end = use_state ? left_stop : node.out_end;
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
             const I e = use_state ? graph.dst_edge_index[j] : j;
@@ -423,7 +377,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     // Adds the staged in-edges to the second weights' gradient; `added` is the number of previous calls. A warp handles MIDS
     // rows m at a time, for which it reads the features once.
-    __device__ void add_weights(I first, int count, long long added) const {
+    __device__ void add_weights(int count, long long added) const {
 #pragma unroll 1
         for (int m = channels.warp * MIDS; m < inputs.n_mid; m += WARPS * MIDS) {
             T sum[MIDS][W] = {}, before[MIDS][W] = {};
@@ -439,10 +393,10 @@ template <class T, class I, bool second, int S> struct InEdges {
             }
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
-                if (!in_triplets[k]) {
+                const I f = staged[k];
+                if (f < 0) {
                     continue;
                 }
-                const I f = graph.dst_edge_index[first + k];
                 const T* const row = inputs.projected + ((long long)(f) * inputs.n_mid + m) * DEGREES;
                 T grad_q[S][W], grad_q_dot[S][W];
 #pragma unroll
@@ -507,7 +461,7 @@ template <class T, class I, bool second, int S> struct InEdges {
             const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % BATCH);
             if (stateful && at == 0) {
                 const int batch = int(min(I(BATCH), node.in_end - first));
-                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
+                stage_harmonics<T, I, second, S, false>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
                 __syncthreads();
             }
 #pragma unroll 1
@@ -524,7 +478,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                     sum_state(s, from_state);
                 }
                 if (stateful && grads.unit != nullptr) {
-                    contract(k, s, carries);
+                    pull_state(k, s, carries);
                 }
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
@@ -538,7 +492,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 add_projected(first, count, fresh);
             }
             if (grads.parts != nullptr) {
-                add_weights(first, count, added++);
+                add_weights(count, added++);
             }
             __syncthreads();
             if (stateful && grads.unit != nullptr && (at + EDGES == BATCH || first + EDGES >= node.in_end)) {
@@ -573,7 +527,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
     __shared__ __align__(16) T features[orders * edges * S * stride];
     __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];
     __shared__ int votes[WARPS];
-    __shared__ int in_triplets[edges];
+    __shared__ I staged[edges];
     __shared__ int linear[HARMONIC<T, second>];
     const long long begin = blockIdx.x * nodes_per_block, end = min(begin + nodes_per_block, num_nodes);
     long long added = 0;
@@ -585,7 +539,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                 {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, num_spherical},
                 unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
-                tile, num_edges, state, features, rows, votes, in_triplets, linear};
+                tile, num_edges, state, features, rows, votes, linear, staged};
             sum.run(tile == 0, added);
         }
         added += (node.in_end - node.in_begin + edges - 1) / edges;

@@ -35,8 +35,6 @@ template <class T, class I, int order, int S> struct OutEdges {
     };
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
-    __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
-    __device__ T* rows_dot() const { return rows + BATCH * HARMONICS<S>; }
     __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
     __device__ bool valued() const { return order == VALUES || (second && out != nullptr); }
     __device__ bool pulled() const { return order == DIRECTIONS || (second && grad_unit != nullptr); }
@@ -115,7 +113,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             const T *const s = harmonics + k * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
             T held[HELD], held_dot[HELD];
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
-            const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
+            const bool join = any_joined && (joined >> k & 1);
             T feature[W], feature_dot[W];
 #pragma unroll
             for (int row = begin; row < end; row++) {
@@ -142,11 +140,20 @@ template <class T, class I, int order, int S> struct OutEdges {
                         sums.rows.sum_dot[i][w] += held_dot[i % HELD] * feature[w];
                     }
                     if (row + 1 == (l + 1) * (l + 1)) {
-                        sums.sizes[l - lowest].template add<any_joined>(w, fabs(feature[w]), leave, join);
+                        sums.sizes[l - lowest].template add<any_joined>(w, fabs(feature[w]), join);
                         if (second) {
                             const T size_dot = fabs(feature_dot[w]) + along * fabs(feature[w]);
-                            sums.sizes_dot[l - lowest].template add<any_joined>(w, size_dot, leave, join);
+                            sums.sizes_dot[l - lowest].template add<any_joined>(w, size_dot, join);
                         }
+                    }
+                }
+            }
+            if (leavable >> k & 1) {
+#pragma unroll
+                for (int l = lowest; l < beyond; l++) {
+                    sums.sizes[l - lowest].leave();
+                    if (second) {
+                        sums.sizes_dot[l - lowest].leave();
                     }
                 }
             }
@@ -162,17 +169,17 @@ template <class T, class I, int order, int S> struct OutEdges {
         const int where = channels.lane < count ? place[channels.lane] : 0;
         const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
         const bool fresh = first == node.in_begin;
+        const I done = first + EDGES - node.in_begin;
         for_warp(channels.warp, [&](auto warp) {
             if (joined != 0) {
                 add_edges<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh, sums);
             } else {
                 add_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
             }
+            if (done % RUN == 0 || first + EDGES >= node.in_end) {
+                sums.rows.template flush<decltype(warp)::value>(channels.lane, state, state_dot(), done <= RUN);
+            }
         });
-        const I done = first + EDGES - node.in_begin;
-        if (done % RUN == 0 || first + EDGES >= node.in_end) {
-            sums.rows.flush(channels, state, state_dot(), done <= RUN);
-        }
     }
 
     // Whether left-out terms may be subtracted (see Balance) for all degrees of this warp.
@@ -205,7 +212,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             stage_features(first, count);
             if (!direct && at == 0) {
                 const int batch = int(min(I(BATCH), node.in_end - first));
-                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
+                stage_harmonics<T, I, second, S, true>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
             }
             __syncthreads();
             if (direct) {
@@ -411,53 +418,6 @@ template <class T, class I, int order, int S> struct OutEdges {
         __syncwarp();
     }
 
-    // The cotangents of the harmonics of the edges staged at k and following, which replace these: sums over channels of grad_out
-    // times state, zero for the constant row 0.
-    __device__ void contract(int k) const {
-        const T* const grads = features + k * TILE_STRIDE;
-#pragma unroll 1
-        for (int row = channels.lane; row < S * S; row += LANES) {
-            T sum[GROUP] = {}, sum_dot[GROUP] = {};
-            const T* const z = state + row * TILE_STRIDE;
-#pragma unroll 1
-            for (int run = 0; run < TILE<T, second>; run += RUN) {
-                T part[GROUP] = {}, part_dot[GROUP] = {};
-#pragma unroll
-                for (int c = run; c < run + RUN; c += QUAD) {
-                    T here[QUAD], here_dot[QUAD];
-                    load<QUAD>(z + c, here);
-                    if (second) {
-                        load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
-                    }
-#pragma unroll
-                    for (int i = 0; i < GROUP; i++) {
-                        T g[QUAD];
-                        load<QUAD>(grads + i * TILE_STRIDE + c, g);
-#pragma unroll
-                        for (int n = 0; n < QUAD; n++) {
-                            part[i] += g[n] * here[n];
-                            if (second) {
-                                part_dot[i] += g[n] * here_dot[n];
-                            }
-                        }
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < GROUP; i++) {
-                    sum[i] += part[i];
-                    sum_dot[i] += part_dot[i];
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < GROUP; i++) {
-                rows[(k + i) * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
-                if (second) {
-                    rows_dot()[(k + i) * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
-                }
-            }
-        }
-    }
-
     // The cotangents of harmonics, and of directions as far as they are not from the state, which pull_harmonics adds.
     __device__ void pull_state(I first, int k, int count) const {
         Vec<T> grad = {T(0), T(0), T(0)};
@@ -466,7 +426,8 @@ template <class T, class I, int order, int S> struct OutEdges {
             T value[GROUP][W] = {};
             subtract_left_out(first, k, count, value, grad);
         }
-        contract(k);
+        contract<T, second, S, GROUP>(state, second, [&](int) { return features + k * TILE_STRIDE; }, TILE_STRIDE, 0,
+                                      rows + k * HARMONICS<S>);
         if (channels.lane < count) {
             store_sum(grad_unit, first + channels.lane, grad, true);
             if (second) {
@@ -517,12 +478,11 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     __device__ void serve_linear() const {
-        weigh_state<T, second, S>(channels, state, state_dot());
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += BATCH) {
             const int count = int(min(I(BATCH), node.out_end - first)), k = channels.warp * GROUP;
             if (valued()) {
-                stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, rows);
+                stage_harmonics<T, I, second, S, false>(unit, unit_dot, nullptr, first, count, rows);
                 __syncthreads();
             }
             if (k < count) {

@@ -80,6 +80,61 @@ template <class T, bool second> struct Pull {
     }
 };
 
+// By one warp: the cotangents of the harmonics of `count` edges, which replace these at `coef`. They are sums over channels of the
+// state times the numbers at from(row) + i * stride for edge number i, and zero for row 0, which is constant. Derivatives of these
+// numbers are at a distance of `from_dot`, unless this is zero; those of the state count if `state_dot`.
+template <class T, bool second, int S, int count, class From>
+__device__ __forceinline__ void contract(const T* state, bool state_dot, const From& from, int stride, int from_dot, T* coef) {
+    constexpr int QUAD = 16 / int(sizeof(T));
+#pragma unroll 1
+    for (int row = int(threadIdx.x) % LANES; row < S * S; row += LANES) {
+        const T *const z = state + row * STRIDE<T, second>, *const z_dot = z + S * S * STRIDE<T, second>, *const first = from(row);
+        T sum[count] = {}, sum_dot[count] = {};
+#pragma unroll 1
+        for (int run = 0; run < TILE<T, second>; run += RUN) {
+            T part[count] = {}, part_dot[count] = {};
+#pragma unroll
+            for (int c = run; c < run + RUN; c += QUAD) {
+                T here[QUAD], here_dot[QUAD];
+                load<QUAD>(z + c, here);
+                if (second && state_dot) {
+                    load<QUAD>(z_dot + c, here_dot);
+                }
+#pragma unroll
+                for (int i = 0; i < count; i++) {
+                    T factor[QUAD], factor_dot[QUAD];
+                    load<QUAD>(first + i * stride + c, factor);
+                    if (second && from_dot > 0) {
+                        load<QUAD>(first + from_dot + i * stride + c, factor_dot);
+                    }
+#pragma unroll
+                    for (int n = 0; n < QUAD; n++) {
+                        part[i] += factor[n] * here[n];
+                        if (second && from_dot > 0) {
+                            part_dot[i] += factor_dot[n] * here[n];
+                        }
+                        if (second && state_dot) {
+                            part_dot[i] += factor[n] * here_dot[n];
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < count; i++) {
+                sum[i] += part[i];
+                sum_dot[i] += part_dot[i];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            coef[i * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
+            if (second) {
+                coef[(HARMONIC<T, second> + i) * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
+            }
+        }
+    }
+}
+
 // Adds the cotangents of the directions of `count` edges, which follow from the cotangents of their harmonics at `rows`. The edges
 // are as in stage_harmonics; those that used(k) says. All threads must call this; `sums` is in shared memory.
 template <class T, class I, bool second, int S, class Used>

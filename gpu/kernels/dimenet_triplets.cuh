@@ -309,11 +309,17 @@ template <class T, int W> struct BalanceSums {
             load_channels(balance.group + i, group);
         }
     }
-    // leave: the term is left out of some sum; join: together with the term before it; any_joined: whether `join` can be true.
-    template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool leave, bool join) {
+    // join: the term is left out together with the one before it; any_joined: whether `join` can be true.
+    template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool join) {
         total[w] += size;
         group[w] = any_joined && join ? group[w] + size : size;
-        largest[w] = leave ? max(largest[w], group[w]) : largest[w];
+    }
+    // The last term is left out of some sum.
+    __device__ __forceinline__ void leave() {
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            largest[w] = max(largest[w], group[w]);
+        }
     }
     __device__ bool is_balanced() const {
         bool all = true;
@@ -419,9 +425,9 @@ __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I b
     return !any_of_block(!sound, votes);
 }
 
-// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart. The edges are index[first], ..., or
+// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart, times their weights if `weighed`. The edges are index[first], ..., or
 // first, ... if there is no index. Each lane has one edge, and warps share the orders. Lanes beyond `count` repeat the last edge.
-template <class T, class I, bool second, int S>
+template <class T, class I, bool second, int S, bool weighed>
 __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
     const int k = threadIdx.x % LANES;
     if (k >= HARMONIC<T, second>) {
@@ -433,10 +439,10 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
     if (second && unit_dot != nullptr) {
         const Vec<T> along = load_vec(unit_dot, e);
         for_warp(threadIdx.x / LANES, [&](auto warp) {
-            harmonics_along<S, decltype(warp)::value, WARPS>(u, along, here, here + HARMONIC<T, second> * HARMONICS<S>);
+            harmonics_along<S, decltype(warp)::value, WARPS, weighed>(u, along, here, here + HARMONIC<T, second> * HARMONICS<S>);
         });
     } else {
-        for_warp(threadIdx.x / LANES, [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS>(u, here); });
+        for_warp(threadIdx.x / LANES, [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS, weighed>(u, here); });
     }
 }
 
@@ -446,16 +452,13 @@ template <class T, bool second, int S> struct StateRows {
     T sum[MOST][W] = {}, sum_dot[MOST][W] = {};
 
     // Adds the current run to the state.
-    __device__ void flush(const Channels<W>& channels, T* state, T* state_dot, bool first) {
+    template <int warp> __device__ void flush(int lane, T* state, T* state_dot, bool first) {
 #pragma unroll
-        for (int i = 0; i < MOST; i++) {
-            const int row = Rows<S>::begin(channels.warp) + i;
-            if (row < Rows<S>::end(channels.warp)) {
-                const int at = row * STRIDE<T, second> + channels.lane * W;
-                flush(sum[i], state + at, first);
-                if (second) {
-                    flush(sum_dot[i], state_dot + at, first);
-                }
+        for (int row = Rows<S>::begin(warp); row < Rows<S>::end(warp); row++) {
+            const int i = row - Rows<S>::begin(warp), at = row * STRIDE<T, second> + lane * W;
+            flush(sum[i], state + at, first);
+            if (second) {
+                flush(sum_dot[i], state_dot + at, first);
             }
         }
     }
@@ -473,24 +476,6 @@ template <class T, bool second, int S> struct StateRows {
         store_channels(to, total);
     }
 };
-
-// Multiplies each row of the state by the weight of its harmonic; each warp handles its own rows.
-template <class T, bool second, int S>
-__device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* state, T* state_dot) {
-    constexpr int W = CHANNELS<T, second>;
-#pragma unroll 1
-    for (int row = Rows<S>::begin(channels.warp); row < Rows<S>::end(channels.warp); row++) {
-        const T weight = harmonic_weight(T(0), row);
-#pragma unroll
-        for (int w = 0; w < W; w++) {
-            const int at = row * STRIDE<T, second> + channels.lane * W + w;
-            state[at] *= weight;
-            if (second) {
-                state_dot[at] *= weight;
-            }
-        }
-    }
-}
 
 // A power of two, 1 / 2^n with 2^n about the largest component of v, so that squares of scaled components neither overflow nor
 // vanish. Subnormal numbers are treated as the smallest normal one, whose inverse is finite.

@@ -87,7 +87,9 @@ DIMENET = {
     "gpu/kernels/dimenet_harmonics.cuh": {
         "weight of the harmonics of order zero": "double weight = ⟦m > 0 ? 2 : 1 → 2⟧;",
     },
-    "gpu/kernels/dimenet_in_edges.cuh": {"sign of the left-out edges": "add_pair(e, ⟦use_state ? T(-1) : T → T⟧(1), edge"},
+    "gpu/kernels/dimenet_in_edges.cuh": {
+        "sign of the left-out edges": "add_pair(e, ⟦use_state ? T(-1) : T → T⟧(1), edge"
+    },
     "gpu/kernels/dimenet.cu": {
         "weights not transposed": "? down[⟦c * n_mid + m → m * num_columns + c⟧] : T(0);",
     },
