@@ -107,7 +107,7 @@ def _workload_table(result: Result) -> Table:
 def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
     """Tabulate the fraction of the machine's peak rates that each backend reaches."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
-    words["gather"] = "gather of rows {:.3g} GB/s"
+    words |= {"float16": "hgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
     caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
     numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy", "% of bound")

@@ -26,6 +26,7 @@ _NAMED = {w.name: w for family in (weighted, gat, gno, gemnet, dimenet) for w in
 _SUM, _SUM_BACKWARD = _NAMED["weighted-sum"], _NAMED["weighted-sum-backward"]
 _GAT, _MESSAGE, _GEMNET = _NAMED["gat"], _NAMED["gno-message"], _NAMED["gemnet"]
 _ANGULAR, _ANGULAR_BACKWARD = _NAMED["dimenet-aggregate"], _NAMED["dimenet-aggregate-backward"]
+_ANGULAR_FORCES = _NAMED["dimenet-force-training"]
 _SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
 _CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
 
@@ -66,6 +67,15 @@ WORKLOADS = (
         steps=_GAT.steps[:1],
     ),
     _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
+    # The peers' memory does not suffice.
+    _timed(
+        _ANGULAR_FORCES,
+        "dimenet-forces",
+        "triplet sum, with backward to vectors",
+        CRYSTAL,
+        steps=_ANGULAR_FORCES.steps[:2],
+        peers={},
+    ),
     _timed(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
     *(
         _timed(

@@ -305,12 +305,14 @@ def ceilings(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = F
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
     ``copy`` is in bytes/s, read and written bytes added, for arrays of `nbytes`, which should exceed the last cache.
-    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`. ``gather``, only on a
-    device, is in bytes/s of rows of 256 bytes that are read in random order, and of their indices.
+    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`. On a device, ``float16`` is
+    the same on tensor cores, and ``gather`` is in bytes/s of rows of 256 bytes that are read in random order, and of
+    their indices.
     """
     library = "cupy" if on_device else "numpy"
-    work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}
-    jobs = {name: Job(partial(make_matmul, library, n, name), device=on_device) for name in ("float32", "float64")}
+    products = ("float32", "float64", *(("float16",) if on_device else ()))
+    work = {"copy": 2.0 * nbytes, "gather": (nbytes // 256) * 4 * 260.0} | dict.fromkeys(products, 2.0 * n**3)
+    jobs = {name: Job(partial(make_matmul, library, n, name), device=on_device) for name in products}
     jobs["copy"] = Job(partial(make_copy, library, nbytes, threads), device=on_device)
     if on_device:
         jobs["gather"] = Job(partial(device.make_gather, nbytes // 256), device=True)

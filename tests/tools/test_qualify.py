@@ -107,7 +107,7 @@ def test_rehearsal(tmp_path, monkeypatch):
     assert kept["verdict"] == "failed"
     assert kept["times"][0]["share"]["int32"] > 0
     assert kept["times"][0]["peers"].keys() == {"scipy"}
-    assert set(kept["ceilings"]) == {"copy", "gather", "launch", "float32", "float64"}
+    assert set(kept["ceilings"]) == {"copy", "gather", "launch", "float16", "float32", "float64"}
     assert ran.exit_code == 1
 
 
@@ -253,7 +253,7 @@ def test_workloads_of_a_device(workload):
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
     names = {name for name, peer in workload.peers.items() if peer.device}
-    assert names or workload.name == "gno-forward"
+    assert names or workload.name in ("gno-forward", "dimenet-forces")
 
 
 def test_a_wrong_peer_is_not_timed(tmp_path):
