@@ -4,10 +4,13 @@ Per edge z = U xi + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; pe
 message_i = sum over e into i of K_e h_src(e). Packed parameters are the rows of a (d + 1, H) matrix, U^ = U | b_u, then
 of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fast; a^ = [a, 1] and xi^ = [xi, 1] go with them.
 
-`gno_kernel` computes blocks of edges by matrix products and small kernels. `gno_message` never forms the kernel; it
-computes blocks of pieces (at most PART_SIZE in-edges of one destination, see sums.py) from their moments::
+`gno_kernel` computes blocks of edges by matrix products and small kernels. `gno_message` never forms the kernel. It
+sums over pieces (at most PART_SIZE in-edges of one destination, see sums.py), by their moments::
 
     T[k, f] = sum_e a^_e[k] h_src(e)[f]      message_i = sum over i's pieces of T V^
+
+A block of threads computes 16 hidden units and 32 features of T for a few pieces in shared memory, multiplies them by
+the same part of V^, and goes on to the next part. Neither T nor Q below is ever in global memory.
 
 The derivatives of both orders share their code. Names ending in _dot are those along the cotangents gg_: h_dot, xi_dot,
 and U_dot, V^_dot of gg_params. With a_dot = U xi_dot + U_dot xi + b_u_dot where z is active, and Q = g V^^T,
@@ -18,11 +21,12 @@ Q_dot = g V^_dot^T of each piece::
     s_dot = Q_dot h + Q h_dot, s = Q h (where active)
     coords = U^T s_dot + U_dot^T s           U^: sum s_dot xi^^T + s xi_dot^T
 
-The first order follows with h_dot = h, V^_dot = V^ and without the products of Q, a_dot and s.
+The first order follows with h_dot = h, V^_dot = V^ and without the products of Q, a_dot and s. Three kernels compute
+everything: `gno_message` the sums of T V^, `gno_grad_v` the sums of T^T g, and `gno_grad_edges` whatever follows from
+one of Q and Q_dot. The second order launches them for one term after another and adds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
@@ -133,16 +137,8 @@ def gno_aggregate_bwd2(call: Call) -> None:
 
 def gno_message_fwd(call: Call) -> None:
     """message_i = sum over i's pieces of T V^; see `trigraph.gno_message_fwd`."""
-    net, graph, message, f_out = _Network(call), call.graph, call.fields["message"], call.sizes["f_out"]
-    if graph.num_positions == 0:
-        message.fill(0)
-        return
-    pieces = sums.by_destination(graph)
-    partial = net.kernels.empty(pieces.num_pieces, f_out)
-    for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * call.sizes["f_in"] * net.itemsize):
-        moments = _Block(net, graph, pieces, first, count).moments(align(call.inputs.features), None)
-        net.kernels.matmul(moments, net.v_hat(net.params).reshape(-1, f_out), out=partial[first : first + count])
-    sums.sum_pieces(net.kernels, pieces, partial, message)
+    message = _Message(call)
+    message.sum_products([(message.features, None, message.net.params)], call.fields["message"])
 
 
 def gno_message_bwd(call: Call) -> None:
@@ -157,58 +153,132 @@ def gno_message_bwd2(call: Call) -> None:
 
 def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
     """Write the module's formulas; h_dot is `features_dot`, V^_dot that of `params_dot`, None standing for zero."""
-    net, graph, grads = _Network(call), call.graph, call.fields
-    features, features_dot = align(call.inputs.features), align(features_dot)
-    grads.clear("params")  # sums over blocks are added to what is there
-    if graph.num_positions == 0:
-        grads.clear()
-        return
-    kernels, f_in, f_out, second = net.kernels, call.sizes["f_in"], call.sizes["f_out"], call.second
-    pieces = sums.by_destination(graph)
-    v = net.v_hat(net.params).reshape(-1, f_out)
-    v_dot = None if params_dot is None else net.v_hat(params_dot).reshape(-1, f_out)
+    message, grads = _Message(call), call.fields
+    net = message.net
+    h, h_dot, params_dot = message.features, align(features_dot), align(params_dot)
     moving = net.coords_dot is not None or net.params_dot is not None  # otherwise a_dot = 0
-    partial = net.kernels.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
-    to_source = net.kernels.empty(graph.num_positions, f_in) if "features" in grads else None
-    to_coords = grads["coords"]
-    if to_coords is not None:
-        sums.clear_unused(graph, to_coords)
-        in_place = graph.edges_in_order
-        to_coords = to_coords[: graph.num_positions] if in_place else net.kernels.empty(graph.num_positions, net.d)
-    g_pieces = None if grads.arrays.keys() == {"grad_message"} else sums.spread(kernels, pieces, call.grad)
-    per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
-    with net.total(net.u_hat) as of_u, net.total(net.v_hat, f_out) as of_v:
-        for first, count in sums.blocks(pieces.num_pieces, per_piece * net.itemsize):
-            block, rows = _Block(net, graph, pieces, first, count), slice(first, first + count)
-            if partial is not None or "params" in grads:
-                moments_dot = block.moments(features_dot, features if moving else None)
-            if partial is not None:
-                net.kernels.matmul(moments_dot, v, out=partial[rows])
-                if v_dot is not None:
-                    net.kernels.matmul(block.moments(features, None), v_dot, out=partial[rows], add=True)
-            if g_pieces is None:
-                continue
-            g = g_pieces[rows]
-            if "params" in grads:
-                of_v.add(product_rows(kernels, g, moments_dot))
-            q = net.kernels.matmul(g, v.T) if second else None
-            q_dot = None if v_dot is None else net.kernels.matmul(g, v_dot.T)
-            if to_source is not None:
-                block.to_source(q_dot, q if moving else None, to_source)
-            if to_coords is not None or "params" in grads:
-                to_params = net.kernels.empty(count, net.d + 1, net.hidden) if "params" in grads else None
-                pairs = [(q_dot, features), (q, features_dot)]
-                block.first_layer(pairs, net.params, net.coords, False, to_coords, to_params)
-                if moving:
-                    block.first_layer([(q, features)], net.params_dot, net.coords_dot, True, to_coords, to_params)
+    if "grad_message" in grads:
+        terms = [(h_dot, h if moving else None, net.params), (h, None, params_dot)]
+        message.sum_products(terms, grads["grad_message"])
+    grads.clear("params")  # sums over blocks are added to what is there
+    if not grads.requests_any("features", "coords", "params"):
+        return
+    if call.graph.num_positions == 0:
+        grads.clear("features", "coords")
+        return
+    passes = [_Pass(params_dot, False, h, net.params, net.coords, True)]
+    if call.second:
+        passes.append(_Pass(net.params, True if moving else None, h_dot, net.params, net.coords, True))
+    if moving:
+        passes.append(_Pass(net.params, None, h, net.params_dot, net.coords_dot, False))
+    message.differentiate(passes, (h_dot, h if moving else None))
+
+
+class _Pass(NamedTuple):
+    """Arguments of kernel gno_grad_edges; None stands for zero.
+
+    V^ of Q is that of `params`; to `features` go products of Q with a_dot if `dot`, with a^ if not, and none if None.
+    s = Q h goes to `coords` by U of `weights` and to U^ by `xi`, and to b_u if `bias`.
+    """
+
+    params: Any
+    dot: bool | None
+    h: Any
+    weights: Any
+    xi: Any
+    bias: bool
+
+
+class _Message:
+    """Sums over the pieces of destinations by the kernels of kernels/gno_message.cuh."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.graph, self.net = call, call.graph, _Network(call)
+        self.kernels, self.features = call.kernels, align(call.inputs.features)
+        self.pieces = sums.by_destination(call.graph)
+        self.slab_pieces = 64 // self.net.itemsize  # of a block of threads
+
+    def sum_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
+        """out_i = sum over i's pieces and over terms (h_by_a, h_by_a_dot, params) of T V^; None stands for zero."""
+        given = [t for t in terms if t[2] is not None and not (t[0] is None and t[1] is None)]
+        if not given or self.graph.num_positions == 0:
+            out.fill(0)
+            return
+        overflow = sums.overflow_for(self.kernels, self.pieces, out)
+        for number, (h_by_a, h_by_a_dot, params) in enumerate(given):
+            arguments = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "v_hat": self.net.v_hat(params)}
+            arguments |= {"add": number > 0, "out": out, "overflow": overflow}
+            self._launch("gno_message", cover(self.pieces.num_pieces, self.slab_pieces), **arguments)
+        sums.finish(self.kernels, self.pieces, overflow, out)
+
+    def differentiate(self, passes: Sequence[_Pass], h_by: tuple[Any, Any]) -> None:
+        """Write the requested gradients of features, coords and params; V^ gets those of moments by a^ and a_dot."""
+        net, graph, grads, kernels, pieces = self.net, self.graph, self.call.fields, self.kernels, self.pieces
+        g_pieces = sums.spread(kernels, pieces, self.call.grad)
+        to_source = kernels.empty(graph.num_positions, net.f_in) if "features" in grads else None
+        to_coords, in_place = grads["coords"], graph.edges_in_order
+        if to_coords is not None:
+            sums.clear_unused(graph, to_coords)
+            to_coords = to_coords[: graph.num_positions] if in_place else kernels.empty(graph.num_positions, net.d)
+        chunk = 16 * self.slab_pieces  # pieces of a chunk of gno_grad_v
+        per_piece = (net.d + 1) * net.hidden + (net.hidden + 1) * net.width // chunk
+        with net.total(net.u_hat) as of_u, net.total(net.v_hat) as of_v:
+            for first, count in sums.blocks(pieces.num_pieces, per_piece * net.itemsize):
+                arguments = {"g": g_pieces[first : first + count], "first": first, "count": count}
+                to_params = kernels.empty(count, net.d + 1, net.hidden) if "params" in grads else None
+                written = self._grad_edges(passes, arguments, to_source, to_coords, to_params)
                 if to_params is not None:
-                    of_u.add(to_params)
-    if partial is not None:
-        sums.sum_pieces(kernels, pieces, partial, grads["grad_message"])
-    if to_source is not None:
-        sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
-    if to_coords is not None and not in_place:
-        sums.gather(kernels, to_coords, sums.by_row(graph), grads["coords"])
+                    if written:
+                        of_u.add(to_params)
+                    of_v.add(self._grad_v(h_by, arguments, cover(count, chunk)))
+        if to_source is not None:
+            sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
+        if to_coords is not None and not in_place:
+            sums.gather(kernels, to_coords, sums.by_row(graph), grads["coords"])
+
+    def _grad_edges(
+        self, passes: Sequence[_Pass], block: dict[str, Any], to_source: Any, to_coords: Any, to_params: Any
+    ) -> bool:
+        """Launch gno_grad_edges for a block of pieces; return whether `to_params` was written."""
+        names = ("source", "coords", "params")
+        added = dict.fromkeys(names, False)
+        for params, dot, h, weights, xi, bias in passes:
+            if params is None:
+                continue
+            targets = (
+                to_source if dot is not None else None,
+                to_coords if h is not None and weights is not None else None,
+                to_params if h is not None and xi is not None else None,
+            )
+            if all(target is None for target in targets):
+                continue
+            arguments = block | {"v_hat": self.net.v_hat(params), "dot": bool(dot), "bias": bias, "xi": xi}
+            arguments |= {"h": None if targets[1] is None and targets[2] is None else h, "weights": weights}
+            for name, target in zip(names, targets, strict=True):
+                arguments |= {f"to_{name}": target, f"add_{name}": added[name]}
+                added[name] |= target is not None
+            self._launch("gno_grad_edges", cover(block["count"], self.slab_pieces), **arguments)
+        for name, target in zip(names, (to_source, to_coords, to_params), strict=True):
+            if target is not None and not added[name]:
+                target.fill(0)
+        return added["params"]
+
+    def _grad_v(self, h_by: tuple[Any, Any], block: dict[str, Any], chunks: int) -> Any:
+        """Return T^T g of each chunk of pieces, (chunks, H + 1, F)."""
+        net = self.net
+        out = self.kernels.empty(chunks, net.hidden + 1, net.width)
+        tiles = cover(net.hidden + 1, 16) * cover(net.f_in, 32)
+        arguments = block | {"h_by_a": h_by[0], "h_by_a_dot": h_by[1], "products": out}
+        self._launch("gno_grad_v", chunks * tiles, **arguments)
+        return out
+
+    def _launch(self, kernel: str, blocks: int, /, **arguments: Any) -> None:
+        """Launch a kernel; `arguments` are those that not all three have."""
+        arguments |= {"network": self.net.argument, "partition": self.pieces.partition}
+        arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
+        arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}
+        types = (self.net.params.dtype, self.pieces.offsets.dtype)
+        self.kernels.launch(kernel, types, (blocks,), (THREADS,), **arguments)
 
 
 # ---- the kernel network ----------------------------------------------------------------------------------------------
@@ -230,8 +300,8 @@ class _Network:
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.fields = call.kernels, call.fields
-        self.coords, self.params = call.inputs.coords, call.inputs.params
-        self.coords_dot, self.params_dot = call.dots.coords, call.dots.params
+        self.coords, self.params = call.inputs.coords, align(call.inputs.params)
+        self.coords_dot, self.params_dot = call.dots.coords, align(call.dots.params)
         self.d, self.hidden, self.f_in = (call.sizes[name] for name in ("d", "hidden", "f_in"))
         self.width = self.f_in * call.sizes["f_out"]
         self.itemsize = self.params.itemsize
@@ -371,88 +441,3 @@ def _to_kernel(call: Call, features: Any) -> None:
         lane_bits=lane_bits,
     )
     sums.clear_unused(graph, out)
-
-
-# ---- gno_message: products of a piece's edges with its T and Q -------------------------------------------------------
-
-
-class _Tile(NamedTuple):
-    """Lanes of a small matrix product (see kernels/gno_tiles.cuh), as exponents of two."""
-
-    row_bits: int
-    col_bits: int
-
-    @property
-    def rows(self) -> int:
-        return 4 << self.row_bits
-
-    @property
-    def cols(self) -> int:
-        return 4 << self.col_bits
-
-    @property
-    def groups(self) -> int:
-        """Number of products that a thread block computes concurrently."""
-        return THREADS >> (self.row_bits + self.col_bits)
-
-
-SMALL = _Tile(2, 1)
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A block of pieces of destinations."""
-
-    net: _Network
-    graph: Any
-    pieces: Rows
-    first: int
-    count: int
-
-    def moments(self, h_by_a: Any, h_by_a_dot: Any) -> Any:
-        """sum_e a^ h_by_a + a_dot h_by_a_dot of each piece, (count, (H + 1) * f_in); None stands for zero."""
-        net, f_in = self.net, self.net.f_in
-        out = net.kernels.empty(self.count, (net.hidden + 1) * f_in)
-        tile = _Tile(4, 3) if net.hidden > SMALL.rows or f_in > SMALL.cols else SMALL
-        tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
-        factors = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "indices": self.graph.indices}
-        self._launch("gno_moments", tile, tiles, **factors, moments=out)
-        return out
-
-    def to_source(self, q_by_a: Any, q_by_a_dot: Any, out: Any) -> None:
-        """Write q_by_a a^ + q_by_a_dot a_dot of each edge to its position's row of `out`; None stands for zero."""
-        net, tile = self.net, _Tile(2, 3) if self.net.f_in > SMALL.cols else SMALL
-        factors = {"q_by_a": q_by_a, "q_by_a_dot": q_by_a_dot}
-        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), **factors, to_source=out)
-
-    def first_layer(
-        self, pairs: Sequence[tuple[Any, Any]], weights: Any, xi: Any, add: bool, to_coords: Any, to_params: Any
-    ) -> None:
-        """With s = sum over the pairs of q h where active, write or add weights^T s and s xi^T to the outputs."""
-        tile = _Tile(2, 4) if self.net.hidden > SMALL.cols else SMALL
-        given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
-        (q_1, h_1), (q_2, h_2) = [*given, (None, None), (None, None)][:2]
-        self._launch(
-            "gno_first_layer",
-            tile,
-            1,
-            q_1=q_1,
-            h_1=h_1,
-            q_2=q_2,
-            h_2=h_2,
-            weights=weights,
-            xi=xi,
-            indices=self.graph.indices,
-            bias=not add,
-            add=add,
-            to_coords=to_coords,
-            to_params=to_params,
-        )
-
-    def _launch(self, kernel: str, tile: _Tile, tiles: int, /, **arguments: Any) -> None:
-        """Launch a kernel for these pieces; `arguments` are those that only this kernel has."""
-        net = self.net
-        arguments |= {"network": net.argument, "partition": self.pieces.partition, "edge_ids": self.graph.edge_ids}
-        arguments |= {"first": self.first, "count": self.count, "f_in": net.f_in}
-        types = (net.params.dtype, self.pieces.offsets.dtype, *tile)
-        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (THREADS,), **arguments)

@@ -192,10 +192,9 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),
         *expand("gno_outer", FLOATS, INDICES),
-        # Tiles for the usual widths, and for small ones.
-        *(name for tile in (("4", "3"), ("2", "1")) for name in expand("gno_moments", FLOATS, INDICES, *zip(tile))),
-        *(name for tile in (("2", "3"), ("2", "1")) for name in expand("gno_to_source", FLOATS, INDICES, *zip(tile))),
-        *(name for tile in (("2", "4"), ("2", "1")) for name in expand("gno_first_layer", FLOATS, INDICES, *zip(tile))),
+        *expand("gno_message", FLOATS, INDICES),
+        *expand("gno_grad_v", FLOATS, INDICES),
+        *expand("gno_grad_edges", FLOATS, INDICES),
     ),
     "weighted": (
         *expand("finish_rows", FLOATS, INDICES),

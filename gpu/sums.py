@@ -1,7 +1,7 @@
 """Sums in a fixed order for every family: bitwise reproducible, without long chains of additions.
 
-The kernels are in kernels/sums.cuh; a family that uses them includes this file and lists ``instances.SUMS``. Rows of a
-CSR array are summed in pieces of at most PART_SIZE positions, rows of matrices in chunks of ROWS.
+The kernels are in kernels/sums.cuh; a family lists those that it uses in ``instances.py``. Rows of a CSR array are
+summed in pieces of at most PART_SIZE positions, rows of matrices in chunks of ROWS.
 """
 
 from collections.abc import Iterator
