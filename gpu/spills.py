@@ -29,7 +29,9 @@ SPILLS = {
     "dimenet_in_edges<float, int, false, 7>": _OLD,
     "dimenet_in_edges<double, long long, true, 8>": _OLD,
     "dimenet_radial_edges<float, true>": _OLD,
+    "gno_grad_edges<float, int>": _FEW,
     "gno_grad_edges<float, long long>": _FEW,
+    "gno_grad_v<double, long long>": _FEW,
 }
 """Instances that may spill, and why."""
 

@@ -4,11 +4,14 @@
 #include "products.cuh"
 
 // Whether 16 bytes can be read at once.
-__device__ inline bool is_aligned(const void* address) { return reinterpret_cast<unsigned long long>(address) % 16 == 0; }
+__device__ inline bool is_aligned(const void* address) {
+    return reinterpret_cast<unsigned long long>(address) % 16 == 0;
+}
 
 // The first `count` of consecutive values, zero beyond, read 16 bytes at a time if their addresses are `wide`. If the
 // caller knows that there are n values with such addresses (`whole`), nothing is checked.
-template <bool whole = false, class T, int n> __device__ void load_run(const T* from, int count, bool wide, T (&run)[n]) {
+template <bool whole = false, class T, int n>
+__device__ void load_run(const T* from, int count, bool wide, T (&run)[n]) {
     if (whole || (wide && count >= n)) {
         read(from, run);
         return;
@@ -52,8 +55,8 @@ template <class T, int n> __device__ void add_row(const T (&left)[n], const T (&
     }
 }
 
-// The hidden layer a of an edge row, and its tangent a_dot = U xi_dot + U_dot xi + b_u_dot where the layer is active; xi
-// are the coords, and U_dot, b_u_dot are of params_dot.
+// The hidden layer a of an edge row, and its tangent a_dot = U xi_dot + U_dot xi + b_u_dot where the layer is active;
+// xi are the coords, and U_dot, b_u_dot are of params_dot.
 template <class T> struct Network {
     const T* coords;
     const T* params;
@@ -65,21 +68,23 @@ template <class T> struct Network {
     // sum[j] += sum over c of weights[c, k + j] xi[row, c], for existing units only.
     template <bool whole, int n>
     __device__ void add_linear(const T* weights, const T* xi, long long row, int k, T (&sum)[n]) const {
+        const bool wide = hidden % n == 0 && is_aligned(weights);
+        xi += row * d;
+        weights += k;
 #pragma unroll 1
-        for (int c = 0; c < d; c++) {
+        for (const T* const end = xi + d; xi != end; xi++, weights += hidden) {
             T of_row[n];
-            load_weights<whole>(weights, c, k, of_row);
-            const T value = xi[row * d + c];
+            load_run<whole>(weights, hidden - k, wide, of_row);
 #pragma unroll
             for (int j = 0; j < n; j++) {
-                sum[j] += of_row[j] * value;
+                sum[j] += of_row[j] * *xi;
             }
         }
     }
-    // Row c of weights from unit k on.
-    template <bool whole, int n> __device__ void load_weights(const T* weights, int c, int k, T (&to)[n]) const {
+    // The biases from unit k on, which follow the rows of weights.
+    template <bool whole, int n> __device__ void load_bias(const T* weights, int k, T (&bias)[n]) const {
         const bool wide = hidden % n == 0 && is_aligned(weights);
-        load_run<whole>(weights + (long long)(c) * hidden + k, hidden - k, wide, to);
+        load_run<whole>(weights + (long long)(d) * hidden + k, hidden - k, wide, bias);
     }
     // Whether units can be read 16 bytes at a time.
     __device__ bool is_wide() const {
@@ -91,10 +96,10 @@ template <class T> struct Network {
     template <bool whole = false, int n> __device__ unsigned units(bool dot, long long row, int k, T (&out)[n]) const {
         T z[n], a_dot[n] = {};
         unsigned bits = 0;
-        load_weights<whole>(params, d, k, z);
+        load_bias<whole>(params, k, z);
         add_linear<whole>(params, coords, row, k, z);
         if (dot && params_dot != nullptr) {
-            load_weights<whole>(params_dot, d, k, a_dot);
+            load_bias<whole>(params_dot, k, a_dot);
             add_linear<whole>(params_dot, coords, row, k, a_dot);
         }
         if (dot && coords_dot != nullptr) {
