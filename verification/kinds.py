@@ -129,6 +129,10 @@ CASE_KINDS = {
     "heads of 16": _heads(16),
     "rows of 132": Kind(BEYOND_LANES, sizes={"dim": 132}),
     "features of 132": Kind(BEYOND_LANES, sizes={"f_in": 132}),
+    "slabs": Kind(
+        "whole blocks of hidden units, features and nodes, which are read 16 bytes at a time, and shares of a block",
+        sizes={"num_dst_nodes": 18, "num_positions": 24, "hidden": 40, "f_in": 36, "f_out": 32},
+    ),
 }
 
 

@@ -70,11 +70,12 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
 # that 16 bytes divide and others, wider than a warp, and of one; isolated nodes.
 CASES: dict[str, dict[str, Small]] = {
     "gno": {
-        "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 5, 3, 2),
+        "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
         # The three shapes of tiles of products.
         **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
+        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 3, 40, 36, 64),  # whole ones, and shares of one
         "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },

@@ -23,8 +23,16 @@ GNO = {
         ">= for > in relu'": "s(:plan%hidden, q) = merge(0.0_${K}$, s(:plan%hidden, q), a(:plan%hidden, q) ⟦<= → <⟧ 0)",
         "second-order term replaces the first": "hidden, ut_dot, work%s, plan%ls, coords, plan%d, ⟦.true. → .false.⟧)",
     },
+    "gpu/kernels/gno_network.cuh": {">= for > in relu'": "return !(z ⟦<= → <⟧ T(0));"},
+    "gpu/kernels/gno_message.cuh": {
+        "edges after the first sixteen replace them": "                        fresh = ⟦false → true⟧;\n",
+        "the last slab loses b_v": "const int rows = min(S::units, ⟦last_row → network.hidden⟧ - k0);",
+    },
+    "gpu/kernels/gno_grad_edges.cuh": {
+        "columns of Q exchanged": "S::features + (group ⟦^ (k + x) % 8 → ⟧) * 4, right[x]);",
+        "a slab replaces the earlier ones": "const bool fresh = !add_coords && ⟦k0 == 0 && f0 → f0⟧ == 0;",
+    },
     "gpu/kernels/gno.cu": {
-        ">= for > in relu'": "return !(z ⟦<= → <⟧ T(0));",
         "sign of g h^T": "sum[r].add(⟦left → -left⟧[o[r]] * right[f[r]], e);",
         "position for row": "matrices + (long long)(⟦edge_ids[p] → p⟧) * num_y * num_x",
     },

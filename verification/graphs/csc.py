@@ -57,6 +57,7 @@ class CSCCases(base.CaseGraphs):
         Variant("heads of 16", 0, np.int64),
         Variant("rows of 132", 0, np.int32),
         Variant("features of 132", 0, np.int64),
+        Variant("slabs", 0, np.int32),
         Variant("scaled cotangents", 1, np.int32),
     )
     members = "num_positions"
