@@ -6,6 +6,7 @@
 #include "dimenet_out_edges.cuh"
 #include "dimenet_radial_third.cuh"
 #include "dimenet_third.cuh"
+#include "neighbors.cuh"
 #include "silu.cuh"
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------

@@ -7,10 +7,13 @@ import copy
 
 import numpy as np
 import pytest
+from neighbor_cases import CUTOFF, draw_batch
 
 from trigraph.benchmarks.models import SLAB, build_atoms, dimenet
-from trigraph.torch import compile_potential
-from trigraph.torch.potentials.padding import Given
+from trigraph.torch import Capacity, compile_potential
+from trigraph.torch.potentials.capacity_search import CapacitySearch
+from trigraph.torch.potentials.padding import Given, Padding
+from trigraph.torch.potentials.structures import find_neighbors
 from trigraph.torch.potentials.training_step import PaddedStructures
 
 WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}
@@ -72,6 +75,36 @@ def test_forces(torch, model):
             model.emb.lin.weight = torch.nn.Parameter(1.1 * model.emb.lin.weight)
     for got, expected in pairs:
         close(torch, got, expected)
+
+
+def test_neighbors(place, torch, device):
+    """Edges found in a CUDA graph have the bits of those that the CPU finds, in memory of either type of index."""
+    for seed in range(20 if place.rehearsal else 60):
+        drawn = draw_batch(seed, (np.float32, np.float64)[seed % 2])
+        on_host = [torch.from_numpy(array) for array in drawn]
+        given = [t.to(device) for t in on_host]
+        found = [find_neighbors("test", p, CUTOFF, *others) for p, *others in (on_host, given)]
+        needed, index, paddings = Capacity.of(found[0]), (torch.int32, torch.int64)[seed // 2 % 2], []
+        for (pos, of_atom, cells, _), neighbors in zip((on_host, given), found, strict=True):
+            z, padding = torch.ones_like(of_atom), Padding(needed.grown(), pos, True, index)
+            padding.fill(z, pos, cells, neighbors, CUTOFF)
+            paddings.append(padding)
+        (right, padding), (pos, of_atom, cells, flags) = paddings, given
+        for array in padding.edges.values():
+            array.zero_()
+        search = CapacitySearch(padding, CUTOFF, None)
+        search.follow(drawn[3])
+        for _ in range(3):
+            assert search.load(torch.ones_like(of_atom), pos, of_atom, cells, flags)
+            if place.rehearsal:  # on the CPU there is no event to wait for
+                result = search.search()[0].tolist()
+            else:
+                search.begin()
+                result = [*search.end()]
+            assert result == [0, needed.edges]
+            for name, array in right.edges.items():
+                assert torch.equal(padding.edges[name].cpu(), array), name
+            assert torch.equal(padding.shifts.cpu(), right.shifts)
 
 
 def test_calculators(torch, model):

@@ -40,7 +40,8 @@ class Recorder(TorchDispatchMode):
                 for value in (
                     named.get(argument.name) if argument.type.kind() == "ListType" else [named.get(argument.name)]
                 ):
-                    self.before.append((value, value.clone()))
+                    if value is not None:
+                        self.before.append((value, value.clone()))
         out = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, out))
         return out
@@ -84,6 +85,7 @@ def install(monkeypatch):
     stream = SimpleNamespace(wait_stream=lambda other: None)
     named = {"CUDAGraph": CUDAGraph, "graph": graph, "Stream": lambda: stream, "current_stream": lambda: stream}
     named |= {"stream": contextlib.nullcontext, "device": contextlib.nullcontext, "graph_pool_handle": lambda: (0, 1)}
+    named |= {"Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None)}
     named |= {"is_current_stream_capturing": lambda: state.capturing}
     for name, value in named.items():
         monkeypatch.setattr(torch.cuda, name, value)

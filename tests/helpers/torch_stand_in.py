@@ -28,6 +28,7 @@ def _on_cpu(function):
 
     def run(*args, **kwargs):
         args = ["cpu" if isinstance(a, (torch.device, str)) else a for a in args]
+        kwargs.pop("pin_memory", None)
         return function(*args, **{n: "cpu" if n == "device" and v is not None else v for n, v in kwargs.items()})
 
     return run

@@ -25,3 +25,36 @@ def save_gradients(_, rank, folder, field, structures):
     gradients = compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
     torch.save(gradients, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+def loss_of(structures, labels):
+    """Return the loss of `compute_loss` for padded structures."""
+    found, real = structures.energy_forces_stress(), structures.real_structures
+    return (found.energy.square() * real).sum() / real.sum() + found.forces.square().sum() / real.sum()
+
+
+def take_steps(model, batches, average):
+    """Take a step of SGD for each batch, whose gradients `average` has averaged; return the weights."""
+    from trigraph.torch import compile_potential
+
+    step = compile_potential(model, capture=True).training_step(loss_of)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    for arguments in batches:
+        step(*arguments)
+        for p in model.parameters():
+            average(p.grad)
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def save_steps(_, rank, folder, model, batches):
+    """Save the weights of a rank after steps with averaged gradients."""
+    store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
+
+    def average(gradient):
+        torch.distributed.all_reduce(gradient)
+        gradient.div_(2)
+
+    torch.save(take_steps(model, batches, average), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()

@@ -14,6 +14,7 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
+from two_ranks import save_steps, take_steps
 
 import trigraph.ase
 from trigraph.graphs.edge_graph import with_reverse
@@ -261,6 +262,25 @@ def test_training(graphs, form):
     assert graphs is None or [g.replays for g in graphs] == [2, 1, 1]
 
 
+def test_ranks_average_gradients(tmp_path):
+    """Steps of two ranks with half of each batch, whose gradients are averaged between, follow those of one process."""
+    model, names = potential(), (("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O"))
+    halves = [[molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
+    whole = [
+        (torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]]), torch.cat([a[2], b[2] + 2]))
+        for a, b in zip(*halves, strict=True)
+    ]
+    ranks = [(rank, str(tmp_path), copy.deepcopy(model), half) for rank, half in enumerate(halves)]
+    other = torch.multiprocessing.spawn(save_steps, ranks[1], join=False)
+    save_steps(0, *ranks[0])
+    assert other.join(60)
+    expected = take_steps(model, whole, lambda gradient: None)
+    for rank in range(2):
+        for got, right in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
+            close(got, right)
+    assert not torch.equal(expected[1], list(potential().parameters())[1])
+
+
 class Springs(Potential):
     """A user's potential, which may wait for the device, or mix atoms that are not neighbours."""
 
@@ -341,6 +361,9 @@ def test_arguments():
         ),
         "ValueError: compile_potential: capacity.edges is 0; expected ...": lambda: compile_potential(
             model, capture=True, capacity=Capacity(1, 0)
+        ),
+        "model is a DistributedDataParallel; expected a trigraph.torch.nn.Potential": lambda: compile_potential(
+            object.__new__(torch.nn.parallel.DistributedDataParallel), capture=True
         ),
         "loss is a int; expected a function of structures and labels": lambda: captured.training_step(3),
         "optimizer is LBFGS, whose step calls the loss several times; expected another one": lambda: (

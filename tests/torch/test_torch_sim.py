@@ -157,6 +157,35 @@ def test_dtype_follows_the_parameters(model):
         close(values, expected[name].numpy(), 500 * 2**-24)
 
 
+def test_skin(model, monkeypatch):
+    """Neighbours are kept until an atom has moved by half the skin, or a cell or anything else has changed."""
+    structures = [build_sheared_crystal(), ethane(5.0)]
+    state = torch_sim.initialize_state(structures, model.device, model.dtype)
+    kept, calls = trigraph.torch_sim.Model(potential(), per_atom_energies=True, skin=0.4), []
+    search = type(kept.model).neighbors
+    monkeypatch.setattr(type(kept.model), "neighbors", lambda *a, **k: calls.append(1) or search(*a, **k))
+
+    def searches():
+        before = len(calls)
+        results = kept(state)
+        found = len(calls) - before
+        for name, expected in model(state).items():
+            close(results[name], expected.numpy())
+        return found
+
+    assert [searches(), searches()] == [1, 0]
+    state.positions[2, 1] += 0.19
+    assert searches() == 0
+    state.positions[2, 1] += 0.02
+    assert [searches(), searches()] == [1, 0]
+    state.cell = state.cell * 1.001
+    assert [searches(), searches()] == [1, 0]
+    kept.model.cutoff = model.model.cutoff = 2.9
+    assert [searches(), searches()] == [1, 0]
+    kept.skin = 0.0
+    assert searches() == 1
+
+
 class Springs(torch.nn.Module):
     """A model without energies of atoms."""
 
@@ -169,6 +198,10 @@ def test_bad_input(model):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
     with expect_error("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
         model(build_sheared_crystal())
+    with expect_error("ValueError: Model: skin is -1; expected ..."):
+        trigraph.torch_sim.Model(potential(), skin=-1)
+    with expect_error("TypeError: Model: skin is 1 and Springs has no neighbors; expected skin=0"):
+        trigraph.torch_sim.Model(Springs(), skin=1)
     state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
     with expect_error("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):

@@ -9,7 +9,7 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from trigraph.arrays import real_number
+from trigraph.calculators.settings import check_skin, settings
 from trigraph.torch.potentials.compiled import replaced
 from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
@@ -86,20 +86,13 @@ class Calculator(_Calculator):  # type: ignore[misc]
         check_potential("Calculator", model)
         super().__init__(**parameters)
         model = replaced("Calculator", model, compile, capture)
-        self.model, self.skin = model, real_number("Calculator", "skin", skin)
-        if skin and not hasattr(model, "neighbors"):
-            raise TypeError(f"Calculator: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
+        self.model, self.skin = model, check_skin("Calculator", model, skin)
         self._settings_of_results: tuple[Any, ...] | None = None
         self._kept: _Kept | None = None
 
     def _settings(self) -> tuple[Any, ...]:
-        """Return what results and neighbours depend on beside the atoms; values of tensors, which change in place."""
-        like, model = empty_like_model(self.model), self.model
-        potential = model.model if isinstance(model, Replacement) else model
-        sizes = (getattr(potential, name, None) for name in ("cutoff", "max_num_neighbors"))
-        plain = (getattr(size, "tolist", lambda size=size: size)() for size in sizes)
-        # The models themselves, for as long as something is kept: the address of one that is gone may be another's.
-        return (model, potential, potential.training, self.skin, like.dtype, like.device, *plain)
+        """Return what results and neighbours depend on beside the atoms."""
+        return (*settings(self.model), self.skin)
 
     def reset(self) -> None:
         """Forget results and neighbours."""

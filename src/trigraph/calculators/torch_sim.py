@@ -1,7 +1,7 @@
 """Models of `trigraph.torch.nn` as models of torch-sim, for its batched relaxations and dynamics."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,24 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.torch_sim needs torch-sim: pip install 'trigraph[torch-sim]'") from error
 
+from trigraph.calculators.settings import check_skin, settings
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Model"]
+
+
+class _Kept(NamedTuple):
+    """Neighbours of an earlier state.
+
+    They depend on the positions (up to half the skin), the cells, the structures of the atoms, and on `settings`, among
+    them the skin and the periodic directions; all of it is kept beside them and compared.
+    """
+
+    positions: Tensor
+    cell: Tensor
+    system_idx: Tensor
+    settings: tuple[Any, ...]
+    neighbors: Any
 
 
 class Model(ModelInterface):  # type: ignore[misc]
@@ -27,11 +42,16 @@ class Model(ModelInterface):  # type: ignore[misc]
         angstrom. `device` and `dtype` are those of its parameters, or else its buffers, and change with them.
     compute_forces, compute_stress, per_atom_energies : bool
         What `forward` returns beside the energies. They are attributes, which may be set later.
+    skin : float, optional
+        In angstrom. Neighbours are found up to so far beyond the cutoff of the model, which must have ``neighbors(...,
+        skin=)``, and kept until an atom has moved by half of it, or anything else has changed, such as a cell.
 
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``, or a flag is not a bool.
+        If `model` has no ``energy_forces_stress``, or no ``neighbors`` for a skin, or a flag is not a bool.
+    ValueError
+        If `skin` is negative or not finite.
 
     Examples
     --------
@@ -57,6 +77,7 @@ class Model(ModelInterface):  # type: ignore[misc]
         compute_forces: bool = True,
         compute_stress: bool = True,
         per_atom_energies: bool = False,
+        skin: float = 0.0,
     ) -> None:
         check_potential("Model", model)
         flags = {
@@ -68,7 +89,8 @@ class Model(ModelInterface):  # type: ignore[misc]
             if not isinstance(flag, bool):
                 raise TypeError(f"Model: {name} is a {type(flag).__name__}; expected a bool")
         super().__init__()
-        self.model = model
+        self.model, self.skin = model, check_skin("Model", model, skin)
+        self._kept: _Kept | None = None
         self.compute_forces, self.compute_stress, self.per_atom_energies = flags.values()
 
     @property
@@ -103,7 +125,10 @@ class Model(ModelInterface):  # type: ignore[misc]
             or if two atoms coincide.
         """
         positions, cell, pbc, numbers, system_idx = self._fields(state)
-        results = self.model.energy_forces_stress(numbers, positions, system_idx, cell=cell.mT, pbc=pbc)
+        found: dict[str, Any] = {"batch": system_idx, "pbc": pbc}
+        if self.skin:
+            found = {"neighbors": self._neighbors(positions, system_idx, cell.mT, pbc)}
+        results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **found)
         if self.per_atom_energies and results.energies is None:
             kind = type(self.model).__name__
             raise ValueError(f"Model: per_atom_energies is True; expected False, as {kind} gives no energies of atoms")
@@ -114,6 +139,20 @@ class Model(ModelInterface):  # type: ignore[misc]
             "energies": self.per_atom_energies,
         }
         return {name: getattr(results, name) for name, asked in wanted.items() if asked}
+
+    def _neighbors(self, positions: Tensor, system_idx: Tensor | None, cell: Tensor, pbc: Any) -> Any:
+        """Return the neighbours that were found last, or new ones where these may have changed."""
+        of_atom = positions.new_zeros(len(positions), dtype=torch.int64) if system_idx is None else system_idx
+        flags = pbc.tolist() if isinstance(pbc, Tensor) else pbc
+        now, kept = (*settings(self.model), self.skin, system_idx is None, flags), self._kept
+        comparable = isinstance(of_atom, Tensor) and of_atom.device == positions.device
+        if kept is not None and comparable and kept.settings == now and kept.positions.shape == positions.shape:
+            same = torch.equal(kept.cell, cell) and torch.equal(kept.system_idx, of_atom)
+            if same and bool(((positions - kept.positions).norm(dim=1) <= self.skin / 2).all()):
+                return kept.neighbors
+        neighbors = self.model.neighbors(positions, system_idx, cell, pbc, skin=self.skin)
+        self._kept = _Kept(positions.detach().clone(), cell.detach().clone(), of_atom.clone(), now, neighbors)
+        return neighbors
 
     def _fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:
         """Return what a state holds, in the dtype and on the device of the model."""

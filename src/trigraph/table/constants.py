@@ -11,6 +11,9 @@ DEGREES = 8  # largest number of degrees of spherical harmonics
 PAD = 64  # channels in a tile of what the kernels call up
 PROJECTED = 64  # edges of a block of the products with the first weights
 RADIALS = 6  # radial functions of a tile of the first weights, the usual number
+# The search for neighbours.
+NEIGHBOR_LANES = 8  # threads for the neighbours of an atom
+NEIGHBOR_FRAME = 29  # numbers of float64 in the memory of a structure's cell
 # GemNet-OC.
 MOST_IN_ORDER = 256  # triplets of an edge that are added without a tree
 INTERM = 32  # rows of P that a warp computes

@@ -9,15 +9,25 @@ import torch
 from torch import Tensor
 
 from trigraph.locks import Lock
+from trigraph.torch.arrays import has_storage
+from trigraph.torch.graphs import uncompiled
+from trigraph.torch.potentials.capacity_search import CapacitySearch
 from trigraph.torch.potentials.padding import OWNER, Capacity, Given, Padding, choose
 from trigraph.torch.potentials.potential import Potential
 from trigraph.torch.potentials.program_key import ProgramKey
 from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
 from trigraph.torch.potentials.replay import Replay, is_captured
-from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
+from trigraph.torch.potentials.structures import (
+    EnergyForcesStress,
+    Neighbors,
+    check_atoms,
+    empty_like_model,
+    find_periodic,
+)
 from trigraph.torch.potentials.training_step import TrainingStep
 
 MOST_PADDINGS, MOST_REPLAYS = 8, 32  # of a potential
+OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies are those of atoms
 R = TypeVar("R")
 
 
@@ -26,6 +36,10 @@ class CapturedPotential(Replacement):
 
     Structures are padded with ghosts to a capacity, which holds a quarter more than what the first call needs. If a
     call needs more, or less than half of the atoms or edges, another capacity is made. The last 8 are kept.
+
+    On a device, where calls repeat the same atoms, `energy_forces_stress` finds the neighbours in a CUDA graph, too
+    (`CapacitySearch`). The host reads whether they fit while the forces are computed, and if they do not, searches
+    itself, so that no result is wrong.
 
     Attributes
     ----------
@@ -55,10 +69,11 @@ class CapturedPotential(Replacement):
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None
+        self._followed: Padding | None = None  # whose atoms the calls repeat
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and pickles have: no CUDA graphs."""
-        own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool")
+        own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool", "_followed")
         return {n: v for n, v in vars(self).items() if n not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -82,6 +97,71 @@ class CapturedPotential(Replacement):
         """Drop everything captured, after a change that calls do not compare (see `CompiledPotential.recompile`)."""
         self.hold(self._replays.clear)
 
+    @uncompiled
+    def energy_forces_stress(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+        create_graph: bool = False,
+    ) -> EnergyForcesStress:
+        """Return the results of `Potential.energy_forces_stress`, which see."""
+        arguments, results = (z, pos, batch, cell, pbc), None
+        searches = neighbors is None and self.max_num_neighbors is None and not create_graph
+        searches = searches and all(type(t) is Tensor and is_captured(t.device) and has_storage(t) for t in (z, pos))
+        with torch.inference_mode(False), torch.enable_grad():
+            if searches:
+                results = self.hold(lambda: self._search_and_compute(*arguments))
+            if results is None:
+                repeats = searches and self.hold(lambda: self._repeats(z, batch))
+                results = Potential.energy_forces_stress(self, *arguments, neighbors, create_graph)  # type: ignore[arg-type]
+                self._followed = None
+                if repeats:
+                    self.hold(lambda: self._follow(cell, pbc))
+        return results
+
+    def _repeats(self, z: Tensor, batch: Tensor | None) -> bool:
+        """Return whether the padding used last has the same atoms."""
+        padding = next(reversed(self._paddings.values()), None)
+        own = None if padding is None else padding.sizes[0]
+        if padding is None or len(z) != own or padding.z.device != z.device:
+            return False
+        same = torch.equal(padding.z[:own], z.to(padding.z))
+        return same and (not isinstance(batch, Tensor) or torch.equal(padding.batch[:own], batch.to(padding.batch)))
+
+    def _follow(self, cell: Any, pbc: Any) -> None:
+        """Let the next call search in the memory of the padding used last."""
+        padding = next(reversed(self._paddings.values()))
+        if padding.search is None or padding.search.cutoff != self.cutoff:
+            padding.search = CapacitySearch(padding, self.cutoff, self._pool)
+        padding.search.follow(find_periodic(OWNER, pbc, cell, padding.sizes[1]).copy())
+        self._followed = padding
+
+    def _search_and_compute(
+        self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any
+    ) -> EnergyForcesStress | None:
+        """Return the results of a call that repeats the atoms of the last one; None if `prepare` has to look."""
+        padding, name = self._followed, type(self.model).__name__
+        check_atoms(name, z, pos, empty_like_model(self.model))
+        if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:
+            return None
+        atoms, structures = padding.sizes
+        key = self._key_of(padding, OF_ATOMS, {})
+        if len(z) != atoms or key not in self._replays or not padding.search.load(z, pos, batch, cell, pbc):
+            return None
+        padding.search.begin()
+        results = self._replays[key][0]()
+        refused, edges = padding.search.end()
+        if refused:
+            return None
+        needed = Capacity(atoms, edges, structures, padding.capacity.degree)
+        if choose(needed, self.given, [padding.capacity]) != padding.capacity:
+            self._followed = None  # for a smaller one
+        return EnergyForcesStress(*self._without_ghosts(results, OF_ATOMS, padding))  # type: ignore[arg-type]
+
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
@@ -94,8 +174,7 @@ class CapturedPotential(Replacement):
         def compute(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
             return model.differentiated(inputs.z, inputs.pos, inputs.cells, inputs.neighbors, False)
 
-        of_atoms = (False, True, False, True)
-        return EnergyForcesStress(*self.hold(lambda: self._compute(compute, of_atoms, given)))  # type: ignore[arg-type]
+        return EnergyForcesStress(*self.hold(lambda: self._compute(compute, OF_ATOMS, given)))  # type: ignore[arg-type]
 
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
@@ -153,9 +232,15 @@ class CapturedPotential(Replacement):
         self, compute: Callable[..., Any], of_atoms: Sequence[bool], given: Given, labels: Mapping[str, Any] = {}
     ) -> list[Tensor | None]:
         """Return what `compute` returns of the model, the padded structures and labels, without the ghosts."""
-        sizes = given.neighbors.num_structures, len(given.z)
         results = self.replay(tuple(of_atoms), compute, given, labels)()
-        own = [t if t is None else t[: sizes[of]] for t, of in zip(results, of_atoms, strict=True)]
+        return self._without_ghosts(results, of_atoms, next(reversed(self._paddings.values())))
+
+    def _without_ghosts(
+        self, results: Sequence[Tensor | None], of_atoms: Sequence[bool], padding: Padding
+    ) -> list[Tensor | None]:
+        atoms, structures = padding.sizes
+        sizes = [atoms if of else structures for of in of_atoms]
+        own = [t if t is None else t[:size] for t, size in zip(results, sizes, strict=True)]
         return own if self.static_results else [t if t is None else t.clone() for t in own]
 
     def replay(
@@ -171,9 +256,8 @@ class CapturedPotential(Replacement):
         `labels` have values, and whether these are of atoms or of structures. A new replay is made after `compute` has
         agreed with its results without ghosts.
         """
-        number, padding, device = self._number_of_model(), self._padding(given), given.pos.device
-        shapes = tuple((n, t.shape[1:], t.dtype, of_atoms) for n, (t, of_atoms) in labels.items())
-        key = (padding, what, shapes, surroundings(device), number)
+        padding, device = self._padding(given), given.pos.device
+        key = self._key_of(padding, what, labels)
         padding.fill(*given, self.cutoff)
         replay, tensors = self._replays.pop(key, (None, {}))
         if replay is None:
@@ -187,7 +271,7 @@ class CapturedPotential(Replacement):
             def function() -> tuple[Tensor | None, ...]:
                 with _without_cache(device):
                     results = finish(*compute(model, padding, tensors))
-                return tuple(None if t is None else t.detach() for t in results)
+                return tuple(None if t is None else t.detach().masked_fill(padding.refused, math.nan) for t in results)
 
             replay = Replay(f"{OWNER}: {type(model).__name__}", function, device, self._pool)
         self._replays[key] = replay, tensors
@@ -195,6 +279,10 @@ class CapturedPotential(Replacement):
             del self._replays[next(iter(self._replays))]
         padding.fill_labels(tensors, labels)
         return replay
+
+    def _key_of(self, padding: Padding, what: Any, labels: Mapping[str, tuple[Tensor, bool]]) -> tuple[Any, ...]:
+        shapes = tuple((n, t.shape[1:], t.dtype, of_atoms) for n, (t, of_atoms) in labels.items())
+        return padding, what, shapes, surroundings(padding.pos.device), self._number_of_model()
 
     def _number_of_model(self) -> int:
         """Return the number of what `ProgramKey` sees of the model; drop replays whose parameters are elsewhere."""

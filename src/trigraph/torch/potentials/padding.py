@@ -122,6 +122,12 @@ class Padding:
     neighbors : Neighbors
     real_atoms, real_structures : Tensor
         1 for what is no ghost, 0 for ghosts.
+    refused : Tensor
+        Whether a `CapacitySearch` found more than there is room for, or cannot judge; there is no edge then.
+    sizes : tuple of int
+        Numbers of atoms and structures without ghosts.
+    search : CapacitySearch or None
+        Finds the edges anew.
     """
 
     def __init__(self, capacity: Capacity, pos: Tensor, periodic: bool, index_dtype: torch.dtype) -> None:
@@ -133,7 +139,11 @@ class Padding:
         identity = pos.new_zeros(3, 3).fill_diagonal_(1.0)
         self.cells = identity.repeat(structures, 1, 1) if periodic else None
         self.real_atoms, self.real_structures = pos.new_zeros(atoms), pos.new_zeros(structures)
-        self._batch, self._shifts = torch.zeros_like(self.z), pos.new_zeros(edges, 3) if periodic else None
+        self.batch = torch.zeros_like(self.z)
+        self.shifts = pos.new_zeros(edges, 3) if periodic else None
+        self.refused, self.sizes = torch.zeros((), dtype=torch.bool, device=pos.device), (0, 0)
+        self.search: Any = None
+        self.like = pos.dtype, pos.device
         self._long: list[_LongRows] = []
         self.neighbors = self._assemble()
         # The graphs are those of these neighbours, which cannot change, and the places of ghosts those of this cutoff.
@@ -141,7 +151,7 @@ class Padding:
 
     def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:
         """Copy structures, at least one atom, into the tensors; the host waits for nothing."""
-        atoms, structures = len(z), neighbors.num_structures
+        self.sizes = atoms, structures = len(z), neighbors.num_structures
         with torch.no_grad():
             self.z[:atoms].copy_(z)
             self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model has
@@ -149,13 +159,15 @@ class Padding:
             if self.cells is not None and cells is not None:
                 self.cells[:structures].copy_(cells)
             if self._of[0] is not neighbors or self._of[1] != cutoff:
-                self._of = None, 0.0
+                self.forget()
                 self._fill_constants(atoms, structures, cutoff)
-                self._fill_edges(neighbors)
                 self._fill_structures(neighbors)
-                for long in self._long:
-                    long.fill()
+                self._fill_edges(neighbors)
                 self._of = neighbors, cutoff
+
+    def forget(self) -> None:
+        """Forget whose neighbours these are, because somebody writes others over them."""
+        self._of = None, 0.0
 
     def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
         """Return a tensor for values like these of all atoms, or of all structures."""
@@ -186,21 +198,21 @@ class Padding:
                 long[name] = self._long[-1].rows, self._long[-1].parts
             return assemble_in_place("CSC", arrays, numbers, long)
 
-        self._edges = {name: empty(atoms + 1 if "offsets" in name else edges) for name in _EDGES.arrays}
-        src_offsets, dst_offsets, by_dst, src = (self._edges[name] for name in _EDGES.arrays[:4])
+        self.edges = {name: empty(atoms + 1 if "offsets" in name else edges) for name in _EDGES.arrays}
+        src_offsets, dst_offsets, by_dst, src = (self.edges[name] for name in _EDGES.arrays[:4])
         self._ends = [empty(2 * edges), empty(2 * atoms + 1), empty(2 * edges)]  # indices, src_offsets, src_positions
         self._into = [empty(edges), empty(edges)]  # destinations, src_positions
         sizes = (structures + 1, *5 * [atoms])
-        self._members = [empty(size) for size in sizes]  # offsets, indices, edge_ids, destinations, src_, row_positions
+        self.members = [empty(size) for size in sizes]  # offsets, indices, edge_ids, destinations, src_, row_positions
         each, both = count_to(edges + 1), count_to(2 * edges + 1)
         rows, halves, atom_offsets = each[:-1], both[:-1], count_to(atoms + 1)
         ends = (2 * each, self._ends[0], halves, halves // 2, *self._ends[1:], both, halves)
         into = (dst_offsets, by_dst, rows, self._into[0], each, self._into[1], each, rows)
-        members = (*self._members[:4], atom_offsets, self._members[4], atom_offsets, self._members[5])
+        members = (*self.members[:4], atom_offsets, self.members[4], atom_offsets, self.members[5])
         return Neighbors(
-            assemble_in_place("EdgeGraph", tuple(self._edges.values()), (degree, degree, ALWAYS["max_parallel_edges"])),
-            self._shifts,
-            self._batch,
+            assemble_in_place("EdgeGraph", tuple(self.edges.values()), (degree, degree, ALWAYS["max_parallel_edges"])),
+            self.shifts,
+            self.batch,
             csc(ends, (2 * atoms, 2 * edges, MOST, 1), "src_offsets", degree),
             csc(into, (edges, edges, degree, 1), "offsets", degree),
             csc(members, (atoms, atoms, largest, ALWAYS["edges_in_order"]), "offsets", largest),
@@ -224,18 +236,31 @@ class Padding:
 
     def _fill_edges(self, neighbors: Neighbors) -> None:
         """Write the edges: first those of the atoms, whose numbers are the smaller ones, then those of the ghosts."""
-        (atoms, edges, _), graph = self.rows, neighbors.graph
+        graph = neighbors.graph
         if graph.reverse_edge is None:
             raise ValueError("Neighbors: the graph has no reverse_edge; expected neighbours of Potential.neighbors")
-        ghosts = _ghost_edges(atoms - graph.num_nodes, edges - graph.num_edges, self._index)
-        first = {"src": graph.num_nodes, "dst": graph.num_nodes}
-        for name, own in zip(_EDGES.arrays, tensors(graph, False), strict=True):
-            target, ghost = self._edges[name], ghosts[name] + first.get(name, graph.num_edges)
+        for target, own in zip(self.edges.values(), tensors(graph, False), strict=True):
+            target[: len(own)].copy_(own)
+        if self.shifts is not None:
+            self.shifts[: graph.num_edges].copy_(
+                self.shifts.new_zeros(()) if neighbors.shifts is None else neighbors.shifts
+            )
+        self.refused.zero_()
+        self.finish_edges(torch.full((), graph.num_edges, **self._index))
+
+    def finish_edges(self, own: Tensor) -> None:
+        """Write the ghost edges after so many `own` edges, and what follows from edges; the host waits for nothing."""
+        atoms, edges, structures = self.rows
+        first = self.members[0][structures - 2]  # of the ghost atoms
+        ghosts = _ghost_edges(first, own, atoms, edges)
+        shift = {"src": first, "dst": first}
+        for name, target in self.edges.items():
+            ghost = ghosts[name] + shift.get(name, own)
             if name == "reverse_edge":
                 ghost = torch.where(ghosts[name] < 0, -1, ghost)
-            target[: len(own)].copy_(own)
-            target[len(own) :].copy_(ghost[len(ghost) - len(target) + len(own) :])
-        src_offsets, dst_offsets, by_dst, src, dst = (self._edges[name] for name in _EDGES.arrays[:5])
+            is_own = torch.arange(len(target), **self._index) < (first if "offsets" in name else own)
+            target.copy_(torch.where(is_own, target, ghost))
+        src_offsets, dst_offsets, by_dst, src, dst = (self.edges[name] for name in _EDGES.arrays[:5])
         number = torch.arange(edges, **self._index)
         indices, offsets, positions = self._ends
         torch.stack([src, atoms + dst], dim=1, out=indices.view(edges, 2))
@@ -243,30 +268,30 @@ class Padding:
         torch.cat([2 * number, 2 * by_dst + 1], out=positions)
         torch.index_select(dst, 0, by_dst, out=self._into[0])
         self._into[1].index_copy_(0, by_dst.long(), number)
-        if self._shifts is not None:
-            self._shifts.zero_()
-            if neighbors.shifts is not None:
-                self._shifts[: graph.num_edges].copy_(neighbors.shifts)
+        if self.shifts is not None:
+            self.shifts.masked_fill_((number >= own)[:, None], 0.0)
+        for long in self._long:
+            long.fill()
 
     def _fill_structures(self, neighbors: Neighbors) -> None:
         """Write the structure of each atom; all ghosts are in the last but one, and none is in the last."""
         (atoms, _, structures), own = self.rows, neighbors.graph.num_nodes
         offsets, *others = tensors(neighbors.members, True)
         indices, edge_ids, destinations, _, src_positions, _, row_positions = others
-        self._members[0][: len(offsets)].copy_(offsets)
-        self._members[0][len(offsets) : structures - 1] = own
-        self._members[0][structures - 1 :] = atoms
+        self.members[0][: len(offsets)].copy_(offsets)
+        self.members[0][len(offsets) : structures - 1] = own
+        self.members[0][structures - 1 :] = atoms
         ghosts = torch.arange(own, atoms, **self._index)
         for target, values in zip(
-            self._members[1:], (indices, edge_ids, destinations, src_positions, row_positions), strict=True
+            self.members[1:], (indices, edge_ids, destinations, src_positions, row_positions), strict=True
         ):
             target[:own].copy_(values)
             target[own:].copy_(ghosts)
-        self._members[3][own:] = structures - 2
-        self._batch[:own] = 0
+        self.members[3][own:] = structures - 2
+        self.batch[:own] = 0
         if neighbors.batch is not None:
-            self._batch[:own].copy_(neighbors.batch)
-        self._batch[own:] = structures - 2
+            self.batch[:own].copy_(neighbors.batch)
+        self.batch[own:] = structures - 2
 
 
 class _LongRows:
@@ -296,16 +321,18 @@ class _LongRows:
         self.rows[0].copy_(torch.where(nth < longs[-1], row, spare))
 
 
-def _ghost_edges(atoms: int, edges: int, like: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the arrays of an `EdgeGraph` of ghosts.
+def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int) -> dict[str, Tensor]:
+    """Return the arrays of an `EdgeGraph` of ghosts, counted from the first ones; what is before them has no meaning.
 
     Edges of pair k are numbers 2 * MOST * k and the following, the first half from atom 2 * k to the other. The last
     pair may have fewer, of odd number if that of all edges is: one edge then has no reverse.
     """
-    number, atom = torch.arange(edges, **like), torch.arange(atoms + 1, **like)
+    like: Any = {"dtype": first_edge.dtype, "device": first_edge.device}
+    number, atom = torch.arange(edges, **like) - first_edge, torch.arange(atoms + 1, **like) - first_atom
+    left = edges - first_edge
 
     def halves(pair: Tensor) -> tuple[Tensor, Tensor]:
-        size = (edges - 2 * MOST * pair).clamp(0, 2 * MOST)
+        size = (left - 2 * MOST * pair).clamp(0, 2 * MOST)
         return (size + 1) // 2, size // 2
 
     pair = number // (2 * MOST)
@@ -318,8 +345,8 @@ def _ghost_edges(atoms: int, edges: int, like: dict[str, Any]) -> dict[str, Tens
     position = number - begin
     offsets, (outward, inward) = 2 * MOST * (atom // 2), halves(atom // 2)
     return {
-        "src_offsets": (offsets + atom % 2 * outward).clamp(max=edges),
-        "dst_offsets": (offsets + atom % 2 * inward).clamp(max=edges),
+        "src_offsets": (offsets + atom % 2 * outward).clamp(max=left),
+        "dst_offsets": (offsets + atom % 2 * inward).clamp(max=left),
         "dst_edge_index": begin + torch.where(position < back, there + position, position - back),
         "src": 2 * pair + returns,
         "dst": 2 * pair + 1 - returns,

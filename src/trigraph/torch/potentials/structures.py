@@ -333,7 +333,7 @@ def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: in
     return number
 
 
-def _periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
+def find_periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
     """Return which directions of each structure are periodic, shape (num_structures, 3)."""
     if pbc is None:
         present = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
@@ -392,7 +392,7 @@ def _search_plain(
     """Compute `find_neighbors` for plain tensors."""
     num_structures = _count_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
-    flags = _periodic(owner, pbc, cell, num_structures)
+    flags = find_periodic(owner, pbc, cell, num_structures)
     # A copy: `Neighbors.batch` must stay as it is when the caller writes to the tensor, since graphs are built from it.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)

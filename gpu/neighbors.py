@@ -1,0 +1,81 @@
+"""Neighbours of atoms at a fixed capacity on the device: kernels of kernels/neighbors.cuh.
+
+Between these functions the caller sorts the atoms by bin, and sums the counts (`CapacitySearch`). `batch` is int64,
+frames float64, (num_structures, NEIGHBOR_FRAME), and the rest int32: bins and refused (num_atoms,), crossed (num_atoms,
+3), counts (num_atoms, NEIGHBOR_LANES), and edges (5, most_edges): source, destination and shifts.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from trigraph.gpu.sums import Kernels, cover
+from trigraph.graphs.neighbors import MOST_CUTOFFS, find_cell_limit
+from trigraph.table.constants import NEIGHBOR_LANES, THREADS
+
+_FAMILY = "dimenet"  # of the potentials
+
+
+def bin_atoms(
+    pos: Any, cells: Any, periodic: Any, batch: Any, offsets: Any, members: Any, cutoff: float, outputs: Any
+) -> None:
+    """Write frames of the structures, and of atoms their bin, the cells they lie off, and whether they are refused.
+
+    `periodic` has shape (num_structures, 3). Atoms of the structures from num_structures on are ghosts.
+    """
+    frames, bins, crossed, refused = outputs
+    kernels, types = Kernels(_FAMILY, pos), (pos.dtype, offsets.dtype)
+    kernels.launch(
+        "neighbor_frames", types, (len(periodic),), (THREADS,), pos=pos, cells=cells, periodic=periodic,
+        offsets=offsets, members=members, cutoff=np.float64(cutoff), frames=frames,
+    )  # fmt: skip
+    # Half of what the CPU's search takes, along axes of its own.
+    limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MOST_CUTOFFS / 2)
+    kernels.launch(
+        "neighbor_bins", types, (cover(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,
+        frames=frames, num_atoms=len(pos), num_structures=len(periodic), most_cells=limits[0], most_length=limits[1],
+        bins=bins, crossed=crossed, refused=refused,
+    )  # fmt: skip
+
+
+def find_pairs(
+    pos: Any,
+    batch: Any,
+    offsets: Any,
+    atoms: Any,
+    bins: Any,
+    cutoff: float,
+    most: int,
+    counts: Any,
+    ends: Any = None,
+    fits: Any = None,
+    edges: Any = None,
+) -> None:
+    """Count the neighbours that each thread of an atom finds, until it has more than `most`; or write edges to them.
+
+    `atoms` has frames, bins and crossed; `bins` the atoms in the order of their bins, and the first of each bin. With
+    `ends` (int64), the sums of the counts, and where the bool `fits` is true, edges are written, in any order.
+    """
+    frames, own, crossed = atoms
+    order, starts = bins
+    kernels, writes = Kernels(_FAMILY, pos), ends is not None
+    kernels.launch(
+        "neighbor_pairs", (pos.dtype, offsets.dtype, writes), (cover(len(pos) * NEIGHBOR_LANES, THREADS),), (THREADS,),
+        pos=pos, batch=batch, offsets=offsets, frames=frames, bins=own, crossed=crossed, order=order, starts=starts,
+        num_atoms=len(pos), num_structures=len(frames), cutoff=np.float64(cutoff), most=most, ends=ends,
+        fits=fits, counts=counts, edges=edges, most_edges=edges.shape[1] if writes else 0,
+    )  # fmt: skip
+
+
+def link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any) -> None:
+    """Sort edges by source, destination and shifts, and write the arrays of their `EdgeGraph` but for offsets."""
+    kernels = Kernels(_FAMILY, pos)
+    most, num_atoms = edges.shape[1], len(row_offsets) - 1
+    ordered = kernels.xp.empty(edges.shape, edges.dtype)
+    grid, block = (cover(most, THREADS),), (THREADS,)
+    sizes = {"row_offsets": row_offsets, "num_atoms": num_atoms, "most_edges": most}
+    kernels.launch("neighbor_order", (), grid, block, edges=edges, sorted=ordered, **sizes)
+    types = kernels.dtype, arrays[0].dtype
+    names = "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop", "reverse_edge", "edge_start", "edge_stop"
+    outputs = dict(zip(names, arrays, strict=True))
+    kernels.launch("neighbor_links", types, grid, block, sorted=ordered, shifts=shifts, **sizes, **outputs)

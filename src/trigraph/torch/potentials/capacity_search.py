@@ -1,0 +1,199 @@
+"""Neighbours of padded structures, found in their own memory by operations of fixed sizes: a CUDA graph on a device.
+
+The edges have the bits of those that the CPU's search finds, and are written over those of a `Padding`.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trigraph.table.constants import NEIGHBOR_FRAME, NEIGHBOR_LANES
+from trigraph.torch.arrays import has_storage, on_device, view_array
+from trigraph.torch.potentials.padding import OWNER, Padding
+from trigraph.torch.potentials.replay import Replay
+from trigraph.torch.potentials.structures import find_periodic
+
+_WORKSPACE = ("frames", "bins", "crossed", "refused")
+
+
+# Operators of torch, so that whatever records operations sees these, too.
+
+
+@torch.library.custom_op("trigraph::bin_atoms", mutates_args=_WORKSPACE)
+def _bin_atoms(
+    pos: Tensor,
+    cells: Tensor | None,
+    periodic: Tensor,
+    batch: Tensor,
+    offsets: Tensor,
+    members: Tensor,
+    cutoff: float,
+    frames: Tensor,
+    bins: Tensor,
+    crossed: Tensor,
+    refused: Tensor,
+) -> None:
+    from trigraph.gpu.neighbors import bin_atoms
+
+    with on_device(pos):
+        inputs = map(view_array, (pos, cells, periodic, batch, offsets, members))
+        bin_atoms(*inputs, cutoff, [*map(view_array, (frames, bins, crossed, refused))])
+
+
+@torch.library.custom_op("trigraph::find_pairs", mutates_args=("counts", "edges"))
+def _find_pairs(
+    pos: Tensor,
+    batch: Tensor,
+    offsets: Tensor,
+    frames: Tensor,
+    bins: Tensor,
+    crossed: Tensor,
+    order: Tensor,
+    starts: Tensor,
+    cutoff: float,
+    most: int,
+    counts: Tensor,
+    ends: Tensor | None = None,
+    fits: Tensor | None = None,
+    edges: Tensor | None = None,
+) -> None:
+    from trigraph.gpu.neighbors import find_pairs
+
+    with on_device(pos):
+        atoms, by_bin = ([*map(view_array, several)] for several in ((frames, bins, crossed), (order, starts)))
+        outputs = map(view_array, (counts, ends, fits, edges))
+        find_pairs(*map(view_array, (pos, batch, offsets)), atoms, by_bin, cutoff, most, *outputs)
+
+
+@torch.library.custom_op("trigraph::link_edges", mutates_args=("arrays", "shifts"))
+def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Tensor], shifts: Tensor | None) -> None:
+    from trigraph.gpu.neighbors import link_edges
+
+    with on_device(pos):
+        views = map(view_array, (pos, row_offsets, edges))
+        link_edges(*views, [*map(view_array, arrays)], view_array(shifts))
+
+
+def _is_like(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
+    """Return whether a value is a plain tensor of one of these shapes, where the positions are."""
+    return type(value) is Tensor and has_storage(value) and value.device == pos.device and tuple(value.shape) in shapes
+
+
+class CapacitySearch:
+    """A search for the neighbours of the structures of a `Padding`, while nothing but positions and cells changes.
+
+    Attributes
+    ----------
+    z, batch, periodic : Tensor
+        As a caller gives them. Where they differ from those that were there when `follow` was called, which were
+        checked, the search is refused.
+    """
+
+    def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:
+        self.padding, self.cutoff = padding, cutoff
+        self.z, self.batch = torch.empty_like(padding.z), torch.empty_like(padding.batch)
+        self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
+        self.periodic = self._periodic.clone()
+        # A replay depends on the memory of padding and search, and on the cutoff, which live as long.
+        self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
+        self._flags = np.zeros((0, 3), bool)
+        self._on_host = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
+        self._event: Any = None
+
+    def follow(self, flags: np.ndarray) -> None:
+        """Note what the padding holds, and the periodic directions of each structure, as what was checked."""
+        self._flags = flags
+        self.z.copy_(self.padding.z)
+        self.batch.copy_(self.padding.batch)
+        self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
+
+    def load(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
+        """Copy the arguments of a call for as many atoms; return False if only `Potential.prepare` can judge them."""
+        padding, (atoms, structures) = self.padding, self.padding.sizes
+        cells = padding.cells
+        if batch is None:
+            fits = structures == 1
+        else:
+            fits = _is_like(batch, pos, [(atoms,)]) and batch.dtype in (torch.int32, torch.int64)
+        if cells is None or cell is None:
+            fits = fits and cells is cell
+        else:
+            fits = fits and _is_like(cell, pos, [(structures, 3, 3), *[(3, 3)] * (structures == 1)])
+            fits = fits and cell.is_floating_point()
+        flags = pbc
+        if not _is_like(pbc, pos, [(), (3,), (structures, 3)]):
+            if fits and not np.array_equal(find_periodic(OWNER, pbc, cell, structures), self._flags):
+                return False
+            flags = None
+        elif pbc.dtype != torch.bool:
+            return False
+        if not fits:
+            return False
+        with torch.no_grad():
+            padding.forget()
+            padding.pos[:atoms].copy_(pos)
+            self.z[:atoms].copy_(z)
+            if batch is None:
+                self.batch[:atoms].zero_()
+            else:
+                self.batch[:atoms].copy_(batch)
+            if cells is not None:
+                cells[:structures].copy_(cell)
+            self.periodic.copy_(self._periodic)
+            if flags is not None:
+                self.periodic[:structures].copy_(flags)
+        return True
+
+    def begin(self) -> None:
+        """Start the search, and a copy of its result to the host."""
+        (result,) = self._replay()
+        self._on_host.copy_(result, non_blocking=True)  # type: ignore[arg-type]
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def end(self) -> tuple[bool, int]:
+        """Wait for the search, not for what was started after it; return whether it was refused, and how many edges."""
+        self._event.synchronize()
+        refused, total = self._on_host.tolist()
+        return bool(refused), total
+
+    def search(self) -> tuple[Tensor]:
+        """Write the edges to the padding's memory, none if refused; return [refused, total] as int64."""
+        with torch.no_grad():
+            return (self._search(),)
+
+    def _search(self) -> Tensor:
+        padding, (atoms, _, _), pos = self.padding, self.padding.rows, self.padding.pos
+        most_edges, degree = padding.capacity.edges, padding.capacity.degree
+        int32: Any = {"dtype": torch.int32, "device": pos.device}
+        offsets, members = padding.members[:2]
+        frames = torch.empty(len(self._periodic), NEIGHBOR_FRAME, dtype=torch.float64, device=pos.device)
+        bins, crossed, refused = (torch.empty(*size, **int32) for size in ((atoms,), (atoms, 3), (atoms,)))
+        _bin_atoms(
+            pos, padding.cells, self._periodic, padding.batch, offsets, members, self.cutoff, frames, bins, crossed,
+            refused,
+        )  # fmt: skip
+        ascending, order = torch.sort(bins, stable=True)
+        starts = torch.searchsorted(ascending, torch.arange(atoms + 1, **int32), out_int32=True)
+        found = pos, padding.batch, offsets, frames, bins, crossed, order.to(torch.int32), starts, self.cutoff, degree
+        counts = torch.empty(atoms, NEIGHBOR_LANES, **int32)
+        _find_pairs(*found, counts)
+        ends = counts.flatten().cumsum(0)
+        changed = (self.z != padding.z).any() | (self.batch != padding.batch).any()
+        changed |= (self.periodic != self._periodic).any()
+        is_too_much = (ends[-1] > most_edges) | (counts.sum(1).max() > degree)
+        padding.refused.copy_(changed | is_too_much | (refused != 0).any())
+        fits = ~padding.refused
+        rows = torch.cat([ends.new_zeros(1), ends[NEIGHBOR_LANES - 1 :: NEIGHBOR_LANES]])
+        rows = torch.where(fits, rows, 0).to(torch.int32)
+        edges = torch.empty(5, most_edges, **int32)
+        _find_pairs(*found, counts, ends, fits, edges)
+        for name, array in padding.edges.items():
+            if "offsets" in name:
+                array.copy_(rows)
+        arrays = [array for name, array in padding.edges.items() if "offsets" not in name]
+        _link_edges(pos, rows, edges, arrays, padding.shifts)
+        padding.finish_edges(rows[-1].to(arrays[0].dtype))
+        return torch.stack([padding.refused.long(), ends[-1]])

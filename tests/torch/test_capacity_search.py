@@ -1,0 +1,207 @@
+"""Captured potentials that find their neighbours in a CUDA graph, of a stand-in, with kernels on gpu-host."""
+
+import cupy_stand_in
+import graph_stand_in
+import numpy as np
+import pytest
+import torch
+import torch_stand_in
+from ase import units
+from ase.build import bulk
+from ase.md.verlet import VelocityVerlet
+from expect_error import expect_error
+from neighbor_cases import CUTOFF, draw_batch
+from test_torch_captured import Springs, check_graphs, crystal, molecules, potential
+
+import trigraph.ase
+from trigraph.torch import Capacity, compile_potential
+from trigraph.torch.potentials.capacity_search import CapacitySearch
+from trigraph.torch.potentials.padding import Padding
+
+
+def memory(padding):
+    """Return the bits of all that a potential reads of a padding."""
+    neighbors = padding.neighbors
+    graphs = (neighbors.ends, neighbors.into, neighbors.members, neighbors.sources)
+    arrays = [a for graph in graphs for a in (*graph.prepare(), graph.offsets, graph.indices)]
+    tensors = [*padding.edges.values(), padding.pos, *(t for t in (padding.shifts, padding.cells) if t is not None)]
+    return [a.tobytes() for a in (*arrays, *(t.numpy() for t in tensors))]
+
+
+def test_bits_of_the_host():
+    """A search leaves the bits that neighbours of the CPU leave in the memory of a padding, ghosts included."""
+    model = Springs()
+    model.cutoff = CUTOFF
+    for seed in range(60):
+        dtype = (torch.float32, torch.float64)[seed % 2]
+        pos, of_atom, cells, flags = map(torch.from_numpy, draw_batch(seed, np.float32))
+        pos, cells, z = pos.to(dtype), cells.to(dtype), torch.ones(len(pos), dtype=torch.int64)
+        neighbors = model.neighbors(pos, of_atom, cells, flags)
+        needed = Capacity.of(neighbors)
+        extra = (seed % 3) * 77
+        capacity = Capacity(needed.atoms + seed % 5, max(needed.edges, 1) + extra, len(cells) + seed % 2, needed.degree)
+        padding = Padding(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
+        padding.fill(z, pos, cells, neighbors, CUTOFF)
+        expected = memory(padding)
+        search = CapacitySearch(padding, CUTOFF, None)
+        search.follow(flags.numpy())
+        for name, array in padding.edges.items():
+            array.fill_(7 if "offsets" in name else 0)
+        padding.shifts.fill_(7)
+        assert search.load(z, pos, of_atom, cells, flags)
+        refused, total = search.search()[0].tolist()
+        assert (refused, total) == (0, needed.edges)
+        assert memory(padding) == expected
+        if total > 1 and seed % 4 == 2:  # too many edges: a graph of ghosts alone
+            padding.capacity = capacity._replace(edges=total - 1)
+            assert search.load(z, pos, of_atom, cells, flags)
+            assert search.search()[0].tolist() == [1, total]
+            assert padding.refused
+            assert not padding.edges["src_offsets"][len(z)]
+            check_graphs(padding.neighbors)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """Return what is captured, and the numbers of atoms of the searches of the host."""
+    graphs, calls, search = graph_stand_in.install(monkeypatch), [], Springs.neighbors
+
+    def neighbors(model, pos, *args, **kwargs):
+        calls.append(len(pos))
+        return search(model, pos, *args, **kwargs)
+
+    monkeypatch.setattr("trigraph.torch.potentials.potential.Potential.neighbors", neighbors)
+    return graphs, calls
+
+
+def same(captured, model, *arguments, **keywords):
+    """Assert that results of a captured potential are those of the model."""
+    got, expected = (one.energy_forces_stress(*arguments, **keywords) for one in (captured, model))
+    for a, b in zip(got, expected, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            assert a.shape == b.shape
+            assert torch.equal(a.isnan(), b.isnan())
+            assert float((a - b).nan_to_num().abs().max()) <= 1e-12 * float(b.nan_to_num().abs().max().clamp(min=1.0))
+    return got
+
+
+def test_steps_of_the_same_atoms(searched):
+    """The host searches in the first two calls, and where the graph cannot; no result is wrong."""
+    _, calls = searched
+    model, (z, pos, cell) = potential(), crystal()
+    captured, exact = compile_potential(model, capture=True), potential()
+    for step in range(8):
+        pos = pos + 0.02 * torch.randn_like(pos)
+        cell = cell * (1 + 0.001 * step)
+        given = compile_potential(model, capture=True, capacity=captured.capacities or None)
+        got = same(captured, exact, z, pos, None, cell)
+        for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
+            assert step == 0 or torch.equal(a, b)
+    assert calls.count(len(z)) == 2 + 8 + 8  # of `captured`, of `exact`, and of those made anew
+    assert len(captured.capacities) == 1
+    calls.clear()
+
+    def count(*arguments, **keywords):
+        before = len(calls)
+        got = captured.energy_forces_stress(*arguments, **keywords)
+        found = len(calls) - before
+        for a, b in zip(got, exact.energy_forces_stress(*arguments, **keywords), strict=True):
+            assert float((a - b).abs().max()) <= 1e-12 * float(b.abs().max().clamp(min=1.0))
+        return found
+
+    flags = torch.tensor([True, True, False])
+    assert count(z, pos, cell=cell) == 0
+    assert count(z, pos, torch.zeros_like(z), cell[None], True) == 0
+    assert count(z, pos, cell=cell, pbc=torch.tensor(True)) == 0
+    # Other atoms, and other periodic directions, of which the device or the host knows.
+    for other in ({"pbc": flags}, {"pbc": flags.tolist()}, {}):
+        assert [count(z.roll(1), pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
+        assert [count(z, pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
+    before = captured.capacities[-1]
+    tight = 0.6 * cell  # more edges than there is room for
+    assert [count(z, 0.6 * pos, cell=tight) for _ in range(3)] == [1, 0, 0]
+    assert captured.capacities[-1].edges > before.edges
+    assert [count(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [0, 1, 0]  # a smaller capacity
+    assert captured.capacities[-1] == before
+    # After a change of the model the host checks again.
+    model.cutoff = exact.cutoff = 3.1
+    assert [count(z, pos, cell=cell) for _ in range(3)] == [1, 0, 0]
+    with expect_error("ValueError: EdgeGraph: positions[3] is ..."):
+        captured.energy_forces_stress(z, torch.where(torch.arange(len(z))[:, None] == 3, torch.nan, pos), cell=cell)
+    together = pos.clone()
+    together[1] = pos[0] + cell[0]
+    with expect_error("ValueError: ..."):
+        captured.energy_forces_stress(z, together, cell=cell)
+    assert count(z, pos, cell=cell) == 0
+
+
+def test_batches(searched):
+    """Structures without cells, and atoms that change their structure."""
+    _, calls = searched
+    model = Springs()
+    captured = compile_potential(model, capture=True)
+    z, pos, batch = molecules("C6H6", "H2O", "CH4")
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    for several in (batch, batch[order], batch):
+        for step in range(4):
+            calls.clear()
+            same(captured, model, z, pos, several)
+            assert len(calls) == 1 + (step < 2)
+            pos = pos + 0.01 * torch.randn_like(pos)
+    model.max_num_neighbors = 4
+    for _ in range(4):
+        same(captured, model, z, pos, batch)
+
+
+def test_refused_results_are_nan(searched):
+    """What a graph computes where the edges do not fit is not a number, until the host has searched."""
+    model, (z, pos, cell) = potential(), crystal()
+    captured = compile_potential(model, capture=True)
+    for _ in range(4):
+        captured.energy_forces_stress(z, pos, cell=cell)
+    (padding,) = captured._paddings.values()
+    (replay, _) = next(iter(captured._replays.values()))
+    assert padding.search.load(z, 0.5 * pos, None, 0.5 * cell, None)
+    padding.search.begin()
+    results = replay()
+    assert padding.search.end()[0]
+    assert all(bool(t.isnan().all()) for t in results)
+    same(captured, model, z, pos, None, cell)
+
+
+@pytest.mark.usefixtures("searched")
+def test_dynamics_of_ase():
+    """A calculator without a skin."""
+    model, positions = potential(), []
+    for options in ({}, {"capture": True}):
+        atoms = bulk("Cu", cubic=True)
+        atoms.rattle(0.1, seed=0)
+        atoms.calc = trigraph.ase.Calculator(model, **options)
+        VelocityVerlet(atoms, 1 * units.fs).run(6)
+        positions.append(atoms.positions)
+    assert np.abs(positions[0] - positions[1]).max() < 1e-10
+    assert atoms.calc.model._followed is not None
+
+
+def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
+    """A search makes the host wait for nothing, and computes what it computes on the CPU."""
+    model, (z, pos, cell) = Springs(), crystal(torch.float32)
+    neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
+    graph_stand_in.install(monkeypatch)
+    torch_stand_in.install(monkeypatch, tmp_path)
+    padding = Padding(Capacity.of(neighbors).grown(), pos, True, torch.int32)
+    padding.fill(z, pos, cell[None], neighbors, model.cutoff)
+    expected = [t.clone() for t in padding.edges.values()]
+    search = CapacitySearch(padding, model.cutoff, None)
+    search.follow(flags)
+    assert search.load(z, pos, None, cell, None)
+    search.search()
+    for array in padding.edges.values():
+        array.zero_()
+    launches = cupy_stand_in.state.launches
+    with cupy_stand_in.capturing(), graph_stand_in.Recorder():
+        (result,) = search.search()
+    assert cupy_stand_in.state.launches - launches == 6
+    assert result[0] == 0
+    assert all(torch.equal(a, b) for a, b in zip(padding.edges.values(), expected, strict=True))
