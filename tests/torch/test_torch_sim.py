@@ -180,7 +180,7 @@ def test_skin(model, monkeypatch):
     assert [searches(), searches()] == [1, 0]
     state.cell = state.cell * 1.001
     assert [searches(), searches()] == [1, 0]
-    kept.model.cutoff = model.model.cutoff = 2.9
+    kept.skin = 0.5
     assert [searches(), searches()] == [1, 0]
     kept.skin = 0.0
     assert searches() == 1

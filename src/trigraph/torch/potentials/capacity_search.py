@@ -18,6 +18,10 @@ from trigraph.torch.potentials.structures import find_periodic
 _WORKSPACE = ("frames", "bins", "crossed", "refused")
 
 
+def _views(*tensors: Tensor | None) -> list[Any]:
+    return [view_array(t) for t in tensors]
+
+
 # Operators of torch, so that whatever records operations sees these, too.
 
 
@@ -38,8 +42,8 @@ def _bin_atoms(
     from trigraph.gpu.neighbors import bin_atoms
 
     with on_device(pos):
-        inputs = map(view_array, (pos, cells, periodic, batch, offsets, members))
-        bin_atoms(*inputs, cutoff, [*map(view_array, (frames, bins, crossed, refused))])
+        inputs = _views(pos, cells, periodic, batch, offsets, members)
+        bin_atoms(*[*inputs, cutoff, _views(frames, bins, crossed, refused)])
 
 
 @torch.library.custom_op("trigraph::find_pairs", mutates_args=("counts", "edges"))
@@ -62,9 +66,9 @@ def _find_pairs(
     from trigraph.gpu.neighbors import find_pairs
 
     with on_device(pos):
-        atoms, by_bin = ([*map(view_array, several)] for several in ((frames, bins, crossed), (order, starts)))
-        outputs = map(view_array, (counts, ends, fits, edges))
-        find_pairs(*map(view_array, (pos, batch, offsets)), atoms, by_bin, cutoff, most, *outputs)
+        by_atom, by_bin = _views(frames, bins, crossed), _views(order, starts)
+        outputs = _views(counts, ends, fits, edges)
+        find_pairs(*[*_views(pos, batch, offsets), by_atom, by_bin, cutoff, most, *outputs])
 
 
 @torch.library.custom_op("trigraph::link_edges", mutates_args=("arrays", "shifts"))
@@ -72,8 +76,7 @@ def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Te
     from trigraph.gpu.neighbors import link_edges
 
     with on_device(pos):
-        views = map(view_array, (pos, row_offsets, edges))
-        link_edges(*views, [*map(view_array, arrays)], view_array(shifts))
+        link_edges(*[*_views(pos, row_offsets, edges), _views(*arrays), view_array(shifts)])
 
 
 def _is_like(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:

@@ -136,7 +136,7 @@ class CapturedPotential(Replacement):
         """Let the next call search in the memory of the padding used last."""
         padding = next(reversed(self._paddings.values()))
         if padding.search is None or padding.search.cutoff != self.cutoff:
-            padding.search = CapacitySearch(padding, self.cutoff, self._pool)
+            padding.search = CapacitySearch(padding, float(self.cutoff), self._pool)
         padding.search.follow(find_periodic(OWNER, pbc, cell, padding.sizes[1]).copy())
         self._followed = padding
 
