@@ -69,6 +69,25 @@ template <class T> struct TileTarget {
     }
 };
 
+// Right parts in shared memory, `right_words` for all lanes of a warp.
+constexpr int right_words = 192;
+__device__ inline void store_right(const RightParts& parts, unsigned* to) {
+#pragma unroll
+    for (int p = 0; p < 3; p++) {
+        store_pack(to + (p * 32 + int(threadIdx.x) % 32) * 2, Pack<unsigned, 2>{{parts.at[p][0], parts.at[p][1]}});
+    }
+}
+__device__ inline RightParts load_right(const unsigned* from) {
+    RightParts parts;
+#pragma unroll
+    for (int p = 0; p < 3; p++) {
+        const Pack<unsigned, 2> pack = load_pack<2>(from + (p * 32 + int(threadIdx.x) % 32) * 2);
+        parts.at[p][0] = pack.at[0];
+        parts.at[p][1] = pack.at[1];
+    }
+    return parts;
+}
+
 // Rows of the left factor are its result's rows if not `transposed`, else the depth.
 template <class T, int rows, int cols, bool transposed> struct TileProduct {
     static constexpr int lane_rows = 8, lanes_m = rows / lane_rows, lanes_n = THREADS / lanes_m;
@@ -91,13 +110,14 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
         return int(threadIdx.x) % lanes_n * run + j % run + j / run * (lanes_n * run);
     }
 
-    // to(y, z) = sum over x of left(y, x) right(x, z). `stage` has 2 * stage_elements in shared memory.
+    // to(y, z) = sum over x of left(y, x) right(x, z). In shared memory are 2 * stage_elements numbers of `stage`, and the
+    // words of `parts` for tensor cores, `right_words` for each tensor_cols.
     template <bool tensor>
-    static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage,
+    static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage, unsigned* parts,
                                    const TileTarget<T>& to) {
         if constexpr (tensor && has_tensor_cores) {
             float sum[warp_tiles_m][warp_tiles_n][4] = {};
-            loop(left, right, stage, [&](const T* l, const T* r, int) { add_by_tensor_cores(l, r, sum); });
+            loop(left, right, stage, [&](const T* l, const T* r, int) { add_by_tensor_cores(l, r, parts, sum); });
             store_tensor(left, right, sum, to);
         } else {
             T total[lane_rows][lane_cols] = {};
@@ -199,8 +219,18 @@ private:
     static __device__ int warp_row() { return int(threadIdx.x) / 32 / warps_n * 32; }
     static __device__ int warp_col() { return int(threadIdx.x) / 32 % warps_n * warp_cols; }
 
-    static __device__ void add_by_tensor_cores(const T* left, const T* right,
+    // Each warp splits some columns of `right` for all warps, and its own rows of `left`.
+    static __device__ void add_by_tensor_cores(const T* left, const T* right, unsigned* parts,
                                                float (&sum)[warp_tiles_m][warp_tiles_n][4]) {
+#pragma unroll
+        for (int j = 0; j < cols / tensor_cols; j += THREADS / 32) {
+            const int tile = j + int(threadIdx.x) / 32;
+            if (cols / tensor_cols % (THREADS / 32) == 0 || tile < cols / tensor_cols) {
+                const T* const from = right + tile * tensor_cols;
+                store_right(split_right([&](int x, int z) { return from[x * right_stride + z]; }),
+                            parts + tile * right_words);
+            }
+        }
         LeftParts l[warp_tiles_m];
 #pragma unroll
         for (int i = 0; i < warp_tiles_m; i++) {
@@ -209,10 +239,10 @@ private:
                 return transposed ? left[x * left_stride + first + y] : left[(first + y) * left_stride + x];
             });
         }
+        __syncthreads();
 #pragma unroll
         for (int j = 0; j < warp_tiles_n; j++) {
-            const int first = warp_col() + j * tensor_cols;
-            const RightParts r = split_right([&](int x, int z) { return right[x * right_stride + first + z]; });
+            const RightParts r = load_right(parts + (warp_col() / tensor_cols + j) * right_words);
 #pragma unroll
             for (int i = 0; i < warp_tiles_m; i++) {
                 multiply_add(l[i], r, sum[i][j]);
@@ -272,12 +302,13 @@ __device__ void compute_tile(const T* left, const T* right, long long num_rows, 
     constexpr int rows = matrix_rows<T>;
     using Tile = TileProduct<T, rows, cols, false>;
     __shared__ __align__(16) T stage[2 * Tile::stage_elements];
+    __shared__ __align__(16) unsigned parts[tensor ? cols / tensor_cols * right_words : 1];
     const unsigned col_tiles = (width + cols - 1) / cols;
     const long long m0 = (long long)(blockIdx.x / col_tiles) * rows;
     const int n0 = int(blockIdx.x % col_tiles) * cols;
     const int here = num_rows - m0 < rows ? int(num_rows - m0) : rows, columns = min(cols, width - n0);
     Tile::template compute<tensor>({left + m0 * depth, depth, here, depth}, {right + n0, width, depth, columns}, stage,
-                                   {out + m0 * width + n0, width, here, columns, add != 0});
+                                   parts, {out + m0 * width + n0, width, here, columns, add != 0});
 }
 
 template <class T, int cols>
@@ -301,6 +332,7 @@ __device__ void compute_chunk_tile(const T* left, long long left_stride, int lef
                                    int num_z, T* products) {
     using Tile = TileProduct<T, rows, cols, true>;
     __shared__ __align__(16) T stage[2 * Tile::stage_elements];
+    __shared__ __align__(16) unsigned parts[tensor ? cols / tensor_cols * right_words : 1];
     const unsigned col_tiles = (num_z + cols - 1) / cols, tiles = col_tiles * ((num_y + rows - 1) / rows);
     const int y0 = int(blockIdx.x % tiles / col_tiles) * rows, z0 = int(blockIdx.x % col_tiles) * cols;
     const long long c = blockIdx.x / tiles, first = c * chunk;
@@ -308,7 +340,7 @@ __device__ void compute_chunk_tile(const T* left, long long left_stride, int lef
     const int depth = int(num_rows - first < chunk ? num_rows - first : chunk);
     Tile::template compute<tensor>({left + first * left_stride + left_first + y0, left_stride, depth, here},
                                    {right + first * right_stride + right_first + z0, right_stride, depth, columns},
-                                   stage, {products + (c * num_y + y0) * num_z + z0, num_z, here, columns, false});
+                                   stage, parts, {products + (c * num_y + y0) * num_z + z0, num_z, here, columns, false});
 }
 
 template <class T, int rows, int cols>

@@ -102,31 +102,37 @@ template <class Right> __device__ RightParts split_right(const Right& right) {
     return parts;
 }
 
-// sum += left right for one part of each, by all lanes of a warp.
-__device__ inline void multiply_parts(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4]) {
+struct TileSum {
+    float at[4];
+};
+
+// before + left right for one part of each, by all lanes of a warp.
+__device__ inline TileSum multiply_parts(const unsigned (&left)[4], const unsigned (&right)[2], const TileSum& before) {
+    TileSum sum = before;
 #ifdef TRIGRAPH_GPU_HOST
-    cuda_host::multiply_tiles(left, right, sum);
+    cuda_host::multiply_tiles(left, right, sum.at);
 #elif __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+        "{%10, %11, %12, %13};"
+        : "=f"(sum.at[0]), "=f"(sum.at[1]), "=f"(sum.at[2]), "=f"(sum.at[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]), "f"(before.at[0]),
+          "f"(before.at[1]), "f"(before.at[2]), "f"(before.at[3]));
 #endif
+    return sum;
 }
 
 // sum += left right for tiles of float32 numbers, by all lanes of a warp. The depth of a tile is rounded separately, as
 // a run of 16 terms elsewhere (see sums.cuh).
 __device__ inline void multiply_add(const LeftParts& left, const RightParts& right, float (&sum)[4]) {
-    float small[4] = {}, leading[4] = {};
-    multiply_parts(left.at[2], right.at[0], small);
-    multiply_parts(left.at[0], right.at[2], small);
-    multiply_parts(left.at[1], right.at[1], small);
-    multiply_parts(left.at[1], right.at[0], small);
-    multiply_parts(left.at[0], right.at[1], small);
-    multiply_parts(left.at[0], right.at[0], leading);
+    TileSum small = multiply_parts(left.at[2], right.at[0], {});
+    small = multiply_parts(left.at[0], right.at[2], small);
+    small = multiply_parts(left.at[1], right.at[1], small);
+    small = multiply_parts(left.at[1], right.at[0], small);
+    small = multiply_parts(left.at[0], right.at[1], small);
+    const TileSum leading = multiply_parts(left.at[0], right.at[0], {});
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        sum[i] += leading[i] + small[i];
+        sum[i] += leading.at[i] + small.at[i];
     }
 }
 

@@ -285,6 +285,11 @@ GEMNET = {
         "triplets of an edge beyond the first 256": "term = in_level == 0 ? term : ⟦*target + term → *target⟧;",
         "levels are left out": "⟦count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
     },
+    "gpu/kernels/matrices.cuh": {
+        "a step is copied over the one in use": "begin(x0 + matrix_depth, ⟦other → stage⟧);",
+        "columns of a lane beyond its first four": "j % run + ⟦j / run * (lanes_n * run) → j / run * run⟧;",
+        "a product replaces the one before": "            if (⟦add → false⟧) {\n                read(to, before);",
+    },
     "fortran/fast/gemnet_interaction.inc": {
         "second-order term of P replaces the first": "args%gg_r(:, e), plan%s, p_dot, plan%lc, ⟦.true → .false⟧.",
         "second-order term of G replaces the first": "gg_r(:, e), plan%s, edge%g_rows_dot, plan%lc, ⟦.true → .false⟧.",
