@@ -5,7 +5,7 @@ both::
 
     place = runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
-    place.launch("gno", "multiply", (a.dtype, 64), (blocks,), (256,), left=a, right=b, num_rows=len(a), ..., out=kernel)
+    place.launch("gno", "multiply", (a.dtype, 64), (blocks,), (128,), left=a, right=b, num_rows=len(a), ..., out=kernel)
 
 Arguments go by the names of the kernel's parameters, so that no two of them can be exchanged by their order. A struct
 is one NamedTuple with the names of its members.

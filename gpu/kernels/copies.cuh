@@ -69,7 +69,7 @@ __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int 
             }
         }
     } else {
-#pragma unroll 4
+#pragma unroll 1
         for (int i = int(threadIdx.x); i < lines * length; i += THREADS) {
             const int line = i / length, x = i % length;
             const bool any = line < num_lines && x < num;
