@@ -75,7 +75,7 @@ CASES: dict[str, dict[str, Small]] = {
         **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
-        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 3, 40, 36, 64),  # whole ones, and shares of one
+        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole ones, and shares of one
         "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },
