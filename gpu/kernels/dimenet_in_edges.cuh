@@ -102,12 +102,21 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Whether an in-edge may use the state. The out-edges that leave it out are at the positions begin .. end - 1.
-    __device__ bool is_balanced(I begin, I end, const Sizes& sizes) const {
+    // The out-edges that leave out an in-edge, at the positions start .. stop - 1; `first` is at `start`.
+    struct Left {
+        I start, stop, first;
+    };
+
+    __device__ I left_edge(const Left& left, I position) const {
+        return position == left.start ? left.first : graph.dst_edge_index[position];
+    }
+
+    // Whether an in-edge may use the state.
+    __device__ bool is_balanced(const Left& left, const Sizes& sizes) const {
         Sizes part;
 #pragma unroll 1
-        for (I position = begin; position < end; position++) {
-            const I e = graph.dst_edge_index[position];
+        for (I position = left.start; position < left.stop; position++) {
+            const I e = left_edge(left, position);
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, e)) : T(0);
             T grad[W];
             channels.read(grad_out, e, grad);
@@ -235,15 +244,13 @@ template <class T, class I, bool second, int S> struct InEdges {
         __syncwarp();
     }
 
-    // Processes the in-edge f at a position, staged at k, which is number i of `carries`; `sums` are those from the state. Stores
+    // Processes in-edge f, at a position and staged at k, which is number i of `carries`; `sums` are those from the state. Stores
     // the cotangents of q and q_dot in `features`.
-    __device__ __forceinline__ void serve(I position, int k, bool stateful, const Sizes& sizes, const Carries& carries, int i,
-                                          Gradients& sums) const {
-        const I f = graph.dst_edge_index[position];
-        const I left_start = graph.left_start[f], left_stop = graph.left_stop[f];
+    __device__ __forceinline__ void serve(I f, const Left& left, I position, int k, bool stateful, const Sizes& sizes,
+                                          const Carries& carries, int i, Gradients& sums) const {
         // If all out-edges leave out f, its gradients are selected as zero, because its features may be NaN.
-        const bool none = left_stop - left_start == node.out_end - node.out_begin;
-        const bool use_state = stateful && !none && is_balanced(left_start, left_stop, sizes);
+        const bool none = left.stop - left.start == node.out_end - node.out_begin;
+        const bool use_state = stateful && !none && is_balanced(left, sizes);
         if (channels.lane == 0) {
             staged[k] = none ? I(-1) : f;
             linear[(position - node.in_begin) % BATCH] = use_state;
@@ -260,10 +267,10 @@ template <class T, class I, bool second, int S> struct InEdges {
             sums = Gradients();
         }
         // Sum all out-edges but those that leave out f, or subtract only these.
-        const I begin = use_state ? left_start : node.out_begin, end = use_state ? left_stop : node.out_end;
+        const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end;
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
-            const I e = use_state ? graph.dst_edge_index[j] : j;
+            const I e = use_state ? left_edge(left, j) : j;
             if (use_state || !graph.leaves_out(e, position)) {
                 add_pair(e, use_state ? T(-1) : T(1), edge, carries, i, sums);
             }
@@ -309,9 +316,9 @@ template <class T, class I, bool second, int S> struct InEdges {
         stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // projected[f,l,m] (stored if `fresh`, else added to) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two
-    // lanes share the channels of each f and m.
-    __device__ void add_projected(I first, int count, bool fresh) const {
+    // projected[f,l,m] (stored if `fresh`, else added to) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges, which
+    // the lanes from number `at_stage` on have. Two lanes share the channels of each f and m.
+    __device__ void add_projected(I edge, int at_stage, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
         const T* const tile_up = inputs.up + inputs.up_at(tile * TILE<T, second>);
 #pragma unroll 1
@@ -355,7 +362,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                     sum_dot[l] += part_dot[l];
                 }
             }
-            const I f = graph.dst_edge_index[first + k];
+            const I f = __shfl_sync(FULL, edge, at_stage + k);
             const long long at = (long long)(f) * degrees() * padded<T>(inputs.n_mid) + m;
             const bool write = threadIdx.x % 2 == 0 && begin + int(threadIdx.x) < 2 * count * inputs.n_mid;
 #pragma unroll
@@ -456,13 +463,17 @@ template <class T, class I, bool second, int S> struct InEdges {
         if (stateful) {
             build(sizes);
         }
+        I edge = I(0);  // the lane's edge of the batch
 #pragma unroll 1
         for (I first = node.in_begin; first < node.in_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % BATCH);
-            if (stateful && at == 0) {
+            if (at == 0) {
                 const int batch = int(min(I(BATCH), node.in_end - first));
-                stage_harmonics<T, I, second, S, false>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
-                __syncthreads();
+                edge = graph.dst_edge_index[first + min(channels.lane, batch - 1)];
+                if (stateful) {
+                    stage_harmonics<T, I, second, S, false>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
+                    __syncthreads();
+                }
             }
 #pragma unroll 1
             for (int k = channels.warp * SERVED; k < count; k += WARPS * SERVED) {
@@ -470,9 +481,13 @@ template <class T, class I, bool second, int S> struct InEdges {
                 I f[SERVED];
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
-                    f[i] = graph.dst_edge_index[first + min(k + i, count - 1)];
+                    f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
                 }
+                // Lane i loads what leaves out edge i, long before it is used.
+                const I own = __shfl_sync(FULL, edge, at + min(k + channels.lane % SERVED, count - 1));
+                const I own_start = graph.left_start[own], own_stop = graph.left_stop[own];
                 const Carries carries(inputs, f, channels);
+                const I own_first = own_start < own_stop ? graph.dst_edge_index[own_start] : I(0);
                 Gradients from_state[SERVED];
                 if (stateful) {
                     sum_state(s, from_state);
@@ -483,13 +498,14 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
                     if (k + i < count) {
-                        serve(first + k + i, k + i, stateful, sizes, carries, i, from_state[i]);
+                        const Left left = {__shfl_sync(FULL, own_start, i), __shfl_sync(FULL, own_stop, i), __shfl_sync(FULL, own_first, i)};
+                        serve(f[i], left, first + k + i, k + i, stateful, sizes, carries, i, from_state[i]);
                     }
                 }
             }
             __syncthreads();
             if (grads.projected != nullptr) {
-                add_projected(first, count, fresh);
+                add_projected(edge, at, count, fresh);
             }
             if (grads.parts != nullptr) {
                 add_weights(count, added++);

@@ -43,11 +43,11 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     // feature and feature_dot of E staged edges starting at k, from the rows begin to end of up; the first rows store them, later
     // ones add.
-    template <int E> __device__ void stage_part(I first, int k, int count, int begin, int end) const {
+    template <int E> __device__ void stage_part(I edge, int at, int k, int count, int begin, int end) const {
         I f[E];
 #pragma unroll
         for (int i = 0; i < E; i++) {
-            f[i] = graph.dst_edge_index[first + min(k + i, count - 1)];
+            f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
         }
         Projection<T, second, S, E> projection;
         projection.add(inputs, f, channels, begin, end);
@@ -83,16 +83,14 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    __device__ void stage_features(I first, int count) const {
+    // Stages the features of `count` edges, which the lanes from number `at` on have.
+    __device__ void stage_features(I edge, int at, int count) const {
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += CHUNK) {
 #pragma unroll 1
             for (int k = channels.warp * AT_ONCE; k < count; k += WARPS * AT_ONCE) {
-                stage_part<AT_ONCE>(first, k, count, m, min(m + CHUNK, inputs.n_mid));
+                stage_part<AT_ONCE>(edge, at, k, count, m, min(m + CHUNK, inputs.n_mid));
             }
-        }
-        for (int k = threadIdx.x; k < count; k += THREADS) {
-            place[k] = graph.place(first + k);
         }
     }
 
@@ -165,8 +163,9 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     // Adds the staged edges to the state.
-    __device__ void add_chunk(I first, int count, const T* harmonics, Sums& sums) const {
-        const int where = channels.lane < count ? place[channels.lane] : 0;
+    __device__ void add_chunk(I first, int at, int count, Sums& sums) const {
+        const T* const harmonics = rows + at * HARMONICS<S>;
+        const int where = channels.lane < count ? place[at + channels.lane] : 0;
         const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
         const bool fresh = first == node.in_begin;
         const I done = first + EDGES - node.in_begin;
@@ -204,21 +203,28 @@ template <class T, class I, int order, int S> struct OutEdges {
     // sums for the out-edges pair by pair instead.
     __device__ bool gather(bool direct) const {
         Sums sums;
-        I first = node.in_begin;
+        I first = node.in_begin, edge = I(0);  // the lane's edge of the batch
 #pragma unroll 1
         do {
             const int count = int(min(I(EDGES), node.in_end - first));
             const int at = int((first - node.in_begin) % BATCH);  // among the edges whose harmonics are staged
-            stage_features(first, count);
-            if (!direct && at == 0) {
-                const int batch = int(min(I(BATCH), node.in_end - first));
-                stage_harmonics<T, I, second, S, true>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
+            if (at == 0 && count > 0) {
+                // Chains of loads, each of which waits for the one before: not for every stage.
+                const int batch = int(min(I(BATCH), node.in_end - first)), lane = min(channels.lane, batch - 1);
+                edge = graph.dst_edge_index[first + lane];
+                if (!direct) {
+                    stage_harmonics<T, I, second, S, true>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
+                    if (channels.warp == 0 && channels.lane < batch) {
+                        place[lane] = graph.place(first + lane, edge);
+                    }
+                }
             }
+            stage_features(edge, at, count);
             __syncthreads();
             if (direct) {
                 serve_pairs(first, count);
             } else {
-                add_chunk(first, count, rows + at * HARMONICS<S>, sums);
+                add_chunk(first, at, count, sums);
             }
             __syncthreads();
             first += EDGES;
@@ -537,7 +543,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     __shared__ __align__(16) T totals[second ? 1 : S * stride];
     __shared__ __align__(16) T largest[second ? 1 : S * stride];
     __shared__ __align__(16) T group[second ? 1 : S * stride];
-    __shared__ int place[edges];
+    __shared__ int place[HARMONIC<T, second>];
     __shared__ int votes[WARPS];
     const Node<I> node(src_offsets, dst_offsets, I(blockIdx.x));
     if (node.out_begin == node.out_end) {

@@ -390,8 +390,8 @@ template <class I> struct Graph {
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
     // 0 if an in-edge is never left out, 1 if it is, 2 if together with the one before; whoever leaves it out leaves out the same.
-    __device__ int place(I position) const {
-        const I f = dst_edge_index[position], back = left_start[f];
+    __device__ int place(I position, I f) const {
+        const I back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;
     }
 };
