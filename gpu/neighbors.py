@@ -3,6 +3,9 @@
 Between these functions the caller sorts the atoms by bin, and sums the counts (`CapacitySearch`). `batch` is int64,
 frames float64, (num_structures, NEIGHBOR_FRAME), and the rest int32: bins and refused (num_atoms,), crossed (num_atoms,
 3), counts (num_atoms, NEIGHBOR_LANES), and edges (5, most_edges): source, destination and shifts.
+
+Libraries with searches on a device do not fit: vesin makes the host wait for the number of pairs, and the order of
+pairs of nvalchemi-toolkit-ops differs between calls.
 """
 
 from typing import Any

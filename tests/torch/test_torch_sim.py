@@ -198,7 +198,7 @@ def test_bad_input(model):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
     with expect_error("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
         model(build_sheared_crystal())
-    with expect_error("ValueError: Model: skin is -1; expected ..."):
+    with expect_error("ValueError: Model: skin is -1.0; expected ..."):
         trigraph.torch_sim.Model(potential(), skin=-1)
     with expect_error("TypeError: Model: skin is 1 and Springs has no neighbors; expected skin=0"):
         trigraph.torch_sim.Model(Springs(), skin=1)
