@@ -90,15 +90,16 @@ _WORTH = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
 
 
 def _with_captured(program: Program) -> Program:
-    """Add a captured potential to the contenders of a program of DimeNet++."""
-    first = program.contenders["trigraph"]
-    make: Any = first.make
-    captured = replace(
-        first,
-        make=partial(make.func, **{**make.keywords, "form": "trigraph-captured"}),
-        about=f"{first.about}, captured in a CUDA graph",
-    )
-    return replace(program, contenders={**program.contenders, "trigraph-captured": captured})
+    """Add a captured potential to the contenders of a program of DimeNet++, and of forces the compiled peer."""
+    found = dict(program.contenders)
+    forms = {"trigraph-captured": ("trigraph", "captured in a CUDA graph")}
+    if program.name in _FORCES:
+        forms["pyg-compiled"] = "pyg", "compiled for these sizes, with CUDA graphs"
+    for form, (base, what) in forms.items():
+        make: Any = found[base].make
+        again = partial(make.func, **{**make.keywords, "form": form})
+        found[form] = replace(found[base], make=again, about=f"{found[base].about}, {what}")
+    return replace(program, contenders=found)
 
 
 _PROGRAMS = sorted((p for p in PROGRAMS if p.name in _WORTH), key=lambda program: _WORTH.index(program.name))

@@ -76,12 +76,20 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
 
 
 def _pyg_energy_forces(
-    model: Any, z: Any, pos: Any, vec: Any, lists: tuple[Any, ...], batch: Any, structures: int, create_graph: bool
+    model: Any,
+    z: Any,
+    pos: Any,
+    vec: Any,
+    lists: tuple[Any, ...],
+    batch: Any,
+    structures: int,
+    create_graph: bool,
+    of_vectors: Callable[..., Any] = pyg_dimenet,
 ) -> tuple[Any, Any]:
     """Return PyTorch Geometric's energies and forces; `vec` depends on `pos`, `lists` are from `pyg_dimenet`."""
     import torch
 
-    of_atoms = pyg_dimenet(model, z, vec, *lists)
+    of_atoms = of_vectors(model, z, vec, *lists)
     energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
     (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
     return energy, -gradient
@@ -186,10 +194,13 @@ def _energy_forces(
             :2
         ]
     pos.requires_grad_()
+    of_vectors: Callable[..., Any] = pyg_dimenet
+    if form == "pyg-compiled":  # with CUDA graphs; torch compiles no second derivatives, so that there is no training
+        of_vectors = torch.compile(pyg_dimenet, dynamic=False, mode="max-autotune")
 
     def peer(create_graph: bool) -> tuple[Any, Any]:
         vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
-        return _pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph)
+        return _pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph, of_vectors)
 
     def curved(vector: Any) -> Any:
         forces = peer(True)[1]
