@@ -124,12 +124,12 @@ def rows() -> list[Row]:
 
 
 def picture(path: Path) -> None:
-    """Draw all ratios by group, one line for each workload and peer, readable on light, dark and narrow pages."""
+    """Draw all ratios by group, one line for each workload and peer, readable on narrow pages."""
     import matplotlib
     from matplotlib.figure import Figure
 
     groups = [(group, list(lines)) for group, lines in groupby(rows(), lambda row: row.group)]
-    grey, blue, at = "#808080", "#3b8fd0", 0.0
+    grey, blue, at = "#595959", "#1f77b4", 0.0
     with matplotlib.rc_context(
         {"text.color": grey, "axes.labelcolor": grey, "svg.fonttype": "none", "svg.hashsalt": ""}
     ):
@@ -153,14 +153,15 @@ def picture(path: Path) -> None:
         ax.plot([], [], "o", color=blue, label="memory kept")
         ax.plot([], [], "|", color=grey, label="default")
         ax.axvline(1, color=grey, linestyle=":")
-        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(at + 0.8, 1.5), facecolor="none")
+        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(at + 0.8, 1.5))
+        ax.xaxis.set_major_formatter("{x:g}")
         ax.set_yticks([])
         ax.tick_params(colors=grey, which="both")
         for spine in ax.spines.values():
             spine.set_color(grey)
         ax.grid(axis="x", alpha=0.3)
         figure.legend(loc="outside upper right", ncols=2, framealpha=0, fontsize=8)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+        figure.savefig(path, metadata={"Date": None})
 
 
 # The lines of README's table, each with its workloads.

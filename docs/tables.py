@@ -212,10 +212,10 @@ def _speeds() -> str:
         return " to ".join(dict.fromkeys(f"{float(f'{value:.2g}'):g}" for value in (values[0], values[-1])))
 
     lines = [
-        (work, numbers([1e3 * s for s in seconds]), numbers(ratios), ", ".join(sorted(peers)))
+        (work, numbers([1e3 * s for s in seconds]), f"{numbers(ratios)} ({', '.join(sorted(peers))})")
         for work, seconds, ratios, peers in records.speeds()
     ]
-    return _table(("work", "trigraph, ms", "times as fast as", "the fastest other library"), lines)
+    return _table(("work", "trigraph, ms", "times as fast as the fastest other library"), lines)
 
 
 def _mistakes(name: str) -> str:
