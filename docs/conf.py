@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 
 from docutils import nodes
@@ -168,7 +169,7 @@ def read_elsewhere(app, docname, source):
 
 
 def set_breaks(app, pagename, templatename, context, doctree):
-    """Let names in titles and code break between their words, and no line begin with a formula's comma."""
+    """Let names in titles and code break between their words, no line begin with a formula's comma; name columns."""
 
     def breaking(match):
         return re.sub(r"((?<=[\w)])[._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
@@ -178,12 +179,20 @@ def set_breaks(app, pagename, templatename, context, doctree):
     body = re.sub(
         r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
     )
+    body = re.sub(r"<table.*?</table>", name_columns, body, flags=re.S)
     body = re.sub(r'<(h1|span class="pre")>[^<]*', breaking, body)
     body = re.sub(r'(<span class="pre">)(--?\w[\w-]*)', r'\1<span class="option">\2</span>', body)
     if pagename.startswith("reference/"):
         for page in filter(None, (context.get("next"), context.get("prev"))):
             page["title"] = re.sub(".+", breaking, page["title"])
     context["body"] = body
+
+
+def name_columns(match):
+    """Give every cell of a table the name of its column, which narrow screens show."""
+    names = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r'<th class="head".*?</th>', match[0])]
+    columns = cycle(names)
+    return re.sub("<td", lambda _: f'<td data-column="{next(columns)}"', match[0]) if names else match[0]
 
 
 def skip_fields(app, what, name, obj, skip, options):
