@@ -72,7 +72,8 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _shape(array: Array) -> str:
-    return f"`({', '.join(array.dims)}{',' if len(array.dims) == 1 else ''})`"
+    dims = ", ".join(array.dims).replace(")*", ") * ")  # long products break at their spaces
+    return f"`({dims}{',' if len(array.dims) == 1 else ''})`"
 
 
 def _returns(op: Operator) -> str:
