@@ -1,6 +1,6 @@
-"""The Fortran backend: the fast path (OpenMP). `trigraph.fortran.reference` has the direct formula, `.judge` the judge.
+"""The fast path of the Fortran backend (OpenMP). The submodule `reference` has the direct formula, `judge` the judge.
 
-Functions have the names and signatures of the operator table and trust their arguments; `trigraph.X` checks them.
+Functions have the names and signatures of the operator table. They trust their arguments; `trigraph.X` checks them.
 """
 
 from trigraph.fortran.binding import functions

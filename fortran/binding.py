@@ -1,7 +1,7 @@
 """Python functions over the f2py shims, one for each operator of the table.
 
-The shims take sizes, flat arrays and flags in an order that follows from the table (see ``shims.py``). One function
-therefore serves every operator and all three sets of shims: the fast path, the direct reference, and the judge.
+The shims take sizes, flat arrays and flags in an order that follows from the table (see ``shims.py``). Therefore one
+function serves every operator and all three sets of shims: the fast path, the reference, and the judge in real128.
 """
 
 import math
@@ -19,19 +19,19 @@ from trigraph.fortran.threads import threads_for
 from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
 
 LARGEST = 2**31 - 1
-SMALL = LEAST // 24  # elements of at most three parts of 8 bytes; the C library keeps such memory itself
+SMALL = LEAST // 24  # largest output, in numbers of at most three parts of 8 bytes, that uses NumPy's memory
 INTEGERS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.int32),
     8: np.dtype(np.int64),
-}  # by size in bytes; int64 may have several names
+}  # by size in bytes, because int64 may have several names
 REALS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.float32),
     8: np.dtype(np.float64),
-}  # without the metadata of the caller's dtype
+}  # by size in bytes, to drop the metadata of a caller's dtype
 
 
 class _ShimCall:
-    """How the arguments of an operator are passed to its shims; `load`, called at each use, returns their module."""
+    """Conversion of an operator's arguments to arguments of its shims. `load` returns the module at each use."""
 
     def __init__(self, op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> None:
         self.op, self.shims, self.load = op, shims, load
@@ -41,10 +41,10 @@ class _ShimCall:
         self.arguments = shims.arguments(op)
         shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
         self.work_and_shapes = ", ".join([op.operations, *shapes])
-        # Arrays are passed flat: one column of numbers, or as many columns as each number has parts.
+        # Arrays are passed flat, with one column for each part of a number.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
-        of_graph = op.graph is not None and len(shims.indices) > 1  # its integers determine the index type
+        of_graph = op.graph is not None and len(shims.indices) > 1  # the graph's dtype selects the shim
         self.index: np.dtype[Any] | None = None if of_graph else np.dtype(np.int64)
 
     def execute(
@@ -54,7 +54,7 @@ class _ShimCall:
         wanted: Sequence[str],
         out: Mapping[str, np.ndarray],
     ) -> Any:
-        """Run a call with bound arguments (see `functions`); raise MemoryError if memory or threads were refused."""
+        """Run a checked call (see `functions`); raise MemoryError if the system refuses memory or threads."""
         op = self.op
         numbers = [sizes[s] for s in op.definition.symbols]
         if max(numbers) > LARGEST:
@@ -69,7 +69,7 @@ class _ShimCall:
             written = math.prod(shape)
             if f.name in wanted:
                 work, least = work + written, min(least, written)
-            else:  # it is passed as one number
+            else:  # passed as one number
                 shape, written = (1,), 1
             make: Any = np.empty if written < SMALL else empty
             outputs.append(out[f.name] if f.name in out else make(parts + shape, index if f.index else real))
@@ -80,7 +80,7 @@ class _ShimCall:
             arguments += [values[n] is not None for n in self.presence]
             arguments += [sizes[n] for n in op.choices]
             arguments += [values[n] for n in op.numbers]
-            # Absent: an order that the graph could not determine (EdgeGraph.reverse_edge), or a missing object.
+            # None is an ambiguous EdgeGraph.reverse_edge, or an array of an object that was not given.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
             inputs: list[Any] = [(a, values[a.name]) for a in self.arguments]
             inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in inputs]
@@ -94,7 +94,7 @@ class _ShimCall:
                 what = f"{refused} bytes of work space" if refused else "work space, or threads"
                 raise MemoryError(f"{op.name}: the system refused {what}")
         else:
-            # f2py rejects arrays of size zero; if there is nothing to sum over, every output is zero, every index -1.
+            # f2py rejects arrays of size zero. All sums are empty, so every output is zero and every index is -1.
             for f, array in zip(op.fields, outputs, strict=True):
                 array[...] = -1 if f.index else 0
         if op.single:
@@ -103,7 +103,7 @@ class _ShimCall:
         return result_type(op.name)(*[a if f.name in wanted else None for f, a in named])
 
     def stand_in(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any) -> np.ndarray:
-        """Return the value passed in place of None: zeros for a cotangent, one element for anything else."""
+        """Return the array passed for None: zeros for a cotangent, one element for an absent input."""
         absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
         return np.zeros(self.shims.input_parts + ((1,) if absent else evaluate_shape(a, sizes)), dtypes[not a.index])
 
@@ -111,10 +111,10 @@ class _ShimCall:
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
     """Return the functions of a backend for one set of shims (a key of `SHIM_SETS`), by name.
 
-    In addition to one function for each operator of the table there is `execute`, which every backend has: it runs a
-    call that has passed the checks. Its arguments are the operator, `values` by name, `sizes` of every symbol, names of
-    the `wanted` fields among those that exist, and arrays to write to, by field (`out`). `load`, which is called at
-    each use, returns the extension module.
+    In addition to one function for each operator of the table, there is `execute`, which every backend has. It runs a
+    call that has passed the checks, and takes the operator, `values` by name, `sizes` of all symbols, the names of the
+    `wanted` fields that exist, and output arrays by field (`out`). `load` is called at each use and returns the
+    extension module.
     """
     shims = SHIM_SETS[name]
     operators = shims.operators(table)

@@ -1,8 +1,8 @@
-"""Write the modules `trigraph_FAMILY_calls`: the C interface with graphs as objects and with optional arguments.
+"""Write the modules `trigraph_FAMILY_calls`, the C interface with graphs as objects and with optional arguments.
 
-A procedure has the name of its operator and the arguments of the Python function: graphs, arrays whose shapes are those
-of the operator table in reverse, and attributes. Arguments that may be absent are optional. The procedure finds sizes
-in the arrays, checks shapes and numbers, and passes the caller's memory to the C function.
+A procedure has the name of its operator and the arguments of the Python function: graphs, arrays with the dimensions of
+the operator table in reverse order, and attributes. It determines sizes from the arrays, checks shapes and numbers, and
+passes the caller's memory to the C function.
 """
 
 import ast
@@ -17,7 +17,7 @@ from trigraph.table import Attribute, Operator
 from trigraph.table.public import summary
 
 EXPORTED: dict[str, Operator] = SHIM_SETS["fast"].operators(table)
-TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # derived types of trigraph_graphs
+TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # types of the module trigraph_graphs
 HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
 !!
 !! Arrays have the shapes of Python's in reverse. An absent derivative is not computed; an absent cotangent is zero.
@@ -33,7 +33,7 @@ module trigraph_{family}_calls
 
 
 def instances(op: Operator) -> list[tuple[str, str | None]]:
-    """Return the kinds of real numbers and of indices for which an operator has functions."""
+    """Return the kinds of real numbers and indices for which an operator has functions."""
     return [(real, index) for real in REALS for index in (INDICES if op.graph else (None,))]
 
 
@@ -43,7 +43,7 @@ def c_name(op: Operator, real: str, index: str | None) -> str:
 
 
 def _c_interface(op: Operator, real: str, index: str | None) -> str:
-    """Return the interface of a C function."""
+    """Return the Fortran interface of a C function."""
     order, whole = order_arguments(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
     name = c_name(op, real, index)
     text = wrap_arguments(f"function {name}", order.names, "        ").rstrip("\n")
@@ -60,18 +60,18 @@ def _c_interface(op: Operator, real: str, index: str | None) -> str:
 
 
 class Dummy(NamedTuple):
-    """An argument of a procedure; `about` is the graph, array, output or attribute in the table."""
+    """Argument of a procedure. `about` is its graph, array, output or attribute in the table."""
 
     name: str
     kind: str
     intent: str
     optional: bool
     about: Any = None
-    shape: tuple[str, ...] = ()  # of an array, the fastest dimension first
+    shape: tuple[str, ...] = ()  # shape of an array, with the fastest dimension first
 
     @property
     def declaration(self) -> str:
-        """Its declaration."""
+        """Declaration in Fortran."""
         array = f"({', '.join(':' * len(self.shape))})" if self.shape else ""
         contiguous, optional = ", contiguous" * bool(array), ", optional" * self.optional
         target = ", target" * (self.optional and bool(array or self.kind.startswith("type")))
@@ -79,17 +79,17 @@ class Dummy(NamedTuple):
 
 
 def _input(name: str) -> str:
-    """Return the input whose shape a cotangent or a derivative has; for other arguments, the name itself."""
+    """Return the input with the shape of a cotangent or derivative, or the name itself."""
     return re.sub("^(out_)?(gg_|ggg_)?", "", name)
 
 
 def _formula(dim: str) -> str:
-    """Return an expression of the table in Fortran."""
+    """Convert an expression of the table to Fortran."""
     return write_expression(ast.parse(dim, mode="eval").body)
 
 
 def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
-    """Return the arguments of a procedure: the required ones in Python's order, the status, and the optional ones."""
+    """Return the arguments of a procedure: required arguments in Python's order, the status, optional arguments."""
     kinds = {False: f"real({REALS[real][0]})", True: f"integer({index})"}
     found = []
     if op.graph:
@@ -110,31 +110,31 @@ def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
 
 
 class _Procedure:
-    """The source of one procedure."""
+    """Source of one procedure."""
 
     def __init__(self, op: Operator, real: str, index: str | None) -> None:
         self.op, self.index, self.real, self.instance = op, index, REALS[real][0], (real, index)
         self.dummies = dummies(op, real, index)
         self.ending = f"_{self.real}" + (f"_{index}" if index else "")
         self.order = order_arguments(op, SHIM_SETS["fast"])
-        # Optional attributes have a local copy, optional arrays and graphs a pointer.
+        # Optional attributes have local copies; optional arrays and graphs have pointers.
         self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
         self.places = {d.name: place for place, d in enumerate(self.dummies, 1)}
-        self.bound: dict[str, str] = {}  # by name of a size, the array in which it is found
+        self.bound: dict[str, str] = {}  # for each size that an array determines: the array
 
     def value(self, expression: str) -> str:
-        """Return an expression in which local copies replace optional attributes."""
+        """Return an expression with optional attributes replaced by their local copies."""
         return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
 
     def locate(self, name: str) -> list[tuple[str, str]]:
-        """Return where to find a size or a graphs' array: pairs (argument, component); the first present one counts."""
+        """Return argument and component of a size or array of graphs; of several, the first present argument has it."""
         assert self.op.graph is not None
         paths = self.op.graph.paths.get(name, (f"graph.{name}",))
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]
 
     def refuse(self, name: str, condition: str, given: str = "") -> Iterator[str]:
-        """Return lines that return the status of an argument if a condition holds, and if `given` holds."""
+        """Return lines that report an argument as wrong if `condition` holds and, if given, `given` holds."""
         yield f"status = -{self.places[name]}"
         if given:
             yield from (f"if ({given}) then", f"    if ({condition}) return", "end if")
@@ -142,7 +142,7 @@ class _Procedure:
             yield f"if ({condition}) return"
 
     def scalars(self) -> Iterator[str]:
-        """Write lines that find flags, attributes and sizes."""
+        """Return lines that determine flags, attributes and sizes."""
         yield "num_threads_ = 0"  # the library chooses
         for a in (a for a in self.op.attributes if a.name in self.local):
             default = a.choices.index(a.default) if a.choices else a.default
@@ -157,7 +157,7 @@ class _Procedure:
         yield from self.sizes()
 
     def sizes(self) -> Iterator[str]:
-        """Find sizes that no graph and no attribute determines, in arrays whose dimensions have no other unknown."""
+        """Return lines that determine the sizes not fixed by graphs or attributes, each from an array's dimension."""
         symbols = set(self.op.definition.symbols)
         known = {a.name for a in self.op.attributes} | set(self.op.graph.sizes if self.op.graph else ())
         given = [d for a in self.op.binding_order for d in self.dummies if d.about is a and not d.optional]
@@ -166,7 +166,7 @@ class _Procedure:
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
             (name,) = unknown & set(re.findall(r"\w+", dim))
             length, at = f"size({d.name}, {axis})", [re.sub(rf"\b{name}\b", str(n), dim) for n in (0, 1)]
-            if dim != name:  # linear in the unknown size
+            if dim != name:  # the dimension is linear in the unknown size
                 zero, one = map(self.value, at)
                 length = f"({length} - ({zero}))/max(1, {one} - ({zero}))"
             yield f"{name} = {length}"
@@ -174,7 +174,7 @@ class _Procedure:
             self.bound[name] = d.name
 
     def checks(self) -> Iterator[str]:
-        """Write lines that refuse graphs, attributes, sizes and shapes that the fast path must not receive."""
+        """Return lines that reject invalid graphs, attributes, sizes and shapes."""
         op = self.op
         if op.graph:
             lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
@@ -206,7 +206,7 @@ class _Procedure:
         yield from self.refuse("num_threads", "num_threads < 1", "present(num_threads)")
 
     def absent(self) -> Iterator[str]:
-        """Point absent inputs to an array of zeros, and absent outputs that are always written to separate memory."""
+        """Return lines that point absent arrays to zeros, and absent outputs that are always written to own memory."""
         if not self.pointers and not (self.op.graph and self.op.graph.optional):
             return
         yield "spare_size = 1"
@@ -235,11 +235,11 @@ class _Procedure:
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
     def is_written(self, d: Dummy) -> bool:
-        """Return whether an optional output is written even if it is absent, depending on a choice."""
+        """Return whether an optional output is always written, depending only on a choice."""
         return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
 
     def list_optional_arrays(self) -> list[tuple[str, str, str]]:
-        """Return the arrays of optional graphs: name, graph and component."""
+        """Return name, graph and component of the arrays of optional graphs."""
         if not self.op.graph:
             return []
         parts = [(name, *self.locate(name)[0]) for name in self.order.graph]
@@ -257,7 +257,7 @@ class _Procedure:
         return [words.get(n, self.value(n)) for n in lower]
 
     def locals(self) -> Iterator[str]:
-        """Declare local variables."""
+        """Return the declarations of local variables."""
         attributes = {a.name for a in self.op.attributes}
         whole = [n for n in self.op.definition.symbols if n not in attributes]
         whole += [f"has_{n}" for n in SHIM_SETS["fast"].presence(self.op)]
@@ -288,7 +288,7 @@ class _Procedure:
 
 
 def _fold_line(line: str) -> str:
-    """Return a line, continued where it is too long."""
+    """Return a line, continued if it is too long."""
     if len(line) <= 130:
         return line
     at = line.rfind(" ", 0, 128) + 1
@@ -296,7 +296,7 @@ def _fold_line(line: str) -> str:
 
 
 def module(family: str) -> str:
-    """Return the source of a family's module."""
+    """Return the source of the module of a family."""
     ops = [op for op in EXPORTED.values() if op.family == family]
     types = {f", {TYPES[op.graph.type_name]}_{index}": None for op in ops if op.graph for index in INDICES}
     text, body = HEAD.format(family=family, types="".join(types)), ""

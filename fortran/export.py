@@ -1,7 +1,7 @@
 """Write the sources of the library for programs without Python: ``trigraph fortran DIR``.
 
 The templates are expanded for one width of vectors. The files that `interface.py` and `shims.py` write for the package
-are written here, too; the C interface calls the only build of the fast path, which is linked with it.
+are also written here. The C interface calls the one build of the fast path that is linked with it.
 """
 
 import subprocess
@@ -108,14 +108,14 @@ def _run_program(program: str, *arguments: object) -> None:
 
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
-    """Expand a template; for C without fypp's ampersands at the ends of long lines."""
+    """Expand a template, without fypp's folding of lines for C, which has no ampersand for continued lines."""
     folding = ["--no-folding"] if out.suffix == ".c" else []
     where = ["-M", SOURCES, "-m", "operators", "-I", SOURCES / "common", f"-DVECTOR_BYTES={vector_bytes}"]
     _run_program("-m", "fypp", *where, *folding, template, out)
 
 
 def _templates() -> dict[str, Path]:
-    """Return the templates by the names of their expanded files."""
+    """Return the templates by the names of the expanded files."""
     templates = {f"{f}.f90": SOURCES / "reference" / f"{f}.fypp" for f in FAMILIES}
     for path in sorted((SOURCES / "fast").glob("*.fypp")):
         stem = f"{path.stem}_fast" if path.stem in FAMILIES else path.stem
@@ -124,7 +124,7 @@ def _templates() -> dict[str, Path]:
 
 
 def contents(vector_bytes: int) -> dict[str, str]:
-    """Return all files, by their paths in the folder."""
+    """Return the contents of all files, by path in the folder."""
     texts = {name: (SOURCES / where / name).read_text("utf-8") for where, names in PLAIN.items() for name in names}
     texts["interface.c"] = "#define ONE_LEVEL\n" + texts["interface.c"]
     with tempfile.TemporaryDirectory() as place:
@@ -152,15 +152,15 @@ def contents(vector_bytes: int) -> dict[str, str]:
 def write(folder: Path, vector_bytes: int) -> None:
     """Write sources, C header, build files and README into a folder that is new or empty.
 
-    A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, and
-    16 with any processor.
+    `vector_bytes` is the width of a vector register of the processor: 64 for ``-march=x86-64-v4``, 32 for
+    ``-march=x86-64-v3``, 16 for any processor.
 
     Raises
     ------
     ModuleNotFoundError
         If fypp is not installed.
     FileExistsError
-        If the folder has files, or is a symbolic link that leads nowhere.
+        If the folder contains files or is a broken symbolic link.
     """
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
 

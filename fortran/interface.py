@@ -1,7 +1,7 @@
-"""Write the C interface of the fast path from the operator table: header, functions, Fortran modules.
+"""Write the C interface of the fast path from the operator table: header, functions and Fortran modules.
 
 Meson calls ``interface.py write GRAPHS.f90 FOLDER``, where GRAPHS is the expanded source of the module trigraph_graphs,
-and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of sources. Kinds and shapes of
+and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of sources. The kinds and shapes of
 arguments of trigraph_graphs are read from the declarations of its procedures.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-if __name__ == "__main__":  # the package does not exist yet, nor the modules that its __init__ imports
+if __name__ == "__main__":  # during the build, the package cannot be imported
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -30,14 +30,14 @@ from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
 FAST = SHIM_SETS["fast"]
-# Procedures of trigraph_graphs that take arrays and no derived types, which the C interface therefore has, too.
+# Procedures of trigraph_graphs that take arrays instead of derived types and are therefore part of the C interface.
 FLAT = (
     *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
     *("check_csc", "check_edge_graph", "check_segments"),
 )
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 INDEX = {"i32": "int32", "i64": "int64"}
-# The upper bound of a graph array's elements, if it is not the array's length.
+# Upper bounds of the elements of a graph's arrays, if the bound is not the length of the array.
 BELOW = {
     "indices": "num_src_nodes",
     "edge_ids": "num_edges",
@@ -86,7 +86,7 @@ const char *trigraph_get_cpu_level(void);
 
 
 def c_expression(expression: str, number: str = "double") -> str:
-    """Return an expression of the table in C; ``x**flag`` is a choice between 1 and x. Names are cast to `number`."""
+    """Convert an expression of the table to C. ``x**flag`` selects x or 1. Names are cast to `number`."""
     operators = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Eq: "==", ast.Gt: ">", ast.And: "&&", ast.Or: "||"}
 
     def text(node: ast.expr) -> str:
@@ -106,7 +106,7 @@ def c_expression(expression: str, number: str = "double") -> str:
 
 
 def count_written(op: Operator, wanted: str = "want_{}") -> str:
-    """Return the number of elements that a call writes, as a C expression; `wanted` tests whether a field is wanted."""
+    """Return a C expression for the count of numbers that a call writes; `wanted` names the flag of a field."""
     terms = []
     for f in op.fields:
         conditions = [wanted.format(f.name)] if op.selective else []
@@ -142,18 +142,18 @@ def _numbers(op: Operator, order: Order) -> Iterator[str]:
 
 
 def owner(op: Operator, array: str) -> str:
-    """Return the name of the graph object to which an array belongs."""
+    """Return the name of the graph object that holds an array."""
     return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
 
 
 def _require_arrays(op: Operator, array: str) -> list[str]:
-    """Return C conditions under which an optional array of a graph is needed; none if it always is."""
+    """Return C conditions under which an optional array of a graph is needed; none if it is always needed."""
     requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
     return requires if array == "reverse_edge" else []
 
 
 def _addresses(op: Operator, order: Order) -> Iterator[str]:
-    """Yield the value passed for each argument: an address that is not NULL, also for an absent array."""
+    """Yield the address passed for each argument: `none`, not NULL, if there is no array."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
     conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
     for n in order.graph:
@@ -173,7 +173,7 @@ def _addresses(op: Operator, order: Order) -> Iterator[str]:
 
 
 def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
-    """Yield conditions in C under which arrays of a graph may be read."""
+    """Yield C conditions under which the arrays of a graph may be read."""
     kind = op.graph
     if kind is None:
         return
@@ -211,7 +211,7 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
 
 
 def _functions() -> str:
-    """Return first the called procedures' declarations, then, where the file is included again, the C functions."""
+    """Return a file with two parts for two inclusions: the procedures that are called, and the C functions."""
     each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
     names = [c_name(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
@@ -219,7 +219,7 @@ def _functions() -> str:
 
 
 def _name_choices() -> list[tuple[str, int]]:
-    """Return names for the values of choices, with the values: ``mha_gat_n2n_activation_relu``, 1."""
+    """Return the names and values of choices, such as ``mha_gat_n2n_activation_relu`` and 1."""
     attributes = [(d.name, a) for d in DEFINITIONS for a in d.attributes]
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
 
@@ -252,7 +252,7 @@ def _header(graphs: str) -> str:
 
 
 class Declared(NamedTuple):
-    """An argument of a procedure as declared in its source."""
+    """Argument of a procedure, as declared in its source."""
 
     is_array: bool
     written: bool
@@ -271,7 +271,7 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
 
 
 def _c_graphs(source: str) -> tuple[str, str]:
-    """Return C functions that call the Fortran procedures to make and check graphs, and their prototypes."""
+    """Return the C functions that make and check graphs, written in Fortran, and their prototypes."""
     functions = prototypes = ""
     for procedure in FLAT:
         for index in INDICES:
@@ -294,21 +294,21 @@ def _c_graphs(source: str) -> tuple[str, str]:
 
 
 def contents(graphs: str) -> dict[str, str]:
-    """Return all files by name; `graphs` is the source of trigraph_graphs."""
+    """Return the contents of all files by name; `graphs` is the source of trigraph_graphs."""
     files = {"trigraph.h": _header(graphs), "interface.inc": _functions(), "graphs_c.f90": _c_graphs(graphs)[0]}
     files |= {"choices.f90": _choices(), **{f"{f}_calls.f90": calls.module(f) for f in FAMILIES}}
     return {name: re.sub(" +\n", "\n", text) for name, text in files.items()}
 
 
 def main() -> None:
-    """Run the command line that meson uses."""
+    """Run the command line used by meson."""
     what, *arguments = sys.argv[1:]
     if what == "write":
         for name, text in contents(Path(arguments[0]).read_text("utf-8")).items():
             Path(arguments[1], name).write_text(text, "utf-8")
         return
     folder, *command = arguments
-    with tempfile.TemporaryDirectory() as place:  # compilers do not rewrite a file whose content is unchanged
+    with tempfile.TemporaryDirectory() as place:  # compilers do not rewrite a file that would not change
         absolute = [str(Path(a).resolve()) if a.endswith(".f90") else a for a in command]
         subprocess.run([*absolute, "-fsyntax-only"], check=True, cwd=place)
         for path in Path(place).iterdir():

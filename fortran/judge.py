@@ -1,7 +1,7 @@
 """The judge: the Fortran reference in real128, with the scale of the accuracy rule.
 
-Functions have the names and signatures of the operator table, but every floating array has a leading axis: inputs are
-pairs ``(2, ...)`` of float64, hi + lo; outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
+Functions have the names and signatures of the operator table, but every floating array has a leading axis. Inputs are
+pairs ``(2, ...)`` of float64, hi + lo. Outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
 derivatives (`X_bwd3`) are computed by `X_bwd` and `X_bwd2` with dual numbers.
 """
 
@@ -22,14 +22,14 @@ globals().update(FUNCTIONS)
 
 
 def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
-    """Return ``values + step * direction`` as a pair (2, *shape), without rounding: hi + lo by Knuth's two-sum.
+    """Return ``values + step * direction`` without rounding, as a pair (2, *shape): hi + lo by Knuth's two-sum.
 
-    The step is a power of two, so that its product with the direction is exact.
+    The step must be a power of two, so that its product with the direction is exact.
     """
     x = np.asarray(values, np.float64)
     y = np.zeros_like(x) if direction is None else step * np.asarray(direction, np.float64)
     hi = x + y
-    with np.errstate(invalid="ignore"):  # for infinity, which has no low part
+    with np.errstate(invalid="ignore"):  # for infinite values, inf - inf is NaN
         part = hi - x
         return np.stack([hi, np.where(np.isfinite(hi), (x - (hi - part)) + (y - part), 0)])
 

@@ -1,12 +1,12 @@
-"""Choose the build of the fast path: there is one for each level of the processor's instruction set.
+"""Choice between builds of the fast path, one for each level of the processor's instruction set.
 
-On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512); elsewhere there is
+On x86-64, the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512). Elsewhere, there is
 one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, unless meson's
-option ``cpu_levels`` names others, for example for a cluster whose nodes differ. v3 and v4 give equal bits; v2, which
-has no fused multiply-add, rounds differently.
+option ``cpu_levels`` names others, for example for a cluster with different nodes. v3 and v4 give equal bits; v2 has
+no fused multiply-add and rounds differently.
 
-On aarch64 ``base`` is NEON, with fused multiply-adds. There is no level for SVE, because the length of its vectors is
-not known at compile time. The kernels' tiles, which determine the order of sums, consist of vectors of a known length.
+On aarch64, ``base`` uses NEON with fused multiply-adds. There is no level for SVE: the length of SVE vectors is not
+known at compile time, but the kernels' tiles, which determine the order of sums, need a known length.
 """
 
 import contextlib
@@ -26,53 +26,53 @@ TORCH_ENVIRONMENT = "TRIGRAPH_TORCH_CPP"
 LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
-# The C interface is next to the extension modules, which are not in this file's folder in an editable install.
+# The C interface is next to the extension modules, which in an editable install are not in the folder of this file.
 _REFERENCE = importlib.util.find_spec("trigraph.fortran._reference")
 LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
     "libtrigraph" + (".dylib" if sys.platform == "darwin" else ".so")
 )
 
-# Called when another build is chosen or the number of threads changes: `trigraph.jax` informs its handler.
+# Called when the build or the number of threads changes, to update the library's own settings.
 FOLLOWERS: list[Callable[[], object]] = []
 
-# The build in use. It depends on the last `set_cpu_level` or, before the first, on `TRIGRAPH_CPU_LEVEL` as it was when
-# an operator first ran. There is one for the process; cached data of calls is the same for every build.
+# The build in use, one per process. It depends on the last `set_cpu_level` or, without one, on `TRIGRAPH_CPU_LEVEL` at
+# the first call of an operator. Nothing that is remembered between calls depends on it.
 _chosen: ModuleType | None = None
 
 
-@cache  # depends on the processor and the installed files, which do not change during a process; there is no key
+@cache  # no key: depends on the processor and the installed files, which do not change during a process
 def available() -> tuple[str, ...]:
-    """Return the levels that are built and that this processor can run, the highest last."""
+    """Return the levels that are built and that this processor can run, in ascending order."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
     levels = [f"v{level}" for level in range(2, highest + 1)] or ["base"]
     return tuple(level for level in levels if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
 
 
 def _share_openmp() -> None:
-    """Let the fast path use PyTorch's OpenMP library if PyTorch is installed, whether or not it is imported.
+    """Make the fast path use PyTorch's OpenMP library if PyTorch is installed, imported or not.
 
-    Two OpenMP libraries in one process each keep threads that wait in a loop for their next work, and take the
-    processors from each other: alternating calls of 0.1 ms took 4 ms. The symbols of a globally loaded library come
-    first, as they do once torch itself is imported.
+    With two OpenMP libraries in a process, the waiting threads of one occupy the processors that the other needs:
+    alternating calls of 0.1 ms took 4 ms. Symbols of a library that is loaded globally take precedence, as they do
+    after torch itself is imported.
     """
     spec = importlib.util.find_spec("torch") if sys.platform == "linux" else None
     if spec is None or spec.origin is None:
         return
     for path in sorted(Path(spec.origin).parent.glob("lib/libgomp*.so*")):
-        with contextlib.suppress(OSError):  # for another kind of system; torch will report it
+        with contextlib.suppress(OSError):  # the library cannot be loaded here; importing torch will raise
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
 def _join_threads() -> None:
-    """End OpenMP's threads that wait for this thread's next work; the next call starts new ones.
+    """End OpenMP's threads that wait for this thread's next work; the next call starts new threads.
 
-    A child process has only the forking thread. OpenMP would assume that the others still wait, and hang in the first
-    operation of the child that is divided among them, including operations of torch, which shares the library. The
-    function is looked up as the linker binds the fast path: globally loaded symbols come first (`_share_openmp`). A
-    build without OpenMP has no such function, and needs none.
+    A forked child has only the forking thread. There, OpenMP would assume that the other threads still wait, and hang
+    in the first operation that is divided among them, even if it is an operation of torch, which shares the library.
+    The function is searched in the same order as the linker binds the fast path, with globally loaded libraries first
+    (see `_share_openmp`). A build without OpenMP does not have the function and does not need it.
     """
     if _chosen is not None:
-        hard = 2  # omp_pause_hard of OpenMP 5.0
+        hard = 2  # omp_pause_hard in OpenMP 5.0
         for file in (None, _chosen.__file__):
             with contextlib.suppress(AttributeError):
                 ctypes.CDLL(file).omp_pause_resource_all(hard)
@@ -95,7 +95,7 @@ def _load(level: str, origin: str) -> ModuleType:
 def fast_module() -> ModuleType:
     """Return the build of the fast path that is in use.
 
-    Raises ImportError if there is none, ValueError if `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
+    Raise ImportError if there is no build, and ValueError if `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
     """
     global _chosen
     if _chosen is None:
@@ -110,12 +110,12 @@ def fast_module() -> ModuleType:
 
 
 def get_cpu_level() -> str:
-    """Return the level of the fast path in use: the highest of the processor unless another one was chosen.
+    """Return the level of the fast path in use: the processor's highest level unless another was chosen.
 
     Raises
     ------
     ImportError, ValueError
-        As for a call of an operator: there is no build, or `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
+        As for a call of an operator: there is no build, or `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
 
     See Also
     --------
@@ -125,17 +125,17 @@ def get_cpu_level() -> str:
 
 
 def set_cpu_level(level: str) -> None:
-    """Choose the build of the fast path for all calls from now on, as `TRIGRAPH_CPU_LEVEL` does from the start.
+    """Choose the build of the fast path for all calls from now on; `TRIGRAPH_CPU_LEVEL` chooses it at the start.
 
     Parameters
     ----------
     level : str
-        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, at most the highest level of the processor.
+        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, at most the level of the processor.
 
     Raises
     ------
     TypeError, ValueError
-        If the level is not a string, or cannot run here.
+        If `level` is not a string, or names a level that cannot run here.
 
     See Also
     --------
@@ -152,7 +152,7 @@ def set_cpu_level(level: str) -> None:
 def torch_operators() -> tuple[str, str]:
     """Return the language in which `trigraph.torch` computes on the CPU, and the reason if it is Python.
 
-    The C++ operators call torch's stable interface, which torch promises from 2.9 on.
+    The operators in C++ call torch's stable interface, which is guaranteed from torch 2.9 on.
     """
     from importlib.metadata import version as version_of  # slow to import
 
@@ -170,10 +170,10 @@ def torch_operators() -> tuple[str, str]:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Let sums over blocks of nodes or edges use two blocks at a time, as large graphs use many thousands.
+    """Return a context in which sums over blocks of nodes or edges take two blocks at a time instead of thousands.
 
-    This is for verification: small graphs then go through several waves, including an incomplete last wave, as large
-    ones do. No operator may run in another thread meanwhile.
+    This is for verification: small graphs then need several waves of blocks, the last one not full, like large graphs.
+    No operator may run in another thread meanwhile.
     """
     module = fast_module()
     module.limit_blocks(2, 1)

@@ -1,8 +1,8 @@
-"""Memory of results, reused once the results are gone.
+"""Memory pool for results.
 
-The system provides large memory as pages that it clears one by one at their first use, and takes them back with the
-array: in a loop over one operator this may cost as much as the operator. Large results therefore use blocks that are
-kept here, as CuPy's memory pool keeps a device's memory: at most `KEPT` bytes, beyond which arrays are ordinary NumPy
+The system provides large pieces of memory as pages that it clears one by one at their first use, and takes them back
+when the array is freed. In a loop over one operator, this may cost as much as the operator. Therefore large results
+lie in blocks that are kept here, as in CuPy's memory pool: at most `KEPT` bytes; further arrays are ordinary NumPy
 arrays. A block belongs to one result as long as anything refers to that result or to a view of it.
 """
 
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 KEPT = 2**28
-LEAST = 2**18  # bytes; the C library keeps smaller memory itself
-SLACK = 1.25  # largest ratio of a block to its result, so that varying numbers of edges find their block again
-HUGE = 2**22  # bytes from which on large pages are requested, as in NumPy
+LEAST = 2**18  # bytes; the C library itself keeps smaller pieces of memory
+SLACK = 1.25  # largest ratio of block size to result size, so that a varying number of edges can reuse a block
+HUGE = 2**22  # bytes from which large pages are requested, like NumPy
 
 
 class _Lease:
-    """The base of a result's view; once it is gone, so are the result and all its views."""
+    """Base object of a result. It is freed when the result and all its views are gone."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
@@ -33,7 +33,7 @@ class _Lease:
 
 
 class _Block(NamedTuple):
-    """Memory, its size in bytes and its address, and its current or last lease."""
+    """Memory, its size in bytes, its address, and a reference to the lease that uses it or used it last."""
 
     memory: mmap.mmap
     size: int
@@ -43,12 +43,12 @@ class _Block(NamedTuple):
 
 @dataclass
 class Blocks:
-    """Blocks of at most `kept` bytes together.
+    """Pool of blocks of at most `kept` bytes in total.
 
-    There is no lock: a forked process could find it held by a thread that it does not have, and a signal handler or
-    finaliser could wait for it in the very thread that holds it. The list is changed only by single operations that the
-    interpreter does not interrupt: the thread that removes a block from it owns that block, and any other thread looks
-    for another one. A block outside the list belongs to one call, and returns to the system if that call fails.
+    There is no lock: a forked process could find it held by a thread that does not exist there, and a signal handler or
+    finaliser could wait for it in the thread that holds it. Instead, the list is changed only by single operations that
+    the interpreter does not interrupt. Whoever removes a block from the list owns it; others look for another block. A
+    block outside the list belongs to one call, and is returned to the system if that call fails.
     """
 
     kept: int
@@ -68,11 +68,11 @@ class Blocks:
         return np.asarray(lease)
 
     def _free(self) -> list[_Block]:
-        """Return the blocks to which nothing refers, from a copy of the list, which others may change meanwhile."""
+        """Return the blocks that no result uses. Iterates over a copy, because other threads may change the list."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
     def _take(self, block: _Block) -> bool:
-        """Remove a block; return whether it was still there."""
+        """Remove a block from the list; return whether it was still there."""
         try:
             self.blocks.remove(block)
         except ValueError:
@@ -80,7 +80,7 @@ class Blocks:
         return True
 
     def _find(self, size: int) -> _Block | None:
-        """Remove and return the smallest free block that fits."""
+        """Remove and return the smallest free block that fits, or None."""
         most = SLACK * size
         while True:
             found = None
@@ -91,7 +91,7 @@ class Blocks:
                 return found
 
     def _make(self, size: int) -> _Block | None:
-        """Make a block, in place of free ones if necessary; return None if the blocks in use leave no room for it."""
+        """Make a block, dropping free blocks if necessary; return None if the blocks in use leave no room."""
         total = sum([b.size for b in list(self.blocks)]) + size
         for block in self._free():
             if total <= self.kept:
@@ -110,24 +110,24 @@ class Blocks:
             except OSError as error:
                 raise MemoryError(f"the system has no {size} bytes for a result: {error.strerror}") from None
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a system without large pages
+            with contextlib.suppress(OSError):  # the system may have no large pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return _Block(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
 
 
 def _map(size: int) -> mmap.mmap:
-    """Return private memory; otherwise a forked process would share its results with its parent."""
+    """Return private memory, so that a forked process does not share its results with its parent."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-# Memory, not its contents: a block is found by its size, and reused if no array or view refers to it any more.
+# Keeps memory, not contents. The key is the size; a block is reused only if no array or view refers to it any more.
 _blocks = Blocks(KEPT)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array, in memory of an earlier result that is gone if some fits.
+    """Return an uninitialised array, in the memory of an earlier result if possible.
 
-    It is contiguous and does not own its memory; at least `LEAST` bytes begin a page. Raises MemoryError if the system
-    refuses the memory even after free blocks have been returned to it.
+    The array is contiguous and does not own its memory; an array of at least `LEAST` bytes begins at a page. Raise
+    MemoryError if the system refuses the memory even after all free blocks have been returned to it.
     """
     return _blocks.empty(shape, np.dtype(dtype))

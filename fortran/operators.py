@@ -1,7 +1,7 @@
-"""The operator table as the templates need it: fypp imports this module with ``-m operators``.
+"""The operator table in the form that the templates need; fypp imports this module with ``-m operators``.
 
 `describe` returns the dictionary of an operator for the macros that write its procedures (``reference/types.fypp``,
-``fast/procedures.inc``), `choices` the numbers of an attribute's choices. Expressions are in Fortran.
+``fast/procedures.inc``). `choices` returns the numbers of an attribute's choices. Expressions are in Fortran syntax.
 """
 
 import ast
@@ -13,25 +13,25 @@ from types import ModuleType
 from typing import Any
 
 
-@cache  # depends only on the sources of the table
+@cache  # no key: depends only on the sources of the table
 def _table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 
 
 def write_expression(node: ast.expr) -> str:
-    """Return an expression; ``x**flag`` becomes a choice between 1 and x, since a flag may be any nonzero number."""
+    """Convert an expression to Fortran; ``x**flag`` selects x or 1, because a true flag may be any number except 0."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return f"merge(1, {write_expression(node.left)}, {write_expression(node.right)} == 0)"
     return ast.unparse(node).replace(" * ", "*")
 
 
 def _product(factors: list[str]) -> str:
-    """Return a product, in which sums get parentheses."""
+    """Return a product, with parentheses around sums."""
     return "*".join(f"({f})" if " + " in f and len(factors) > 1 else f for f in factors)
 
 
 def _factors(axis: str) -> list[str]:
-    """Return the factors of an axis, the slowest first."""
+    """Return the factors of an axis, with the slowest first."""
 
     def split(node: ast.expr) -> list[str]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -42,10 +42,10 @@ def _factors(axis: str) -> list[str]:
 
 
 def _shape(array: Any, split: Collection[str]) -> list[str]:
-    """Return the dimensions of an array, the fastest first.
+    """Return the dimensions of an array, with the fastest first.
 
-    An array named in `split` has a dimension for each factor in its shape. Other arrays are matrices: one dimension is
-    the slowest factor, which counts entities, the other the product of all others.
+    An array named in `split` has a dimension for each factor in its shape. Any other array has the dimensions of a
+    matrix: one for the slowest factor, which counts entities, and one for all other factors.
     """
     slowest, *axes = [factor for axis in array.dims for factor in _factors(axis)]
     faster = axes[::-1] if array.name in split else [_product(axes[::-1])] if axes else []
@@ -53,7 +53,7 @@ def _shape(array: Any, split: Collection[str]) -> list[str]:
 
 
 def _length(kind: Any, name: str, length: str) -> str:
-    """Return the length of an array of a graph; for an object that may be None it is 0 if the object is None."""
+    """Return the length of an array of a graph; the length is 0 if the array belongs to an object that is None."""
     argument = kind.paths.get(name, ("graph",))[0].partition(".")[0]
     return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
 
@@ -61,28 +61,28 @@ def _length(kind: Any, name: str, length: str) -> str:
 def describe(
     name: str, split: Collection[str] = (), shapes: Mapping[str, Any] | None = None, **own: Any
 ) -> dict[str, Any]:
-    """Return the description of a definition for the macros, with names in lower case.
+    """Return a definition in the form that the macros need, with names in lower case.
 
     Parameters
     ----------
     name : str
-        The name of the definition.
+        Name of the definition.
     split : collection of str
         Arrays with a dimension for each factor in their shape.
     shapes : mapping
         Dimensions of arrays, and lengths of arrays of the graph, that differ from those in the table.
     own
-        Entries that the table does not know.
+        Additional entries that are not in the table.
 
     Entries that are not in the table.
     -------
     dict
         ``name``; ``scalars``, sizes and flags of presence, and ``choices``, the integers after them; ``numbers``, real
-        numbers in dp; ``graph``, arrays of indices with their lengths, of which the fast path does not take ``direct``,
-        further ones of the fast path (``fast``) and of its derivatives (``reverse``); ``inputs`` and ``outputs``,
-        arrays of real numbers with their dimensions; ``auxiliary``, further outputs of the forward, of which
-        ``integers`` hold indices, ``returns`` are returned only if an argument ``return_...`` says so and ``chosen``
-        only for some choices; ``back``, those that may be passed to first derivatives of the fast path; and `own`.
+        numbers in dp; ``graph``, index arrays with their lengths, of which the fast path does not take ``direct``;
+        additional index arrays of the fast path (``fast``) and of its derivatives (``reverse``); ``inputs`` and
+        ``outputs``, arrays of real numbers with their dimensions; ``auxiliary``, additional outputs of fwd, of which
+        ``integers`` hold indices, ``returns`` must be requested by an argument ``return_...``, ``chosen`` exist only
+        for some choices, and first derivatives of the fast path can take ``back``; and `own`.
     """
     op, shapes = _table().OPERATORS[f"{name}_bwd"], shapes or {}
     spec = op.definition
@@ -123,7 +123,7 @@ def number(definition: str, attribute: str, choice: str) -> int:
 def choices(definition: str, **names: str) -> str:
     """Return parameters with the numbers of choices: ``choices("mha_gat_n2n", activation="act_relu act_elu")``.
 
-    The part of a name after the first underscore is the choice: ``act_relu = 1, act_elu = 3``.
+    The part of a name after the first underscore is the choice. The result is ``act_relu = 1, act_elu = 3``.
     """
     numbers = (
         (n, number(definition, attribute, n.partition("_")[2])) for attribute in names for n in names[attribute].split()

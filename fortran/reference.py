@@ -1,4 +1,4 @@
-"""The Fortran reference: the textbook formula in the textbook order, serial. Third derivatives are the judge's."""
+"""The Fortran reference: the textbook formula in the textbook order, serial. The judge computes third derivatives."""
 
 import importlib
 from typing import Any

@@ -5,20 +5,20 @@ import numpy as np
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import threads_for
 
-OPERATIONS = 40  # for each number: an exponential and some thirty other operations
+OPERATIONS = 40  # floating operations per number: an exponential and some thirty others
 
 
 def fill_silu_derivatives(order: int, *arrays: np.ndarray) -> None:
-    """Compute derivatives of x sigmoid(x) of second or third order, with exact formulas.
+    """Compute second or third derivatives of x sigmoid(x) with exact formulas.
 
     Parameters
     ----------
     order : int
-        2 or 3.
+        Order of the derivatives, 2 or 3.
     *arrays : ndarray, float32 or float64, all of one length and dtype
-        In second order ``gg``, ``grad``, ``x``, and the results, which are overwritten: the gradients of ``sum(gg *
-        grad * f'(x))`` with respect to ``grad`` and ``x``. In third order ``ggg_grad`` and ``ggg_x``, the cotangents of
-        these two results, come first; the results are the gradients for ``gg``, ``grad`` and ``x``.
+        For order 2: ``gg``, ``grad``, ``x`` and two results, which are overwritten with the gradients of the sum of
+        ``gg * grad * f'(x)`` with respect to ``grad`` and ``x``. For order 3: first ``ggg_grad`` and ``ggg_x``, the
+        cotangents of these two results, then ``gg``, ``grad``, ``x`` and the gradients of ``gg``, ``grad`` and ``x``.
 
     Raises
     ------

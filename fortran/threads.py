@@ -1,4 +1,4 @@
-"""The number of OpenMP threads of the fast path."""
+"""Number of OpenMP threads of the fast path."""
 
 import contextlib
 import ctypes
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from trigraph.arrays import count
 from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
 
-# More threads than processors only wait for each other. The system refuses far more threads, and OpenMP then ends the
-# process. Sixteen are always allowed, so that a program for a larger machine can be tried on a small one.
+# More threads than processors only wait for each other. If the system refuses threads because there are far too many,
+# OpenMP ends the process. Sixteen are always allowed, so that programs for larger machines can be tried on a small one.
 MOST = max(16, 4 * (os.cpu_count() or 1))
 
-# A call with less work, in floating operations plus numbers written, uses one thread unless a number was set: waking
-# the other threads would take longer than their part of the work. On a 2-core EPYC, in successive calls, one thread
-# takes as long as two at 0.3 to 2 million operations. The limit is within that range, since more cores than two may
-# gain from less work. With torch's operations between the calls, the forces of a water molecule by DimeNet++ took 0.85
-# of the time with a limit of 2**18, and 0.75 of the time with a limit of 2**22; the forces of benzene took 1.03 and
-# 0.95.
+# A call with less work, in floating operations and numbers written, uses one thread unless a number was set, because
+# waking other threads would take longer than their share of the work. For consecutive calls on a 2-core EPYC, one
+# thread is as fast as two at 0.3 to 2 million operations. The limit lies within this range, because machines with more
+# cores may gain from less work. With torch's operations between the calls, the forces of DimeNet++ for a water molecule
+# took 0.85 of the time with a limit of 2**18, and with a limit of 2**22 they took 0.75 of that time; for benzene, 1.03
+# and 0.95.
 LITTLE_WORK = 2**20
 
 
@@ -29,7 +29,7 @@ def available_processors() -> set[int]:
 
 
 def _default() -> int:
-    """Return OMP_NUM_THREADS (its first level) if it is a number that this machine can run, else our processors."""
+    """Return the first level of OMP_NUM_THREADS if this machine can run it, otherwise the number of processors."""
     processors = len(available_processors())
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not first.isdecimal() or not first.strip("0"):
@@ -45,18 +45,18 @@ def _default() -> int:
     return processors
 
 
-# The number set last, or else from OMP_NUM_THREADS and the processors when the number was first needed. A forked
-# process, whose process number differs from `_process`, does not use it. Results do not depend on it.
+# The last number that was set, or else the default at the time when it was first needed, which depends on
+# OMP_NUM_THREADS and the processors. A forked process (see `_process`) does not use it. Results do not depend on it.
 _num_threads: int | None = None
 _was_set = False
 _process = os.getpid()
 
 
 def _is_forked() -> bool:
-    """Return whether this process was forked from the one that imported this module.
+    """Return whether this process was forked from the process that imported this module.
 
-    This uses the process number, not a function that the interpreter calls after a fork: a finaliser may run an
-    operator before that.
+    This compares process ids. A function that the interpreter calls after a fork would come too late, because a
+    finaliser may run an operator before it.
     """
     return os.getpid() != _process
 
@@ -64,11 +64,11 @@ def _is_forked() -> bool:
 def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
-    Until it is set, it is OMP_NUM_THREADS when the number is first needed, or else the number of processors of this
-    process; a value that is not a number, or too large, is ignored, the latter with a warning. MPI ranks that share a
-    machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it is
-    set (see `set_num_threads`). In a forked process the number is 1, since OpenMP's team of threads does not survive a
-    fork, and one thread needs no team.
+    The default is OMP_NUM_THREADS, read when the number is first needed, or the number of processors of this process.
+    A value of OMP_NUM_THREADS that is not a number is ignored; one that is too large is ignored with a warning. MPI
+    ranks that share a machine divide its processors when `trigraph.distributed` makes a partition. Until the number is
+    set, small calls use one thread (see `set_num_threads`). In a forked process the number is 1, because OpenMP's
+    threads do not survive a fork.
 
     See Also
     --------
@@ -83,12 +83,12 @@ def get_num_threads() -> int:
 
 
 def least_work() -> int:
-    """Return the floating operations plus numbers written below which a call uses one thread."""
+    """Return the limit of work, in floating operations and numbers written, below which a call uses one thread."""
     return 0 if _was_set else LITTLE_WORK
 
 
 def threads_for(work: int) -> int:
-    """Return the number of threads for a call with this number of floating operations plus numbers written."""
+    """Return the number of threads for a call with this work, in floating operations and numbers written."""
     return 1 if work < least_work() else get_num_threads()
 
 
@@ -97,9 +97,9 @@ def _tell_followers() -> None:
         follow()
 
 
-@functools.cache  # once, without arguments
+@functools.cache  # runs once; there are no arguments
 def lead_library() -> None:
-    """Let calls of libtrigraph use the same build of the fast path and number of threads as Python's calls.
+    """Make calls of libtrigraph use the same build of the fast path and number of threads as calls from Python.
 
     Raises ImportError or ValueError if there is no build of the fast path.
     """
@@ -115,7 +115,7 @@ def lead_library() -> None:
 
 
 def share_processors(number: int) -> None:
-    """Use at most this many threads unless the user has chosen a number; other processes use the other processors."""
+    """Limit the default number of threads, because other processes use the other processors of the machine."""
     global _num_threads
     if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
@@ -124,9 +124,9 @@ def share_processors(number: int) -> None:
 
 @contextlib.contextmanager
 def restore_num_threads() -> Iterator[None]:
-    """Restore, on leaving, the previous number of threads, or that none was set.
+    """Return a context that restores, at its end, the number of threads or the state in which none was set.
 
-    Use it in one Python thread at a time: the number belongs to the process.
+    Only one Python thread at a time may use it, because the number belongs to the process.
     """
     global _num_threads, _was_set
     before = _num_threads, _was_set
@@ -138,22 +138,22 @@ def restore_num_threads() -> Iterator[None]:
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Set the number of threads of the fast CPU path; the bits of results do not depend on it.
+    """Set the number of threads of the fast CPU path. Results are bitwise equal for any number.
 
-    From then on every call uses this number. Before that, a call uses one thread if it takes less than 2**20 floating
-    operations plus numbers written.
+    From then on, every call uses this number. Until then, a call uses one thread if its work is below 2**20 floating
+    operations, including numbers written.
 
     Parameters
     ----------
     num_threads : int
-        At least 1, at most four for each processor of the machine, or 16 if that is more.
+        Number of threads: at least 1, and at most 16 or four per processor of the machine, whichever is larger.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not an integer, or out of range.
+        If `num_threads` is not an integer or is out of range.
     RuntimeError
-        If it is above 1 in a forked process: OpenMP would wait forever for threads that only the parent has.
+        If it is above 1 in a forked process, where OpenMP would wait forever for threads that only the parent has.
 
     See Also
     --------

@@ -1,7 +1,7 @@
 """Write the operators of ``torch.cpp`` from the operator table: ``torch_operators.py OUT``.
 
-An operator has the arguments of `trigraph.torch`'s operator of the same name, with numbers in place of strings: choices
-are given by their positions, wanted fields by bits. There is no backend.
+An operator has the arguments of `trigraph.torch`'s operator of the same name, without the backend, and with numbers
+instead of strings: positions of choices, and bits for wanted fields.
 """
 
 import re
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-if __name__ == "__main__":  # the package does not exist yet, nor the modules that its __init__ imports
+if __name__ == "__main__":  # during the build, the package cannot be imported
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -29,17 +29,17 @@ OPERATORS = {n: op for n, op in EXPORTED.items() if op.restriction is None}
 
 
 def number(expression: str) -> str:
-    """Return an expression of sizes in C++."""
+    """Convert an expression of sizes to C++."""
     return c_expression(expression, "i64")
 
 
 def write_size(array: Array) -> str:
-    """Return the number of elements of an array, as an expression."""
+    """Return an expression for the number of elements of an array."""
     return " * ".join(map(number, array.dims))
 
 
 def parameters(op: Operator) -> list[tuple[str, str]]:
-    """Return types and names of arguments in the order of the schema."""
+    """Return types and names of arguments, in the order of the schema."""
     named = [(f"Tensor{'?' * a.nullable}", a.name) for a in op.arguments]
     graphs = [(g, GRAPH_PARTS[op.graph.type_name]) for g in op.graph.arguments] if op.graph else []
     for g, parts in graphs:
@@ -59,7 +59,7 @@ def schema(op: Operator) -> str:
 
 
 class Kernel:
-    """The kernel of an operator; its lines are written one group after another."""
+    """Source of the kernel of an operator; each method adds a group of lines."""
 
     def __init__(self, op: Operator) -> None:
         self.op, self.order = op, order_arguments(op, FAST)
@@ -73,7 +73,7 @@ class Kernel:
         self.lines.append(f"    {line}")
 
     def arguments(self) -> None:
-        """Take the arguments from the stack, and take ownership of its tensors."""
+        """Take the arguments from the stack; the kernel then owns the tensors."""
         self.add(f'static const char *const its_name = "{self.op.name}";')
         tensors = ", ".join(f"&a_{name}" for kind, name in parameters(self.op) if kind.startswith("Tensor"))
         for i, (kind, name) in enumerate(parameters(self.op)):
@@ -85,17 +85,17 @@ class Kernel:
             else:
                 self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
                 self.known.add(name)
-        self.add(f"for (Tensor *a : {{{tensors}}})")  # once all are owned
+        self.add(f"for (Tensor *a : {{{tensors}}})")  # after all are owned, because `open` can throw
         self.add("    if (a->there())")
         self.add("        a->open();")
 
     def name_graph_array(self, name: str) -> str:
-        """Return the variable of a graph's array."""
+        """Return the variable for an array of a graph."""
         path = self.op.graph.paths.get(name, (f"graph.{name}",))[0]  # type: ignore[union-attr]
         return f"a_{path.replace('.', '_')}"
 
     def find_graph_sizes(self) -> None:
-        """Write lines that find the sizes of graphs, in the first of several arrays that is present."""
+        """Determine the sizes that graphs fix; of several graphs, the first present graph fixes a size."""
         if self.op.graph is None:
             return
         parts = GRAPH_PARTS[self.op.graph.type_name]
@@ -120,7 +120,7 @@ class Kernel:
             self.known.add(name)
 
     def presence(self) -> None:
-        """Write lines that find which arguments are present, and check attributes."""
+        """Determine which optional arguments are present, and check attributes."""
         op, spec = self.op, self.op.definition
         for name in dict.fromkeys((*spec.optional, *FAST.presence(op))):
             whole = op.graph is not None and name in op.graph.optional
@@ -147,7 +147,7 @@ class Kernel:
                 self.add(f'if (a_{cotangent}.there() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
 
     def shapes(self) -> None:
-        """Check ranks, sizes and dtypes of arrays, which determine the sizes that are not yet known."""
+        """Check ranks, sizes and dtypes of arrays, and determine the sizes that are not known yet."""
         for a, dims in self.op.axes:
             checks, bound = [f"check_{'column' if a.column else 'rank'}(a_{a.name}, {len(dims)});"], []
             checks.append(f"check_dtype(a_{a.name}, {'whole' if a.index else 'real'});")
@@ -167,13 +167,13 @@ class Kernel:
             if a.nullable:
                 assert not bound, (self.op.name, a.name)
                 self.add(f"if (a_{a.name}.there()) {{ {' '.join(checks)} }}")
-            else:  # first ranks, then sizes that are solved for, then others
+            else:  # first ranks and dtypes, then unknown sizes, then known sizes
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add(line)
         self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
 
     def check_graph_arrays(self) -> None:
-        """Check lengths and dtypes of the arrays of graphs, and the presence of those that derivatives need."""
+        """Check lengths and dtypes of the arrays of graphs, and that no required array is missing."""
         if self.op.graph is None:
             return
         parts, kind = GRAPH_PARTS[self.op.graph.type_name], self.op.graph
@@ -187,7 +187,7 @@ class Kernel:
                 self.add(f'if (!{array}.there()) refuse(its_name, ": the graph lacks {name}");')
 
     def fills(self) -> None:
-        """Replace absent cotangents by zeros if their input is present."""
+        """Fill absent cotangents of present inputs with zeros."""
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
@@ -207,7 +207,7 @@ class Kernel:
             self.add(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
 
     def column(self, f: Array) -> str:
-        """Return whether a derivative is a column, like its argument, or like the input if the argument is absent."""
+        """Return whether a derivative is a column, like its argument or, if that is absent, the input."""
         base = f"a_{f.name.removeprefix('gg_')}.column"
         a: Argument | None = self.by_name.get(f.name)
         if a is None:
@@ -215,7 +215,7 @@ class Kernel:
         return f"(a_{f.name}.there() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
 
     def call(self) -> None:
-        """Call the C interface, or write zeros (and -1 for indices) if there is nothing to sum over."""
+        """Call the C interface or, if all sums are empty, write zeros, and -1 for indices."""
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
         self.add(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")
@@ -249,7 +249,7 @@ class Kernel:
         self.add("}")
 
     def text(self) -> str:
-        """Return the kernel."""
+        """Return the source of the kernel."""
         self.arguments()
         self.find_graph_sizes()
         if self.op.graph is not None:
@@ -272,7 +272,7 @@ class Kernel:
 
 
 def main() -> None:
-    """Run the command line that meson uses."""
+    """Run the command line used by meson."""
     text = "".join(Kernel(op).text() for op in OPERATORS.values())
     text += "const struct {\n    const char *name, *schema;\n    Kernel kernel;\n} operators[] = {\n"
     text += "".join(f'    {{"{n}", "{schema(op)}", {n}}},\n' for n, op in OPERATORS.items()) + "};\n"

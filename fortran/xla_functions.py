@@ -1,13 +1,13 @@
 """Write the calls of ``xla.c`` from the operator table: ``xla_functions.py OUT``.
 
-Each call takes addresses of the arguments of a function of the C interface, in the same order.
+Each call takes the addresses of the arguments of a function of the C interface, in the order of that function.
 """
 
 import sys
 from pathlib import Path
 from types import ModuleType
 
-if __name__ == "__main__":  # the package does not exist yet, nor the modules that its __init__ imports
+if __name__ == "__main__":  # during the build, the package cannot be imported
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -19,7 +19,7 @@ from trigraph.fortran.shims import SHIM_SETS, order_arguments
 
 
 def main() -> None:
-    """Run the command line that meson uses."""
+    """Run the command line used by meson."""
     text, entries = "", []
     for op in EXPORTED.values():
         order = order_arguments(op, SHIM_SETS["fast"])

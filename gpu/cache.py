@@ -1,7 +1,7 @@
-"""Compiled kernels: NVRTC compiles each instance separately, and a cache on disk keeps it.
+"""Compilation of kernels: NVRTC compiles each instance separately, and a cache on disk stores it.
 
-Threads compile all instances for a call of a family concurrently. If several processes share a cache, one compiles an
-instance, and the others wait for it.
+Threads compile all instances for a call of a family concurrently. If several processes share a cache, one of them
+compiles an instance, and the others wait for it.
 """
 
 import contextlib
@@ -28,29 +28,29 @@ from trigraph.table import DEFINITIONS
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
 
-# Compiler options for every kernel on a device, also used by spills.py.
+# Compiler options for every kernel on a device.
 OPTIONS = ("--std=c++17", "--ftz=false")
 
 MOST_THREADS = 8
 
 
 class Cache:
-    """The cache of compiled instances for the devices of this machine."""
+    """Cache of compiled instances for the devices of this machine."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        # By family: the text of its file and of those that it includes, which are installed and do not change.
+        # By family, the text of its file and of all included files. Installed files do not change.
         self._sources: dict[str, str] = {}
 
-    @functools.cached_property  # of this object; the folders in it have the names that `_folder` makes
+    @functools.cached_property  # one per object; names of subfolders come from `_folder`
     def _scratch(self) -> Path:
-        """A temporary folder of this process, for a cache that is disabled or not writable."""
+        """Temporary folder of this process, used if the cache is disabled or not writable."""
         folder = tempfile.mkdtemp(prefix="trigraph-")
         weakref.finalize(self, shutil.rmtree, folder, True)
         return Path(folder)
 
     def _root(self) -> Path:
-        """Return the folder of the cache, next to CuPy's."""
+        """Return the folder of the cache, next to CuPy's cache."""
         if os.environ.get("CUPY_CACHE_IN_MEMORY", "0") == "1":
             return self._scratch
         return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")) / "trigraph"
@@ -58,8 +58,8 @@ class Cache:
     def _folder(self, family: str, name: str) -> Path:
         """Return the folder of an instance for the current device.
 
-        The code depends on the source, the instance's name, the options, the compiler and CuPy, which has options of
-        its own, and the architecture of the device; the name of the folder is a hash of all of them.
+        The code depends on the source, the instance's name, the options, the compiler, CuPy (which adds options) and
+        the architecture of the device. The name of the folder is a hash of all of them.
         """
         if family not in self._sources:
             self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
@@ -68,11 +68,11 @@ class Cache:
         return self._root() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
 
     def find(self, family: str, name: str) -> Path | None:
-        """Return the file of an instance, whose function `read_function_name` names; None if it is not compiled yet."""
+        """Return the file of an instance, or None if it is not compiled yet."""
         return _whole(self._folder(family, name))
 
     def compiled(self, family: str, name: str) -> Path:
-        """Return the file of an instance, compiling it if needed."""
+        """Return the file of an instance, after compiling it if necessary."""
         path, folder = self.find(family, name), self._folder(family, name)
         if path is not None:
             return path
@@ -95,17 +95,17 @@ class Cache:
                     file = Path(beside, "code")
                     file.write_bytes(code)
                     file.replace(path)  # atomic: no other process sees an incomplete file
-                for other in set(folder.glob("*.cubin")) - {path}:  # damaged ones of other names
+                for other in set(folder.glob("*.cubin")) - {path}:  # damaged files with other names
                     other.unlink(missing_ok=True)
         return path
 
     def begin(self, family: str, name: str) -> None:
-        """Start threads that compile the other instances for calls that launch this one."""
+        """Start threads that compile the other instances for calls that launch this instance."""
         absent = [other for other in together(family, name) if self.find(family, other) is None]
         device = self._cupy.cuda.Device()
 
         def work() -> None:
-            # At exit, Python waits for the current compilation, but not for further ones.
+            # At exit, Python waits for the current compilation, but no further compilation starts.
             while absent and threading.main_thread().is_alive():
                 with contextlib.suppress(Exception), device:  # the launch of the instance will raise again
                     self.compiled(family, absent.pop(0))
@@ -124,9 +124,9 @@ def _digest(code: bytes) -> str:
 
 
 def _whole(folder: Path) -> Path | None:
-    """Return the file of a folder whose content has the digest in its name: a crash or a full disk may cut a file."""
+    """Return the file whose content matches the digest in its name; a crash or a full disk may truncate a file."""
     for file in folder.glob("*.cubin"):
-        with contextlib.suppress(OSError):  # it is gone, or cannot be read
+        with contextlib.suppress(OSError):  # the file was removed or cannot be read
             if file.name.split(".")[1] == _digest(file.read_bytes()):
                 return file
     return None
@@ -138,9 +138,9 @@ def _threads() -> int:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Exclude all other threads and processes with this folder."""
+    """Return a context that excludes all other threads and processes that use this folder."""
     with (folder / "lock").open("w") as file:
-        with contextlib.suppress(OSError):  # without file locks, several processes may compile an instance
+        with contextlib.suppress(OSError):  # without file locks, several processes may compile the same instance
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -151,15 +151,15 @@ def compile(
     index: Any = np.int64,
     progress: bool = True,
 ) -> int:
-    """Compile kernels for the current device ahead of the first calls, and cache them next to CuPy's.
+    """Compile kernels for the current device before the first calls, and cache them next to CuPy's kernels.
 
     Parameters
     ----------
     operators : str or iterable of str, optional
-        Names of operators without the suffix of their order, such as ``"mha_gat_n2n"``; all kernels of their families
+        Names of operators without the suffix of their order, such as ``"mha_gat_n2n"``. All kernels of their families
         are compiled (default: all families).
     dtype : float32, float64, float16 or bfloat16
-        Dtype of the arrays; half precision only for operators that support it.
+        Dtype of the arrays. Half precision requires operators that support it.
     index : int32 or int64
         Dtype of the graphs.
     progress : bool
@@ -175,7 +175,7 @@ def compile(
     ImportError
         If CuPy is not installed.
     TypeError, ValueError
-        If the operator, dtype or index type is not supported.
+        If an operator, the dtype or the index type is not supported.
     """
     cupy = cupy_module()
     wanted, cache, device = _select_instances(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
@@ -195,7 +195,7 @@ def compile(
 
 
 def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: Any) -> Sequence[tuple[str, str]]:
-    """Return family and name of the instances of operators, slowest to compile first."""
+    """Return family and name of the instances of operators, those that compile slowest first."""
     families = {d.name: d.family for d in DEFINITIONS}
     names = families if operators is None else (operators,) if isinstance(operators, str) else tuple(operators)
     for name in names:

@@ -1,4 +1,4 @@
-"""A call of an operator in the gpu backends: its arguments and requested results."""
+"""Arguments and requested results of a call of an operator in the gpu backends."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -11,11 +11,11 @@ from trigraph.table import Operator, result_type
 
 
 class Call:
-    """A call that has passed the checks; a cotangent of None is zero.
+    """Call that has passed the checks. A cotangent that is None is zero.
 
     `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below the second order), and
-    `along` the cotangents ggg_ of inputs and gradients (None below the third). `grad` is the gradient of a scalar with
-    respect to the first output, None in the forward operator. `second` is whether the operator has second order.
+    `along` the cotangents ggg_ of inputs and gradients (None below the third order). `grad` is the gradient of a scalar
+    with respect to the first output, None in the forward operator. `second` says whether the operator has second order.
     `output` is the array for the first output or its derivative, if requested.
     """
 
@@ -37,7 +37,7 @@ class Call:
 
 
 class Fields:
-    """The requested fields of a call (see `Call`), with addresses aligned to 16 bytes."""
+    """Requested fields of a call (see `Call`), with addresses aligned to 16 bytes."""
 
     def __init__(
         self,
@@ -61,25 +61,25 @@ class Fields:
         return field in self._given and is_aligned(self._given[field])
 
     def __contains__(self, field: str) -> bool:
-        """Whether a field is requested."""
+        """Return whether a field is requested."""
         return field in self.arrays
 
     def __getitem__(self, field: str) -> Any:
-        """Return the array of a field; None if it is not requested."""
+        """Return the array of a field, or None if it is not requested."""
         return self.arrays.get(field)
 
     def requests_any(self, *fields: str) -> bool:
-        """Whether one of these fields is requested."""
+        """Return whether one of these fields is requested."""
         return any(field in self.arrays for field in fields)
 
     def clear(self, *fields: str) -> None:
-        """Set these fields (default: all) to zero if requested, because sums are added to them."""
+        """Set the requested ones of these fields (default: all) to zero, because sums are added to them."""
         for field in fields or self.arrays:
             if field in self.arrays:
                 self.arrays[field].fill(0)
 
     def result(self) -> Any:
-        """Return the operator's array or NamedTuple."""
+        """Return the result of the operator, an array or a NamedTuple."""
         for field in self.arrays.keys() & self._given.keys():
             if self.arrays[field] is not self._given[field]:
                 self._given[field][...] = self.arrays[field]

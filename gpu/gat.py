@@ -1,18 +1,17 @@
 """Graph attention, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-For every head and position p (an in-edge of i from j, e its row): score = a_s.x_j + a_d.x_i + a_e.f_e, the sum of terms
-that are computed once per node and row; logit = act(score); alpha = softmax of logit over the in-edges of i; out_i =
-sum alpha x_j, with heads concatenated or averaged. A group of lanes, at most a warp, processes a piece (at most
-PART_SIZE positions of one row, see sums.py); the softmax of a long row combines the largest logits and sums of its
-pieces.
+For every head and position p (an in-edge of i from j, with edge row e): score = a_s.x_j + a_d.x_i + a_e.f_e, where each
+term is computed once per node or row; logit = act(score); alpha = softmax of logit over the in-edges of i; out_i = sum
+alpha x_j, with heads concatenated or averaged. A group of lanes, at most a warp, processes a piece (at most PART_SIZE
+positions of one row, see sums.py). The softmax of a long row combines the largest logits and the sums of its pieces.
 
-With g the gradient in the output of a head, u = g_i.x_j, <u> = sum alpha u the mean over the in-edges, and delta = u -
-<u>, as in docs/maths.md::
+Let g be the gradient with respect to the output of a head, u = g_i.x_j, <u> = sum alpha u the mean over the in-edges,
+and delta = u - <u>. Then, as in docs/maths.md::
 
     grad_score = act' alpha delta             src_embedding_j = sum_p alpha g_i + a_s grad_score
     dst_embedding_i = a_d sum_p grad_score    weights a_s = sum_p grad_score x_j, and so on
 
-The second order, dots being tangents along the cotangents gg_, is the gradient of sum g out_dot::
+The second order is the gradient of sum g out_dot, where _dot marks derivatives along the cotangents gg_::
 
     gamma = logit_dot - <logit_dot>           alpha_dot = alpha gamma
     out_dot_i = sum_p alpha_dot x_j + alpha x_dot_j
@@ -22,7 +21,7 @@ The second order, dots being tangents along the cotangents gg_, is the gradient 
     weights a_s = sum_p grad_score x_j + grad_score_dot x_dot_j
 
 grad_score and grad_score_dot are summed for each node and row before they are multiplied by embeddings or weights. The
-first order follows with alpha in the place of alpha_dot, and without grad_score_dot.
+first order follows with alpha instead of alpha_dot, and without grad_score_dot.
 """
 
 from collections.abc import Sequence
@@ -46,7 +45,7 @@ def mha_gat_n2n_fwd(call: Call) -> None:
 
 
 def mha_gat_n2n_bwd(call: Call) -> None:
-    """First order of the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
+    """Compute the first order of the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
     if call.graph.num_positions == 0:
         call.fields.clear()
         return
@@ -55,7 +54,7 @@ def mha_gat_n2n_bwd(call: Call) -> None:
 
 
 def mha_gat_n2n_bwd2(call: Call) -> None:
-    """Second order of the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
+    """Compute the second order of the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
     if call.graph.num_positions == 0:
         call.fields.clear()
         return
@@ -69,7 +68,7 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
 
 
 class _Inputs(NamedTuple):
-    """The inputs of graph attention, or their cotangents (any of which may be None)."""
+    """Inputs of graph attention, or their cotangents, any of which may be None."""
 
     src_embedding: Any
     dst_embedding: Any
@@ -83,7 +82,7 @@ class _Inputs(NamedTuple):
 
 
 class _ByKind(NamedTuple):
-    """What sources, destinations and edges have (``ByKind`` in kernels/gat.cu)."""
+    """Values for sources, destinations and edges (``ByKind`` in kernels/gat.cu)."""
 
     src: Any
     dst: Any
@@ -91,7 +90,7 @@ class _ByKind(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """Scores by node and by row of the edge arrays (``Scores`` in kernels/gat_heads.cuh); None stands for zero."""
+    """Scores by node and by row of the edge arrays (``Scores`` in kernels/gat_heads.cuh); None means zero."""
 
     src: Any
     dst: Any
@@ -102,7 +101,7 @@ class _Scores(NamedTuple):
 
 
 class _Activation(NamedTuple):
-    """``Activation`` in kernels/gat_activations.cuh."""
+    """Activation of the scores (``Activation`` in kernels/gat_activations.cuh)."""
 
     kind: int
     negative_slope: Any
@@ -128,9 +127,9 @@ class _RowGradient(NamedTuple):
 
 
 class _Attention:
-    """The arguments of a call and the launches they need.
+    """Arguments of a call and the launches for it.
 
-    What is computed lazily depends on these arguments alone, which do not change, and ends with the call.
+    Lazy attributes depend on these arguments alone, which do not change, and exist only during the call.
     """
 
     def __init__(self, call: Call) -> None:
@@ -138,8 +137,8 @@ class _Attention:
         self.inputs, self.dots = _Inputs.align(call.inputs), _Inputs.align(call.dots)
         self.num_heads, self.dim_head = call.sizes["num_heads"], call.sizes["dim_head"]
         self.concat_heads = call.values["concat_heads"]
-        self.storage = self.inputs.src_embedding.dtype  # of embeddings
-        self.dtype = self.inputs.attention_weights.dtype  # of scores, weights and sums
+        self.storage = self.inputs.src_embedding.dtype  # dtype of embeddings
+        self.dtype = self.inputs.attention_weights.dtype  # dtype of scores, weights and sums
         slope = self.dtype.type(call.values["negative_slope"])
         self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
@@ -152,19 +151,19 @@ class _Attention:
         return sums.by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
-        """Workspace."""
+        """Return uninitialized workspace."""
         return self.kernels.xp.empty(shape, self.dtype)
 
     # ---- scores by node and row
 
     @lazy
     def projections(self) -> tuple[Any, Any, Any]:
-        """a.x of every source, destination and row of the edge arrays, (n, num_heads); None without edge features."""
+        """Products a.x of sources, destinations and rows of edge arrays, (n, num_heads); None without edge features."""
         return self._project(self.inputs.attention_weights, self.inputs, None, (None, None, None))
 
     @lazy
     def projections_dot(self) -> tuple[Any, Any, Any]:
-        """Their derivatives; None stands for zero."""
+        """Derivatives of `projections`; None means zero."""
         if not self.second:
             return None, None, None
         return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
@@ -181,7 +180,7 @@ class _Attention:
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
     def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Launch gat_project, which sums over both pairs; a pair without weights is zero."""
+        """Launch gat_project, which adds the products of both pairs; a pair without weights is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
         lanes = Lanes.for_width(self.dim_head, self.elements, 0)
@@ -210,16 +209,16 @@ class _Attention:
 
     @lazy
     def softmax_argument(self) -> _Softmax:
-        """The kernel argument for `Softmax`."""
+        """Kernel argument for `Softmax`."""
         count = self.graph.num_positions
         if self.given_scores is None:
             return _Softmax(None, self.softmax(), count)
         return _Softmax(self.given_scores[1], None, count)
 
     def softmax(self, out: Any = None, scores: Any = None) -> Any:
-        """Write the sums of alpha x_j, and logit and alpha of every position, each if given.
+        """Write the sums of alpha x_j to `out`, and logit and alpha of every position to `scores`, each if given.
 
-        Return the largest logit and the sum of exponentials of each row; None if `out` is given and no row is long.
+        Return the largest logit and the sum of exponentials of each row, or None if `out` is given and no row is long.
         """
         graph, heads, rows = self.graph, self.num_heads, self.rows_by_destination
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
@@ -262,7 +261,7 @@ class _Attention:
     # ---- derivatives
 
     def aggregate(self, records: Any, out: Any) -> None:
-        """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, of the records of `records`."""
+        """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, from the result of `records`."""
         rows, width = self.rows_by_destination, out.shape[1]
         lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
         self._launch(
@@ -284,7 +283,7 @@ class _Attention:
         self._finish(rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
-        """Workspace for the parts of long rows; None where there are none."""
+        """Return workspace for the parts of long rows, or None if there are none."""
         return None if rows.long is None else self.empty(rows.num_parts, width)
 
     def _finish(self, rows: Rows, overflow: Any, out: Any) -> None:
@@ -347,19 +346,19 @@ class _Attention:
 
     @property
     def _counts(self) -> list[int]:
-        """Rows of each kind."""
+        """Numbers of sources, destinations and rows of edge arrays."""
         return ([of.num_rows for of in self.list_positions] + [0])[:3]
 
     @lazy
     def totals(self) -> tuple[Any, Any, Any, Any]:
-        """Sums of the cotangents of scores by source, destination and edge row; None if weights need none."""
+        """Sums of the cotangents of scores by source, destination and edge row; None if no weights are requested."""
         if "attention_weights" not in self.fields:
             return None, None, None, None
         of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
         return (*self._split_rows(of_all, self._counts), of_all)
 
     def inputs_gradients(self, g: Any, records: Any) -> None:
-        """Compute the requested gradients of embeddings and weights, except that of the destinations."""
+        """Compute the requested gradients of embeddings and weights, except for the destination embedding."""
         for k in (0, 2):
             name = _Inputs._fields[k]
             if self.inputs[k] is not None and self.fields.requests_any(name, "attention_weights"):

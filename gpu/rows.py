@@ -1,4 +1,4 @@
-"""Lanes for kernels that gather rows of columns (kernels/rows.cuh)."""
+"""Assignment of lanes for kernels that gather rows of columns (kernels/rows.cuh)."""
 
 from typing import Any, NamedTuple
 
@@ -9,21 +9,21 @@ from trigraph.table.constants import THREADS
 
 WARP_BITS = 5
 POSITION_BITS = 3
-ACCESS = 16  # bytes that a lane reads at a time, if address and width are multiples of it
+ACCESS = 16  # bytes that a lane reads at a time if address and width are multiples of this
 
 
 def is_wide(width: int, dtype: Any) -> bool:
-    """Whether lanes read ACCESS bytes at a time. This depends on the width only, as does the rounding of sums."""
+    """Return whether lanes read ACCESS bytes at a time. Like the rounding of sums, this depends only on the width."""
     return bool(width * dtype.itemsize % ACCESS == 0)
 
 
 def align(array: Any) -> Any:
-    """Return the array, or a copy if its address is not a multiple of ACCESS; None for None."""
+    """Return the array, or a copy if its address is not a multiple of ACCESS; return None for None."""
     return array if array is None or is_aligned(array) else array.copy()
 
 
 def is_aligned(array: Any) -> bool:
-    """Whether the array's address is a multiple of ACCESS."""
+    """Return whether the array's address is a multiple of ACCESS."""
     address = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
     return bool(address % ACCESS == 0)
 
@@ -36,9 +36,9 @@ class Lanes(NamedTuple):
 
     @classmethod
     def for_width(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> "Lanes":
-        """Return lanes for rows of `width` columns, at most a warp; a lane has `elements` columns.
+        """Return lanes for rows of `width` columns, at most a warp; each lane has `elements` columns.
 
-        The order of sums must not depend on the graph, so lanes do not either; 8 along positions suit degrees 8 to 100.
+        Lanes do not depend on the graph, because the order of sums must not; 8 along positions suit degrees 8 to 100.
         """
         column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
         return cls(column_bits, min(position_bits, WARP_BITS - column_bits))

@@ -1,6 +1,6 @@
 """Compilation of kernels with NVRTC for every architecture, and the instances that may spill registers.
 
-This requires no GPU and no driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
+This requires neither a GPU nor a driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
 """
 
 import io
@@ -13,7 +13,7 @@ from trigraph.gpu.sources import expand_includes
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 KERNELS = Path(__file__).resolve().parent / "kernels"
-# The launcher's options, and one that CuPy adds.
+# Options of the launcher and one that CuPy adds.
 OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
 
 _FEW = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
@@ -33,11 +33,11 @@ SPILLS = {
     "gno_grad_edges<float, long long>": _FEW,
     "gno_grad_v<double, long long>": _FEW,
 }
-"""Instances that may spill, and why."""
+"""Instances that may spill, with reasons."""
 
-MOST_SPILLED = 150  # bytes that one of them may store and load
+MOST_SPILLED = 150  # bytes that such an instance may store and load
 
-# Kernels that have a stack: sine and cosine reduce large angles by an array in local memory.
+# Kernels with a stack, because sine and cosine reduce large angles with an array in local memory.
 STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
 
 
@@ -49,12 +49,12 @@ class Usage(NamedTuple):
 
 
 def may_use_local_memory(instance: str) -> bool:
-    """Return whether an instance may spill, or has a stack."""
+    """Return whether an instance may spill or have a stack."""
     return instance in SPILLS or instance.split("<")[0] in STACK
 
 
 def find_unexpected(usages: dict[str, Usage]) -> list[str]:
-    """Return a line for each instance that spills, or has a stack, though it should not."""
+    """Return a line for each instance that spills or has a stack although it should not."""
     return [
         f"{name} has {usage}"
         for name, usage in usages.items()

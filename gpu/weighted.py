@@ -1,15 +1,15 @@
 """Weighted aggregation, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed or averaged, or the smallest
-or largest is selected for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE positions of
-one row, see sums.py); the derivatives gather by source and by row of the edge arrays.
+Messages m_p = w_e x_j of all positions p (in-edges of i from j, with edge row e) are summed or averaged, or the
+smallest or largest is selected for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE
+positions of one row, see sums.py). The derivatives gather by source and by row of the edge arrays.
 
-With D the node degree (1 for a sum) and, for the mean by weight, eta_p = x_j - out_i (otherwise eta_p = x_j)::
+Let D be the node degree (1 for a sum) and eta_p = x_j - out_i for the mean by weight, otherwise eta_p = x_j. Then::
 
     embedding_j = sum_p w_p g_i / D_i                       edge_weight_e = sum_p g_i . eta_p / D_i
 
-The second order, with names in _dot for derivatives along the cotangents gg_, and rho_i = D_dot_i / D_i for the mean by
-weight, else 0::
+In the second order, _dot marks derivatives along the cotangents gg_, and rho_i = D_dot_i / D_i for the mean by weight,
+otherwise 0::
 
     out_dot_i = sum_p (w_p x_dot_j + w_dot_p eta_p) / D_i   embedding_j = sum_p (w_dot_p - w_p rho_i) g_i / D_i
     edge_weight_e = sum_p g_i . (x_dot_j - out_dot_i - rho_i eta_p) / D_i    (out_dot only for the mean by weight)
@@ -28,7 +28,7 @@ from trigraph.table.lazy import lazy
 
 
 def agg_weighted_n2n_fwd(call: Call) -> None:
-    """Write sum, mean, min or max of w_e x_src; see `trigraph.agg_weighted_n2n_fwd`."""
+    """Write the sum, mean, min or max of w_e x_j; see `trigraph.agg_weighted_n2n_fwd`."""
     weighted, output = _Weighted(call), call.fields["output_embedding"]
     degree, location = call.fields["node_degree"], call.fields["output_extrema_location"]
     if degree is not None:
@@ -40,7 +40,7 @@ def agg_weighted_n2n_fwd(call: Call) -> None:
 
 
 def agg_weighted_n2n_bwd(call: Call) -> None:
-    """First order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
+    """Compute the first order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
     weighted, g, fields = _Weighted(call), align(call.grad), call.fields
     if call.graph.num_positions == 0:
         fields.clear()
@@ -53,7 +53,7 @@ def agg_weighted_n2n_bwd(call: Call) -> None:
 
 
 def agg_weighted_n2n_bwd2(call: Call) -> None:
-    """Second order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd2`."""
+    """Compute the second order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd2`."""
     weighted, fields, graph = _Weighted(call), call.fields, call.graph
     if graph.num_positions == 0:
         fields.clear()
@@ -78,9 +78,9 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
 
 
 class _Weighted:
-    """The arguments and launches of a call; saved outputs that are missing are computed when needed.
+    """Arguments and launches of a call. Missing outputs of the forward operator are computed when needed.
 
-    What is computed lazily depends on these arguments alone, which do not change, and ends with the call.
+    Lazy attributes depend on these arguments alone, which do not change, and exist only during the call.
     """
 
     def __init__(self, call: Call) -> None:
@@ -103,7 +103,7 @@ class _Weighted:
 
     @lazy
     def degree(self) -> Any:
-        """Divisor of the sums; None for 1."""
+        """Divisor of the sums; None means 1."""
         if self.op != "mean":
             return None
         if self.given_degree is not None:
@@ -114,7 +114,7 @@ class _Weighted:
 
     @lazy
     def output(self) -> Any:
-        """The mean."""
+        """Mean of the messages."""
         if self.given_output is not None:
             return align(self.given_output)
         output = self.kernels.empty(self.graph.num_dst_nodes, self.width)
@@ -134,7 +134,7 @@ class _Weighted:
         return location
 
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
-        """out_i = sum of the incoming weights, or the number of in-edges."""
+        """Write the sum of the incoming weights, or the number of in-edges, of each destination."""
         rows, lanes = self.rows, Lanes.for_width(1, 1)
         self._sum(
             "weighted_degrees",
@@ -148,7 +148,7 @@ class _Weighted:
         )
 
     def sum(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
-        """Launch weighted_sum; a pair is (weights, values), and is skipped without values."""
+        """Launch weighted_sum. Each pair is (weights, values); a pair without values is skipped."""
         self._sum(
             "weighted_sum",
             (self.wide, pair_2[1] is not None),
@@ -221,7 +221,7 @@ class _Weighted:
             self.sum(*pairs, centre, self.degree, out)
 
     def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
-        """Launch weighted_to_sources."""
+        """Launch weighted_to_sources, which writes the gradient of the embedding."""
         rows = sums.by_source(self.graph)
         self._sum(
             "weighted_to_sources",
@@ -243,9 +243,9 @@ class _Weighted:
         )
 
     def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
-        """Write the sums of kernel weighted_dots over the positions of a row; the pair is (values, centre).
+        """Write the sums of kernel weighted_dots over the positions of each row; `pair` is (values, centre).
 
-        Either may be None. Dots are computed by destination, so that each gradient is loaded once.
+        Either may be None. Dot products are computed by destination, so that each gradient is loaded once.
         """
         graph, in_place = self.graph, self.graph.edges_in_order
         dots = out if in_place else self.kernels.empty(graph.num_positions, 1)

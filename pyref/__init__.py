@@ -1,4 +1,4 @@
-"""The readable version in NumPy: one file for each family; each function fits a page and reads like the formula."""
+"""The readable version in NumPy: one file for each family, with functions that fit a page and read like the formula."""
 
 from importlib import import_module
 from typing import Any
@@ -7,12 +7,12 @@ import numpy as np
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type
 
-# The imaginary part of a number is its direction times 2^-STEP. Products with it are exact, its square is far below
-# epsilon, and results times it do not underflow. That holds for directions from 2^(LARGEST - RANGE) to 2^LARGEST;
-# others are first multiplied by a power of 2^RANGE, which results are divided by.
+# The imaginary part of a number is its direction times 2^-STEP. Products with 2^-STEP are exact, its square is far
+# below epsilon, and results times 2^-STEP do not underflow. This holds for directions from 2^(LARGEST - RANGE) to
+# 2^LARGEST. Other directions are first multiplied by a power of 2^RANGE, and results are divided by it.
 STEP, LARGEST, RANGE = 100, 8, 80
 
-for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, of its kinks
+for _spec in DEFINITIONS:  # import the functions of all orders, and the function ..._kinks if there is one
     _functions = vars(import_module(f"trigraph.pyref.{_spec.family}"))
     globals().update({name: f for name, f in _functions.items() if name.startswith(f"{_spec.name}_")})
 
@@ -20,10 +20,10 @@ for _spec in DEFINITIONS:  # the functions of its orders and, named ..._kinks, o
 def third(op: Operator, values: Any, wanted: Any) -> Any:
     """Return bwd3, the derivative of bwd and bwd2 along the cotangents ggg_, from the same formulas.
 
-    An analytic f has f(x + i h c) = f(x) + i h f'(x) c + O(h^2), and h^2 is far below the rounding of f(x): numbers
-    with an imaginary part are dual numbers (Squire & Trapp, SIAM Review 40, 110, 1998). Where all terms of f' are zero,
-    h^2 times a derivative of two orders more remains. Results are rounded from float64. Parts of c that are of very
-    different size have a call each, since f' c is linear in c.
+    An analytic f has f(x + i h c) = f(x) + i h f'(x) c + O(h^2), where h^2 is far below the rounding error of f(x), so
+    complex numbers serve as dual numbers (Squire & Trapp, SIAM Review 40, 110, 1998). If all terms of f' are zero, the
+    result is h^2 times a derivative that is two orders higher. Results are computed in float64 and rounded. Parts of c
+    of very different size use separate calls, because f' c is linear in c.
     """
     spec, real = op.definition, dict(values)
     names = (*(f"grad_{a.name}" for a in spec.outputs), *(a.name for a in spec.inputs))
@@ -51,7 +51,7 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
-    """Run a call that has passed the checks; `out` receives copies, since formulas return new arrays."""
+    """Run a call that has passed the checks. `out` receives copies, because the formulas return new arrays."""
     if op.order == 3:
         result = third(op, values, wanted)
     else:

@@ -6,25 +6,25 @@ from trigraph.table import result_type
 
 
 def results(name, wrt, **fields):
-    """Evaluate the fields asked for; each is given as a function."""
+    """Evaluate the requested fields, each of which is given as a function."""
     asked = fields if wrt is None else (wrt,) if isinstance(wrt, str) else wrt
     return result_type(name)(**{f: compute() if f in asked else None for f, compute in fields.items()})
 
 
 def zero_if_none(x, like):
-    """Return a cotangent, None standing for zero."""
+    """Return a cotangent, or zeros for None."""
     return np.zeros_like(like) if x is None else x
 
 
 def scatter(index, rows, num):
-    """Sum of the rows that share an index, in order of appearance."""
+    """Sum the rows that share an index, in order of appearance."""
     out = np.zeros((num, *rows.shape[1:]), rows.dtype)
     np.add.at(out, index, rows)
     return out
 
 
 def ldexp(x, n):
-    """Return x 2^n without rounding, for complex x too."""
+    """Return x 2^n without rounding, for real or complex x."""
     if not np.iscomplexobj(x):
         return np.ldexp(x, n)
     y = x.copy()
@@ -33,10 +33,10 @@ def ldexp(x, n):
 
 
 def select_where(mask, x):
-    """Return x where the mask holds, else 0. A product with the mask would keep a NaN that is masked out."""
+    """Return x where the mask is true, otherwise 0. A product with the mask would keep a masked NaN."""
     return np.where(mask, x, np.zeros((), x.dtype))
 
 
 def destinations(graph):
-    """Destination of every CSC position."""
+    """Return the destination of every CSC position."""
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))

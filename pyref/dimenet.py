@@ -2,9 +2,9 @@
 
 Radial basis: x = distance / cutoff, q = envelope_exponent + 1,
 env(x) = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; rbf_k = env sin(freq_k x);
-sbf_lk = env N_lk j_l(z_lk x). Aggregation: for edge e = (j->i) and every edge f = (k->j) into its source, with unit
-vectors u, r the sbf_rad, x the embedding and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): b_m = sum_{l,n} r_f[l,n] Y_l
-W1_ln,m, called basis; w_c = sum_m W2_c,m b_m; out_c(e) = sum over f of x_c(f) w_c.
+sbf_lk = env N_lk j_l(z_lk x). Aggregation, for edge e = (j->i) and every edge f = (k->j) into its source, with unit
+vectors u, r = sbf_rad, x = embedding and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): b_m = sum_{l,n} r_f[l,n] Y_l W1_ln,m,
+called basis; w_c = sum_m W2_c,m b_m; out_c(e) = sum over f of x_c(f) w_c.
 """
 
 from functools import cache
@@ -18,9 +18,9 @@ from trigraph.pyref.common import ldexp, results, scatter, zero_if_none
 from trigraph.table import result_type
 
 
-@cache  # depends on both numbers, which are the key
+@cache  # key: both numbers, on which alone the result depends
 def bessel_zeros(num_spherical, num_radial):
-    """z_lk, the k-th positive zero of j_l: it lies between two neighbouring zeros of j_(l-1)."""
+    """Return z_lk, the k-th positive zero of j_l, which lies between two neighbouring zeros of j_(l-1)."""
     zeros = np.pi * np.arange(1, num_radial + num_spherical)
     table = [zeros[:num_radial]]
     for l in range(1, num_spherical):
@@ -31,17 +31,17 @@ def bessel_zeros(num_spherical, num_radial):
 
 
 def within(dist):
-    """Edges inside the cutoff, as a column: `not (x >= 1)`, so that a NaN is inside."""
+    """Return a column that is true for edges inside the cutoff: `not (x >= 1)`, so that a NaN is inside."""
     return ~(dist.real >= 1)[:, None]
 
 
 def select(inside, *terms):
-    """Terms inside the cutoff; zero beyond it, even where the terms are NaN."""
+    """Return the terms inside the cutoff, and zero beyond it, even for terms that are NaN."""
     return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
 
 
 def envelope(x, envelope_exponent):
-    """Envelope and its first two derivatives, inside the cutoff; NaN for x <= 0."""
+    """Return the envelope and its first two derivatives inside the cutoff; NaN for x <= 0."""
     x = np.where(x.real <= 0, np.nan, x).astype(x.dtype)
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
@@ -53,19 +53,19 @@ def envelope(x, envelope_exponent):
 
 
 def product_rule(env, f):
-    """Product env * f and its first two derivatives, from theirs."""
+    """Return env * f and its first two derivatives, given env and f with their derivatives."""
     return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
 
 
 def sines(dist, freq, envelope_exponent):
-    """Values of rbf and their first two derivatives in x, each (num_edges, R)."""
+    """Return rbf and its first two derivatives with respect to x, each (num_edges, R)."""
     x = dist[:, None]
     s, c = np.sin(x * freq), np.cos(x * freq)
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
 
 
 def spherical_bessel(l, y):
-    """j_l(y). SciPy has it for real y; an imaginary part is a direction, along which it has the derivative j_l'."""
+    """Return j_l(y). SciPy's function takes real y; an imaginary part is a direction and is multiplied by j_l'."""
     j = spherical_jn(l, y.real)
     if np.iscomplexobj(y):
         j = j + 1j * y.imag * (l / y.real * j - spherical_jn(l + 1, y.real))
@@ -73,7 +73,7 @@ def spherical_bessel(l, y):
 
 
 def bessels(dist, num_spherical, num_radial, envelope_exponent):
-    """sbf_rad and its first two derivatives in x, each (num_edges, S*R)."""
+    """Return sbf_rad and its first two derivatives with respect to x, each (num_edges, S*R)."""
     x = dist[:, None]
     l = np.repeat(np.arange(num_spherical), num_radial)
     zeros = bessel_zeros(num_spherical, num_radial).reshape(-1)
@@ -82,7 +82,7 @@ def bessels(dist, num_spherical, num_radial, envelope_exponent):
     j, above = spherical_bessel(l, y), spherical_bessel(l + 1, y)
     d_j = l / y * j - above
     d2_j = ((l * l - l) / y**2 - 1) * j + 2 / y * above
-    # float32 evaluates the special functions in float64 and rounds them.
+    # Special functions are evaluated in float64 and, for float32, rounded.
     f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d_j, d2_j))]
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), f))
 
@@ -94,7 +94,7 @@ def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
 
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None):
-    """Gradients dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad', freq = sum of grad_rbf env x cos(freq x)."""
+    """Return dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad' and freq = sum grad_rbf env x cos(freq x)."""
     x, inside = dist[:, None], within(dist)
     env = envelope(x, envelope_exponent)
 
@@ -115,7 +115,7 @@ def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelo
 def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None
 ):
-    """Differentiate sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
+    """Differentiate sum gg_dist dist + sum gg_freq freq, with the fields of radial_basis_bwd."""
     x, inside = dist[:, None], within(dist)
     x_dot, freq_dot = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)
@@ -140,12 +140,12 @@ def radial_basis_bwd2(
 
 
 def radial_basis_kinks(dist, freq, num_spherical=7, envelope_exponent=5):
-    """Where radial_basis is not smooth: the third derivative of the envelope jumps at x = 1."""
+    """Return zero where radial_basis is not smooth: the third derivative of the envelope jumps at x = 1."""
     return dist[:, None] - 1
 
 
 def triplets(graph, exclude):
-    """Edges e = (j->i) and f = (k->j) of every triplet that is not left out."""
+    """Return the edges e = (j->i) and f = (k->j) of every triplet that is not left out."""
     degree = np.diff(graph.dst_offsets)[graph.src]
     e = np.repeat(np.arange(graph.num_edges), degree)
     within = np.arange(len(e)) - np.repeat(np.cumsum(degree) - degree, degree)
@@ -160,7 +160,7 @@ def triplets(graph, exclude):
 
 
 def angular_basis(cosine, num_spherical):
-    """Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives in the cosine, each (num_triplets, S)."""
+    """Return Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives by the cosine, each (num_triplets, S)."""
     P = np.zeros((3, len(cosine), num_spherical), cosine.dtype)
     P[0, :, 0] = 1
     if num_spherical > 1:
@@ -173,12 +173,12 @@ def angular_basis(cosine, num_spherical):
 
 
 def dot(a, b):
-    """Scalar product over the last axis, which is kept."""
+    """Return the scalar product over the last axis, which is kept."""
     return (a * b).sum(-1, keepdims=True)
 
 
 def directions(vec):
-    """Return v/|v|, length, n; |v| = 2^n length, 2^n the largest component's, lest squares overflow or vanish."""
+    """Return v/|v|, length and n with |v| = 2^n length; n is the largest component's, so that squares stay finite."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
     scaled = ldexp(vec, -n)
     length = np.sqrt(dot(scaled, scaled))
@@ -186,23 +186,23 @@ def directions(vec):
 
 
 def split_weights(weights, num_spherical, num_radial):
-    """W1 as (S, R, M), and W2 (C, M)."""
+    """Return W1 as (S, R, M), and W2 as (C, M)."""
     first = num_spherical * num_radial
     return weights[:first].reshape(num_spherical, num_radial, -1), weights[first:]
 
 
 def join_weights(W1, W2):
-    """Inverse of `split_weights`. The result is in C order, which einsum does not guarantee."""
+    """Invert `split_weights`. The result is in C order, which einsum does not guarantee."""
     return np.ascontiguousarray(np.concatenate([W1.reshape(-1, W2.shape[1]), W2]))
 
 
 def project(r, Y, W1):
-    """basis_m = sum_{l,n} r_ln Y_l W1_ln,m of every triplet."""
+    """Return basis_m = sum_{l,n} r_ln Y_l W1_ln,m of every triplet."""
     return np.einsum("tln,tl,lnm->tm", r, Y, W1, optimize=True)
 
 
 def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"):
-    """out_c(e) = sum over f of x_c(f) w_c."""
+    """Return out_c(e) = sum over f of x_c(f) w_c."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
     unit = directions(vec)[0]
@@ -214,7 +214,7 @@ def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, num_spherical=
 def agg_edge_to_edge_bwd(
     grad_out, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node", wrt=None
 ):
-    """Chain rule through out, w, basis, Y, the cosine and u = vec/|vec|."""
+    """Apply the chain rule through out, w, basis, Y, the cosine and u = vec/|vec|."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
     unit, length, n = directions(vec)
@@ -247,7 +247,7 @@ def agg_edge_to_edge_bwd(
 def agg_edge_to_edge_bwd2_grad(
     gg_sbf_rad, gg_embedding, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"
 ):
-    """fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding)."""
+    """Return fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding)."""
     rest = (weights, graph, num_spherical, num_radial, exclude)
     return agg_edge_to_edge_fwd(vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest) + agg_edge_to_edge_fwd(
         vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest
@@ -268,7 +268,7 @@ def agg_edge_to_edge_bwd2_main(
     exclude="node",
     wrt=None,
 ):
-    """sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: the sum of both."""
+    """Return sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: both added."""
     rest = (weights, graph, num_spherical, num_radial, exclude)
     by_sbf_rad = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest)
     by_embedding = agg_edge_to_edge_bwd(grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest)
@@ -289,7 +289,7 @@ def unit_tangent(vec, vec_dot):
 
 
 def unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot):
-    """Cotangent of v, from those of u and of its derivative."""
+    """Return the cotangent of v, given the cotangents of u and of its derivative."""
     unit, length, n = directions(vec)
     _, unit_dot = unit_tangent(vec, vec_dot)
     scaled_dot = ldexp(vec_dot, -n)
@@ -314,7 +314,7 @@ def agg_edge_to_edge_bwd2(
     exclude="node",
     wrt=None,
 ):
-    """Gradient of sum grad_out out_dot. Names ending in _dot are derivatives along the cotangents gg_."""
+    """Return the gradient of sum grad_out out_dot. Names ending in _dot are derivatives along the cotangents gg_."""
     e, f = triplets(graph, exclude)
     vec_dot, x_dot = zero_if_none(gg_vec, vec), zero_if_none(gg_embedding, embedding)[f]
     r_dot = zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, num_spherical, num_radial)[f]
@@ -324,7 +324,7 @@ def agg_edge_to_edge_bwd2(
     cosine_dot = dot(unit_dot[e], unit[f]) + dot(unit[e], unit_dot[f])
     Y, d_Y, d2_Y = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)
     Y_dot = d_Y * cosine_dot
-    Y_dot[:, 0] = 0  # Y_0 is constant, even where cosine_dot is NaN
+    Y_dot[:, 0] = 0  # Y_0 is constant, even if cosine_dot is NaN
     r, x, g = sbf_rad.reshape(-1, num_spherical, num_radial)[f], embedding[f], grad_out[e]
     basis = project(r, Y, W1)
     basis_dot = project(r_dot, Y, W1) + project(r[:, 1:], Y_dot[:, 1:], W1[1:]) + project(r, Y, W1_dot)

@@ -1,7 +1,7 @@
 """Graph attention in NumPy.
 
-Per head and position (an in-edge of i from j), with attention weights a_s, a_d, a_e for source, destination and edge:
-score = a_s.x_j + a_d.x_i + a_e.f_e, logit = act(score), alpha = softmax of logit over the in-edges of i;
+For each head and position (an in-edge of i from j), with attention weights a_s, a_d, a_e for source, destination and
+edge: score = a_s.x_j + a_d.x_i + a_e.f_e, logit = act(score), alpha = softmax of logit over the in-edges of i;
 out_i = sum alpha x_j, with the heads concatenated or averaged. The features of a position are stacked: x[0] = x_j,
 x[1] = x_i and, with edge features, x[2] = f_e, so that score = sum_k a[k].x[k].
 """
@@ -13,12 +13,12 @@ from trigraph.table import result_type
 
 
 def split_heads(rows, num_heads):
-    """Rows as (n, num_heads, dim_head)."""
+    """Return rows as (n, num_heads, dim_head)."""
     return rows.reshape(len(rows), num_heads, rows.shape[1] // num_heads)
 
 
 def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
-    """x[k, p, h, :]: the features of the source (k = 0), destination (1) and edge (2) of position p."""
+    """Return x[k, p, h, :], the features of the source (k = 0), destination (1) and edge (2) of position p."""
     x = [src_embedding[graph.indices], dst_embedding[destinations(graph)]]
     if edge_embedding is not None:
         x.append(edge_embedding[graph.edge_ids])
@@ -26,27 +26,27 @@ def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
 
 
 def split_weights(attention_weights, x):
-    """a[k, h, :]: the attention weights that multiply x[k]."""
+    """Return a[k, h, :], the attention weights that multiply x[k]."""
     return attention_weights.reshape(len(x), x.shape[2], x.shape[3])
 
 
 def scores(a, x):
-    """sum_k a[k].x[k] of every position and head."""
+    """Return sum_k a[k].x[k] of every position and head."""
     score = np.einsum("khd,kphd->ph", a, x)
-    if np.iscomplexobj(score):  # without the products of two imaginary parts, which would decide where a score is 0
+    if np.iscomplexobj(score):  # products of two imaginary parts must not change the sign of a score that is 0
         score.real = np.einsum("khd,kphd->ph", a.real, x.real)
     return score
 
 
 def sigmoid(score):
-    """1 / (1 + exp(-score)) without overflow; scipy's is 0 in float32 where the result is subnormal."""
+    """Return 1 / (1 + exp(-score)) without overflow; SciPy's expit is 0 in float32 if the result is subnormal."""
     negative = score.real <= 0
     e = np.exp(np.where(negative, score, -score))
     return np.where(negative, e, 1) / (1 + e)
 
 
 def act(score, activation, negative_slope):
-    """Activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
+    """Return the activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
         return select_where(positive, score)
@@ -60,7 +60,7 @@ def act(score, activation, negative_slope):
 
 
 def act_slope(score, t, activation, negative_slope):
-    """act'(score) t. At score = 0 it takes the value of the negative side."""
+    """Return act'(score) t, at score = 0 with the derivative of the negative side."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
         return select_where(positive, t)
@@ -74,7 +74,7 @@ def act_slope(score, t, activation, negative_slope):
 
 
 def act_curvature(score, t, activation):
-    """act''(score) t."""
+    """Return act''(score) t."""
     if activation == "ELU":
         return select_where(score.real <= 0, np.exp(select_where(score.real <= 0, score)) * t)
     if activation == "sigmoid":
@@ -83,7 +83,7 @@ def act_curvature(score, t, activation):
 
 
 def softmax(logit, i, num_dst_nodes):
-    """Softmax over the positions of each destination."""
+    """Return the softmax over the positions of each destination."""
     peak = np.full((num_dst_nodes, logit.shape[1]), -np.inf, logit.real.dtype)
     np.maximum.at(peak, i, logit.real)
     e = np.exp(logit - peak[i])
@@ -91,7 +91,7 @@ def softmax(logit, i, num_dst_nodes):
 
 
 def mean(alpha, t, i, num_dst_nodes):
-    """Mean of t over the positions of each destination, weighted by alpha and repeated for each position."""
+    """Return the mean of t over the positions of each destination, weighted by alpha, repeated for each position."""
     return scatter(i, alpha * t, num_dst_nodes)[i]
 
 
@@ -101,14 +101,14 @@ def join_heads(out, concat_heads):
 
 
 def join_heads_vjp(grad_output_embedding, num_heads, concat_heads):
-    """Gradient with respect to the output of every head."""
+    """Return the gradient with respect to the output of every head."""
     if concat_heads:
         return split_heads(grad_output_embedding, num_heads)
     return np.repeat(grad_output_embedding[:, None] / num_heads, num_heads, axis=1)
 
 
 def embedding_gradients(rows, graph):
-    """Gradients of the source, destination and edge embedding (None without one) from the gradient of x."""
+    """Return the gradients of the source, destination and edge embedding (or None) from the gradient of x."""
 
     def join_rows(k, index, num):
         return scatter(index, join_heads(rows[k], True), num)
@@ -132,7 +132,7 @@ def mha_gat_n2n_fwd(
     edge_embedding=None,
     return_softmax_scores=False,
 ):
-    """out_i = sum alpha x_j."""
+    """Return out_i = sum alpha x_j."""
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     logit = act(scores(split_weights(attention_weights, x), x), activation, negative_slope)
@@ -156,9 +156,9 @@ def mha_gat_n2n_bwd(
     softmax_scores=None,
     wrt=None,
 ):
-    """With u = g.x_j, grad_logit = alpha (u - sum alpha u), grad_score = act' grad_logit.
+    """Compute grad_score = act' grad_logit, with grad_logit = alpha (u - sum alpha u) and u = g.x_j.
 
-    x[k] gets a[k] grad_score, and x_j also alpha g.
+    The gradient of x[k] is a[k] grad_score; x_j also gets alpha g.
     """
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
@@ -194,11 +194,11 @@ def mha_gat_n2n_bwd2(
     edge_embedding=None,
     wrt=None,
 ):
-    """Gradient of sum g out_dot. Names ending in _dot are derivatives along the cotangents gg_.
+    """Return the gradient of sum g out_dot. Names ending in _dot are derivatives along the cotangents gg_.
 
     alpha_dot = alpha gamma with gamma = logit_dot - sum alpha logit_dot, and out_dot_i = sum alpha_dot x_j + alpha
-    x_dot_j. With u = g.x_j and delta = u - sum alpha u, the cotangent of logit_dot is alpha delta, and that of alpha is
-    t = g.x_dot_j + gamma delta, up to a constant for each destination, which the derivative of the softmax cancels.
+    x_dot_j. With u = g.x_j and delta = u - sum alpha u, the cotangent of logit_dot is alpha delta. The cotangent of
+    alpha is t = g.x_dot_j + gamma delta, up to a constant per destination that the derivative of the softmax cancels.
     """
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
@@ -247,9 +247,9 @@ def mha_gat_n2n_kinks(
     negative_slope=0.2,
     edge_embedding=None,
 ):
-    """Where graph attention is not smooth: score = 0, (num_positions, num_heads); ELU's second derivative jumps there.
+    """Return the scores (num_positions, num_heads), which are zero where graph attention, or ELU's slope, has a kink.
 
-    Scores are linear in the embeddings: each row is multiplied by the attention weights once, then gathered.
+    Scores are linear in the embeddings, so each row is multiplied by the attention weights once, then gathered.
     """
     if activation not in ("ReLU", "LeakyReLU", "ELU"):
         return np.ones((len(graph.indices), num_heads))

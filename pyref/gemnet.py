@@ -1,12 +1,12 @@
-"""GemNet-OC's efficient bilinear in NumPy.
+"""GemNet-OC's efficient bilinear layer in NumPy.
 
 Basis embedding: R = rad_basis @ weight for each intermediate channel c and spherical function s, returned as rad_W1;
-with a spherical basis, rad_W1[t,c] = sum_s R[edge(t),c,s] sph_basis[t,s]. Interaction, where rad_W1 is R: B_e[s,n] =
-sum over t of e of sph[t,s] m[t,n]; P_e[c,n] = sum_s R_e[c,s] B_e[s,n], summed over the edges of each atom if atoms are
+with a spherical basis, rad_W1[t,c] = sum_s R[edge(t),c,s] sph_basis[t,s]. Interaction, with R = rad_W1: B_e[s,n] = sum
+over t of e of sph[t,s] m[t,n]; P_e[c,n] = sum_s R_e[c,s] B_e[s,n], summed over the edges of each atom if atoms are
 given; m_ca = weight vec(P).
 
-Every operator is linear in each of its inputs. Its second order is therefore a sum over pairs of inputs: one is
-replaced by its cotangent, the other is differentiated.
+Every operator is linear in each of its inputs. Its second order is therefore a sum over pairs of inputs, in which one
+input is replaced by its cotangent and the other is differentiated.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from trigraph.pyref.common import results, scatter, zero_if_none
 def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
     """Return the bwd2 fields of an operator f that is linear in each factor x_n; `grad` maps the gradient's name to g.
 
-    g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient in x_k at x_n := gg_n.
+    g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient with respect to x_k at x_n := gg_n.
     """
     ((output, g),) = grad.items()
     replaced = {n: {**factors, n: zero_if_none(gg, factors[n])} for n, gg in cotangents.items()}
@@ -30,12 +30,12 @@ def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
 
 
 def basis_embedding_radial_fwd(rad_basis, weight):
-    """rad_W1[e,c] = sum_r rad_basis[e,r] weight[c,r]."""
+    """Return rad_W1[e,c] = sum_r rad_basis[e,r] weight[c,r]."""
     return rad_basis @ weight.T
 
 
 def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
-    """rad_basis = g weight; weight = g^T rad_basis."""
+    """Return rad_basis = g weight and weight = g^T rad_basis."""
     return results(
         "basis_embedding_radial_bwd",
         wrt,
@@ -45,7 +45,7 @@ def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 
 def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
-    """Polarisation of the bilinear form."""
+    """Apply `polarise` to the bilinear form."""
     return polarise(
         "basis_embedding_radial_bwd2",
         wrt,
@@ -58,22 +58,22 @@ def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis,
 
 
 def matrix(weight):
-    """Return the weight as a matrix (num_radial, num_spherical*interm), interm fast."""
+    """Return the weight as a matrix (num_radial, num_spherical*interm), with interm fastest."""
     num_radial, num_spherical, interm = weight.shape
     return weight.reshape(num_radial, num_spherical * interm)
 
 
 def basis_embedding_spherical_fwd(rad_basis, weight):
-    """Rows of rad_basis @ weight, reshaped to (interm, num_spherical).
+    """Return the rows of rad_basis @ weight, reshaped to (interm, num_spherical).
 
-    A row's memory has the order (num_spherical, interm); it is reshaped, not transposed: checkpoints depend on it.
+    A row has the memory order (num_spherical, interm). It is reshaped, not transposed, because checkpoints rely on it.
     """
     _, num_spherical, interm = weight.shape
     return (rad_basis @ matrix(weight)).reshape(len(rad_basis), interm, num_spherical)
 
 
 def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
-    """With g reshaped back to the product's rows: rad_basis = g weight^T; weight = rad_basis^T g."""
+    """Return rad_basis = g weight^T and weight = rad_basis^T g, with g reshaped back to rows of the product."""
     num_edges, interm, num_spherical = grad_rad_W1.shape
     g = grad_rad_W1.reshape(num_edges, interm * num_spherical)
     return results(
@@ -85,7 +85,7 @@ def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 
 def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
-    """Polarisation of the bilinear form."""
+    """Apply `polarise` to the bilinear form."""
     return polarise(
         "basis_embedding_spherical_bwd2",
         wrt,
@@ -98,13 +98,13 @@ def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_bas
 
 
 def basis_embedding_triplets_fwd(rad_basis, weight, sph_basis, triplets):
-    """rad_W1[t,c] = sum_s R_t[c,s] sph_basis[t,s], R_t = basis_embedding_spherical of the triplet's edge."""
+    """Return rad_W1[t,c] = sum_s R_t[c,s] sph_basis[t,s], with basis_embedding_spherical R_t of the triplet's edge."""
     R_t = basis_embedding_spherical_fwd(rad_basis[triplets.index], weight)
     return np.einsum("tcs,ts->tc", R_t, sph_basis)
 
 
 def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None):
-    """sph_basis[t] = R_t^T g[t]; rad_basis and weight from the gradient in R_t, g[t] sph_basis[t]^T."""
+    """Return sph_basis[t] = R_t^T g[t]; rad_basis and weight follow from the gradient of R_t, g[t] sph_basis[t]^T."""
     rad_t = rad_basis[triplets.index]
 
     def embedding(factor):
@@ -123,7 +123,7 @@ def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, trip
 def basis_embedding_triplets_bwd2(
     gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None
 ):
-    """Polarisation of the trilinear form."""
+    """Apply `polarise` to the trilinear form."""
     return polarise(
         "basis_embedding_triplets_bwd2",
         wrt,
@@ -137,12 +137,12 @@ def basis_embedding_triplets_bwd2(
 
 
 def select(rows, x):
-    """Return x in the selected rows and zero in the others, even where x is NaN."""
+    """Return x in the selected rows and zero in all other rows, even if x is NaN there."""
     return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
 
 
 def edges_with_triplets(triplets):
-    """Return which edges have triplets. The sums of the others are empty, so that a NaN in their rows has no effect."""
+    """Return which edges have triplets. The sums of other edges are empty, so a NaN in their rows has no effect."""
     return np.diff(triplets.offsets) > 0
 
 
@@ -153,13 +153,13 @@ def outputs_with_triplets(triplets, atoms):
 
 
 def sum_triplets(sph, m, triplets, idx_in):
-    """B_e[s,n] = sum over t of e of sph[t,s] m[t,n]."""
+    """Return B_e[s,n] = sum over t of e of sph[t,s] m[t,n]."""
     m_t = m if idx_in is None else m[idx_in.index]
     return scatter(triplets.index, np.einsum("ts,tn->tsn", sph, m_t), triplets.num_segments)
 
 
 def sum_edges(rad_W1, B, triplets, atoms):
-    """vec(P), n fast: P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n] for each edge, or summed over each atom's edges."""
+    """Return vec(P), n fastest: P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n] of each edge, or summed over an atom's edges."""
     P = select(edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
     P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
     num_outputs, interm, emb_in = P.shape
@@ -167,14 +167,14 @@ def sum_edges(rad_W1, B, triplets, atoms):
 
 
 def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None):
-    """m_ca = weight vec(P)."""
+    """Return m_ca = weight vec(P)."""
     B = sum_triplets(sph, m, triplets, idx_in)
     P = sum_edges(rad_W1, B, triplets, atoms)
     return select(outputs_with_triplets(triplets, atoms), P @ weight.T)
 
 
 def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
-    """With Q_e = weight^T g of the edge's output and G_e[s,n] = sum_c rad_W1[e,c,s] Q_e[c,n], the gradients of P and B.
+    """Compute Q_e = weight^T g of the edge's output and G_e[s,n] = sum_c rad_W1[e,c,s] Q_e[c,n], the gradients of P, B.
 
     rad_W1 = Q_e B_e^T; sph[t,s] = sum_n G_e[s,n] m[t,n]; m[t,n] = sum_s G_e[s,n] sph[t,s]; weight = g vec(P)^T.
     """
@@ -206,7 +206,7 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
 def interaction_bilinear_bwd2(
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None
 ):
-    """Polarisation of the form, which is linear in each of its four factors."""
+    """Apply `polarise` to the form, which is linear in each of its four factors."""
     return polarise(
         "interaction_bilinear_bwd2",
         wrt,

@@ -1,6 +1,6 @@
 """Graph neural operator in NumPy.
 
-Per edge z = U xi + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v; per destination
+For each edge: z = U xi + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v. For each destination:
 message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``. It selects instead of multiplying,
 so that a NaN reaches only the values that depend on it.
 """
@@ -13,26 +13,26 @@ from trigraph.pyref.common import destinations, results, scatter, select_where, 
 
 
 def pack_params(U, b_u, V, b_v):
-    """Params of these blocks, each matrix column-major."""
+    """Return the params made of these blocks, with column-major matrices."""
     return np.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
 
 def hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
-    mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # not of z.real, which has products of two imaginary parts, too
+    mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # z.real would contain products of two imaginary parts
     return mask, select_where(mask, z)
 
 
 def gno_kernel_fwd(coords, params, f_in, f_out):
-    """Kernel = V a + b_v."""
+    """Return the kernel V a + b_v."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     _, a = hidden_layer(coords, U, b_u)
     return a @ V.T + b_v
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """With s = mask (V^T g): coords = U^T s; U: sum s xi^T, b_u: sum s, V: sum g a^T, b_v: sum g."""
+    """Return coords = U^T s, with s = mask (V^T g), and params U: sum s xi^T, b_u: sum s, V: sum g a^T, b_v: sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g, xi = grad_kernel, coords
     mask, a = hidden_layer(xi, U, b_u)
@@ -46,7 +46,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
 
 
 def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """Dots from gg_params: a_dot = mask (U xi_dot + U_dot xi + b_u_dot), s_dot = mask (V_dot^T g)."""
+    """Differentiate bwd with a_dot = mask (U xi_dot + U_dot xi + b_u_dot) and s_dot = mask (V_dot^T g)."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     xi, xi_dot = coords, zero_if_none(gg_coords, coords)
     U_dot, b_u_dot, V_dot, b_v_dot = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
@@ -64,24 +64,24 @@ def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_o
 
 
 def gno_kernel_kinks(coords, params, f_in, f_out):
-    """Where gno_kernel is not smooth: z = 0."""
+    """Return z, which is zero where gno_kernel is not smooth."""
     U, b_u, _, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     return coords @ U.T + b_u
 
 
 def matrices(kernel, f_in, f_out):
-    """K[e, f, o]: f_out is the fast index."""
+    """Return K[e, f, o], with f_out as the fastest index."""
     return kernel.reshape(len(kernel), f_in, f_out)
 
 
 def gno_aggregate_fwd(features, kernel, graph, f_in, f_out):
-    """message_i = sum over e into i of K_e h_src(e)."""
+    """Return message_i = sum over e into i of K_e h_src(e)."""
     K = matrices(kernel, f_in, f_out)[graph.edge_ids]
     return scatter(destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes)
 
 
 def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=None):
-    """features_j = sum over e out of j of K_e^T g_dst(e); kernel_e = g_dst(e) h_src(e)^T."""
+    """Return features_j = sum over e out of j of K_e^T g_dst(e), and kernel_e = g_dst(e) h_src(e)^T."""
     K = matrices(kernel, f_in, f_out)[graph.edge_ids]
     g, h = grad_message[destinations(graph)], features[graph.indices]
 
@@ -98,7 +98,7 @@ def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=No
 
 
 def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt=None):
-    """Polarisation of the bilinear form: each factor in turn replaced by its cotangent."""
+    """Polarise the bilinear form: replace each factor in turn by its cotangent."""
     h_dot, K_dot = zero_if_none(gg_features, features), zero_if_none(gg_kernel, kernel)
     args = (graph, f_in, f_out)
     return results(
@@ -116,13 +116,13 @@ def by_position(graph):
 
 
 def gno_message_fwd(features, coords, params, graph, f_in, f_out):
-    """Kernel of every position, then its aggregation."""
+    """Compute the kernel of every position, then aggregate."""
     kernel = gno_kernel_fwd(coords[graph.edge_ids], params, f_in, f_out)
     return gno_aggregate_fwd(features, kernel, by_position(graph), f_in, f_out)
 
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
-    """Chain rule: the kernel's gradient is g h^T, which gno_kernel_bwd takes to coords and params."""
+    """Apply the chain rule: gno_kernel_bwd gets the kernel's gradient g h^T and returns coords and params."""
     xi = coords[graph.edge_ids]
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
     outer = gno_aggregate_bwd(grad_message, features, kernel, by_position(graph), f_in, f_out)
@@ -139,7 +139,7 @@ def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, 
 def gno_message_bwd2(
     gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt=None
 ):
-    """With K_dot from gno_kernel_bwd2 at g h^T: sums of gno_aggregate, and gno_kernel_bwd at g h_dot^T."""
+    """Combine K_dot from gno_kernel_bwd2 at g h^T, sums of gno_aggregate, and gno_kernel_bwd at g h_dot^T."""
     h_dot = zero_if_none(gg_features, features)
     xi, xi_dot = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
     args = (by_position(graph), f_in, f_out)
@@ -160,5 +160,5 @@ def gno_message_bwd2(
 
 
 def gno_message_kinks(features, coords, params, graph, f_in, f_out):
-    """Where gno_message is not smooth: where its kernel is not."""
+    """Return z, which is zero where the kernel, and with it gno_message, is not smooth."""
     return gno_kernel_kinks(coords, params, f_in, f_out)

@@ -1,8 +1,8 @@
 """Weighted aggregation in NumPy.
 
-A CSC position p is an in-edge of i from j with edge row e; its message is m_p = w_e x_j (w = 1 without weights). The
-sum, mean, minimum or maximum of the messages is taken for every feature. mean = sum / node_degree, where node_degree is
-the sum of the incoming weights or the number of in-edges. A destination without in-edges gets zeros.
+A CSC position p is an in-edge of i from j with edge row e. Its message is m_p = w_e x_j (w = 1 without weights). The
+result is the sum, mean, minimum or maximum of the messages, for every feature. mean = sum / node_degree, where
+node_degree is the sum of the incoming weights or the number of in-edges. A destination without in-edges gets zeros.
 """
 
 import numpy as np
@@ -12,27 +12,27 @@ from trigraph.table import result_type
 
 
 def weights(edge_weight, embedding, graph):
-    """Weight of every position, as a column."""
+    """Return the weight of every position, as a column."""
     if edge_weight is None:
         return np.ones((graph.num_positions, 1), embedding.dtype)
     return edge_weight[graph.edge_ids][:, None]
 
 
 def degrees(w, graph, mean_by):
-    """node_degree: the sum of the incoming weights, or the number of in-edges."""
+    """Return node_degree, the sum of the incoming weights or the number of in-edges."""
     if mean_by == "weight":
         return scatter(destinations(graph), w, graph.num_dst_nodes)[:, 0]
     return np.diff(graph.offsets).astype(w.dtype)
 
 
 def over(sums, degree, graph):
-    """Divide sums by the degree: by IEEE rules where the degree is 0, but zero for a destination without in-edges."""
+    """Divide sums by the degree, by IEEE rules if the degree is 0; zero for a destination without in-edges."""
     some = np.diff(graph.offsets)[:, None] > 0
     return np.divide(sums, degree[:, None], out=np.zeros(sums.shape, np.result_type(sums, degree)), where=some)
 
 
 def extrema(messages, graph, op):
-    """Position of the smallest or largest message: the first of equals, the first NaN; -1 without in-edges."""
+    """Return the position of the smallest or largest message; the first of equals or NaN; -1 without in-edges."""
     pick = np.argmin if op == "min" else np.argmax
     location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
@@ -42,18 +42,18 @@ def extrema(messages, graph, op):
 
 
 def find_winners(location, graph):
-    """Whether a position holds the extremum of its destination, for every feature."""
+    """Return whether a position holds the extremum of its destination, for every feature."""
     return location[destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
 
 def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weight"):
-    """out_i = sum, mean, min or max of w_e x_j."""
+    """Return out_i, the sum, mean, min or max of w_e x_j."""
     i, n = destinations(graph), graph.num_dst_nodes
     w = weights(edge_weight, embedding, graph)
     messages = w * embedding[graph.indices]
     degree = location = None
     if op in ("min", "max"):
-        # Not of messages.real, which has products of two imaginary parts, too: these would decide between equals.
+        # messages.real would contain products of two imaginary parts, which would decide between equal messages.
         location = extrema(w.real * embedding.real[graph.indices], graph, op)
         out = scatter(i, select_where(find_winners(location, graph), messages), n)
     else:
@@ -76,9 +76,9 @@ def agg_weighted_n2n_bwd(
     output_extrema_location=None,
     wrt=None,
 ):
-    """x_j = sum over out-edges of w g_i, w_e = g_i.x_j; for min and max, only positions that hold the extremum.
+    """Return x_j = sum over out-edges of w g_i and w_e = g_i.x_j; for min and max, only extrema contribute.
 
-    For the mean, h_i = g_i / degree_i replaces g_i; for the mean by weight, x_j - out_i also replaces x_j in w_e.
+    For the mean, h_i = g_i / degree_i replaces g_i. For the mean by weight, x_j - out_i also replaces x_j in w_e.
     """
     i = destinations(graph)
     w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
@@ -117,11 +117,11 @@ def agg_weighted_n2n_bwd2(
     mean_by="weight",
     wrt=None,
 ):
-    """Gradient of sum g out_dot. Names ending in _dot are derivatives along the cotangents gg_.
+    """Return the gradient of sum g out_dot. Names ending in _dot are derivatives along the cotangents gg_.
 
     Messages are bilinear: out_dot = sum w_dot x + w x_dot over the same positions, divided by the same degree. For the
     mean by weight, with rho = sum w_dot / degree, eta = x - out and h = g / degree: out_dot = sum (w x_dot + w_dot eta)
-    / degree, the cotangent of x is sum (w_dot - rho w) h, and that of w is h . (x_dot - out_dot - rho eta).
+    / degree; the cotangent of x is sum (w_dot - rho w) h; the cotangent of w is h . (x_dot - out_dot - rho eta).
     """
     i, n = destinations(graph), graph.num_dst_nodes
     w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
@@ -131,7 +131,7 @@ def agg_weighted_n2n_bwd2(
     counts = np.ones_like(x, bool)
     weighted = edge_weight is not None
     centred = weighted and op == "mean" and mean_by == "weight"
-    # Factors of w_dot in out_dot, of h in the cotangent of w, and of h in that of x. Masks select: 0 * inf is NaN.
+    # Factors of w_dot in out_dot, of h in w's cotangent, and of h in x's cotangent. Masks select, since 0 * inf is NaN.
     eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
         counts = find_winners(forward.output_extrema_location, graph)
@@ -163,10 +163,10 @@ def agg_weighted_n2n_bwd2(
 
 
 def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="weight"):
-    """Where the aggregation is not smooth: a message equals the smallest or largest one, (num_positions, dim).
+    """Return each message's gap to the extremum, (num_positions, dim), which is zero where min or max is not smooth.
 
-    Returns each message's gap to the extremum. The gap is 1 for the extremum itself, and for a message that is the same
-    function (same source, same row). For sum and mean, which are smooth, it is one column of ones.
+    The gap is 1 for the extremum itself and for a message that is the same function (same source and row). For sum and
+    mean, which are smooth, the result is one column of ones.
     """
     if op not in ("min", "max"):
         return np.ones((len(graph.indices), 1))

@@ -1,7 +1,7 @@
 """Graph and geometric message-passing operators in Fortran, NumPy and CUDA, with exact first and second derivatives.
 
 ``trigraph.X(...)`` checks its arguments and calls the fast CPU path, or the CUDA kernels for device arrays;
-``backend=`` chooses another. See ``trigraph --help`` for the command line.
+``backend=`` selects another backend. See ``trigraph --help`` for the command line.
 """
 
 import importlib as _importlib
@@ -46,7 +46,7 @@ _LIBRARIES["torch"] = lambda: _importlib.import_module("trigraph.torch.arrays")
 _LIBRARIES["libtrigraph"] = lambda: str(_importlib.import_module("trigraph.fortran.levels").LIBRARY)
 _LIBRARIES["num_threads"] = get_num_threads
 
-# Imported when they are first asked for, as `trigraph.compat` or by an import statement.
+# Submodules that are imported on first access, as an attribute (`trigraph.compat`) or by an import statement.
 _MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "torch", "verification")
 
 

@@ -1,10 +1,10 @@
-"""The commands ``trigraph`` and ``python -m trigraph``, which need more than the package itself."""
+"""Entry point of the commands ``trigraph`` and ``python -m trigraph``, which need optional packages."""
 
 import sys
 
 
 def main(name: str = "trigraph") -> None:
-    """Run the command line; where a package is missing, say how to get it."""
+    """Run the command line; if a package is missing, say how to install it."""
     try:
         from trigraph.cli import main as command
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Kinds and devices of NumPy and CuPy arrays and of tensors; checks of index arrays and of numbers."""
+"""Libraries and devices of NumPy arrays, CuPy arrays and tensors; checks of index arrays and numbers."""
 
 import math
 import numbers
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-# By name, functions that return what is built on this module, which it does not import: for "torch" the module that
-# reads and makes tensors, for "libtrigraph" the path of the C library, for "num_threads" the number of threads of large
-# calls. `trigraph` enters them.
+# Functions that give access to modules which import this one, so that it need not import them: "torch" returns the
+# module that reads and makes tensors, "libtrigraph" the path of the C library, and "num_threads" the number of threads
+# of large calls. `trigraph` fills this table.
 LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-# Largest number of nodes, segments, or rows of edge arrays: the offsets of more would fill 2 PiB.
+# Largest number of nodes, segments, or rows of edge arrays. The offsets of more would fill 2 PiB.
 MOST = 2**48
 
 LARGEST_INT, LARGEST_C_INT = 2**63 - 1, 2**31 - 1
@@ -30,7 +30,7 @@ NO_CUPY = (
 
 
 def cupy_module() -> Any:
-    """Return the module cupy, ImportError, which says how to install it, if it is not there."""
+    """Return the module cupy; raise an ImportError that says how to install it if it is missing."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def cupy_module() -> Any:
 
 
 def name_library(value: Any) -> str | None:
-    """``"numpy"`` or ``"cupy"`` for an ndarray of either; None for anything else.
+    """Return ``"numpy"`` or ``"cupy"`` for an ndarray of that library, and None for anything else.
 
     Masked arrays and matrices give None: a kernel would drop the mask, and a matrix changes what ``*`` means.
     """
@@ -53,9 +53,9 @@ def name_library(value: Any) -> str | None:
 
 
 class ArrayLibrary:
-    """What checks ask of the arrays of one library: of NumPy or CuPy, for one backend.
+    """Array library (NumPy or CuPy) of one backend, as the argument checks use it.
 
-    `trigraph.torch` and `trigraph.jax` have classes of their own, without a backend.
+    `trigraph.torch` and `trigraph.jax` have their own classes with the same methods, without a backend.
     """
 
     floats = "native float32 or float64"
@@ -65,13 +65,13 @@ class ArrayLibrary:
         self.takes = f"backend {backend!r} takes {kind}.ndarray"
 
     def is_array(self, value: Any) -> bool:
-        """Whether a value is an array, from which a graph object can be made."""
+        """Return whether a value is an array from which a graph object can be made."""
         return name_library(value) is not None
 
     def look(self, caller: str, name: str, value: Any, first: str = "") -> tuple[Any, str]:
-        """Return dtype and device of an array; TypeError if it is none of this library.
+        """Return the dtype and the device of an array; raise TypeError if it is not an array of this library.
 
-        The dtype is None where it is checked later. `first` is the name of the array that was looked at first.
+        The dtype is None if it is checked later. `first` names the first array that was checked in this call.
         """
         kind = name_library(value)
         if kind == self.kind:
@@ -82,12 +82,12 @@ class ArrayLibrary:
         raise TypeError(f"{caller}: {name} is a {kind}.ndarray; {self.takes}")
 
     def graph_of(self, value: Any) -> Any:
-        """Return a graph object as the library takes it; anything else is returned unchanged."""
+        """Convert a graph object to the form that this library takes; return anything else unchanged."""
         return value
 
 
 def find_device(value: Any) -> str:
-    """``"host"``, or the CUDA device of an array or a tensor."""
+    """Return ``"host"`` or the CUDA device of an array or a tensor."""
     if isinstance(value, np.ndarray):
         return "host"
     if name_library(value) == "cupy":
@@ -111,7 +111,7 @@ def wait_for(array: Any) -> None:
 
 
 def frozen(array: Any) -> Any:
-    """Return a read-only copy of an array. CuPy has no read-only arrays: its arrays are returned unchanged."""
+    """Return a read-only copy of a NumPy array. A CuPy array, which cannot be read-only, is returned unchanged."""
     if not isinstance(array, np.ndarray):
         return array
     try:
@@ -122,18 +122,18 @@ def frozen(array: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a PyTorch tensor; PyTorch need not be installed."""
+    """Return whether a value is a PyTorch tensor. PyTorch need not be installed."""
     return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
 
 
 def as_array(value: Any, what: str = "a tensor") -> Any:
-    """Return an array that views the memory of a dense tensor or JAX array; anything else is returned unchanged.
+    """Return an array that views the memory of a dense tensor or JAX array; return anything else unchanged.
 
-    ValueError, whose message begins with `what`, if the storage of the tensor was released or the JAX array is on
-    another device than a CPU; TypeError if JAX traces it.
+    Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released or the JAX array
+    is not on a CPU. Raise TypeError if JAX is tracing the array.
     """
     jax = sys.modules.get("jax")
-    # A folder of this name may be in place of the package.
+    # Without the package, a folder named jax is imported as a namespace package.
     if jax is not None and hasattr(jax, "Array") and isinstance(value, jax.Array):
         if isinstance(value, jax.core.Tracer):
             raise TypeError(
@@ -145,18 +145,18 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
         return np.asarray(value)
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
-    if type(value).__name__ == "FakeTensor":  # stands for a tensor during tracing, and has no memory
+    if type(value).__name__ == "FakeTensor":  # represents a tensor during tracing and has no memory
         return value
     return LIBRARIES["torch"]().as_array(value, what)
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """Return the name of a dtype for messages, which says so if its bytes have the other order."""
-    return dtype.name if dtype.isnative else f"{dtype.name} of the other byte order"
+    """Return the name of a dtype for messages, with a note if its byte order is not native."""
+    return dtype.name if dtype.isnative else f"{dtype.name} with non-native byte order"
 
 
 def called(value: Any) -> str:
-    """Return the name of an object that is no array, for error messages."""
+    """Return a description of an object that is not an array, for error messages."""
     if not is_tensor(value):
         return f"a {type(value).__name__}"
     if type(value).__name__ == "FakeTensor":
@@ -171,20 +171,20 @@ def called(value: Any) -> str:
 
 
 def convert_like(array: Any, template: Any) -> Any:
-    """Return an array as a tensor if the caller's argument is a tensor."""
+    """Convert an array to a tensor if `template`, an argument of the caller, is a tensor."""
     return LIBRARIES["torch"]().tensor_from(array) if is_tensor(template) else array
 
 
 def advice(name: str, value: Any) -> str:
-    """Return advice for the end of an error message: what to pass instead of an object that is no array; often ""."""
+    """Return advice for the end of an error message if the value is a tensor, otherwise ""."""
     return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
 def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
-    """Read-only contiguous copy of a one-dimensional index array or tensor, as an array.
+    """Return a read-only contiguous copy, as an array, of a one-dimensional index array or tensor.
 
-    TypeError or ValueError, naming class and argument, if it is no such array, or if its kind, dtype or device differs
-    from that of `like`, which messages call `like_name`.
+    Raise TypeError or ValueError if the value is no such array, or if it differs in library, dtype or device from
+    `like`, which messages call `like_name`.
     """
     value, like = as_array(value, f"{caller}: {name}"), as_array(like)
     kind = name_library(value)
@@ -192,7 +192,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
         raise TypeError(
             f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
         )
-    if value.dtype not in INDEX_DTYPES:  # nor is a dtype of the other byte order
+    if value.dtype not in INDEX_DTYPES:  # also rejects a byte order that is not native
         raise TypeError(f"{caller}: {name} has dtype {dtype_name(value.dtype)}; expected native int32 or int64")
     if value.ndim != 1:
         raise ValueError(f"{caller}: {name} has shape {value.shape}; expected one dimension")
@@ -215,7 +215,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
 
 
 def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:
-    """Raise ValueError, naming the first value out of range, unless every value is in 0..bound-1."""
+    """Raise ValueError, naming the first wrong value, unless every value is in 0..bound-1."""
     if values.size == 0:
         return
     low, high = int(values.min()), int(values.max())
@@ -225,14 +225,14 @@ def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str
 
 
 def show_value(value: Any) -> str:
-    """Return the text of a value for messages; Python raises for an integer of thousands of digits."""
+    """Return the text of a value for messages, even if it is an integer that is too long for Python to convert."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
     return repr(value)
 
 
 def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
-    """Return `value` as an int; TypeError unless it is an integer (a bool is not), ValueError if it is out of range."""
+    """Return `value` as an int; raise TypeError for a bool or a non-integer, ValueError if it is out of range."""
     try:
         if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
             raise TypeError
@@ -251,9 +251,9 @@ def most(dtype: np.dtype) -> int:
 
 
 def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
-    """Raise MemoryError if arrays of `number` elements of `bytes_each` exceed this machine's memory.
+    """Raise MemoryError if `number` elements of `bytes_each` bytes exceed this machine's memory.
 
-    Systems may grant more memory than they have, and kill the process that writes to it.
+    A system may grant more memory than it has and then kill the process that writes to it.
     """
     needed, available = number * bytes_each, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
@@ -264,17 +264,17 @@ def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
 
 
 def is_ascending(keys: Any) -> bool:
-    """Whether no key is below the one before."""
+    """Return whether no key is smaller than the previous one."""
     return bool((keys[1:] >= keys[:-1]).all())
 
 
 def unwrap_scalar(value: Any) -> Any:
-    """Return the element of a zero-dimensional array; anything else is returned unchanged."""
+    """Return the element of a zero-dimensional array; return anything else unchanged."""
     return value[()] if name_library(value) == "numpy" and value.ndim == 0 else value
 
 
 def real_number(caller: str, name: str, value: Any, positive: bool = False) -> float:
-    """Return a finite number as a float; raise unless it is > 0 if `positive`, else >= 0."""
+    """Return a finite number as a float; raise if it is negative, or if it is zero and `positive` is true."""
     scalar = unwrap_scalar(value)
     if isinstance(scalar, (bool, np.bool_)) or not issubclass(type(scalar), numbers.Real):
         raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected a number")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trigraph.verification.structures import Structure
 
 JUDGE, QUAD = "judge", "real128"
-# Commands grouped by user, in the order of `trigraph --help`.
+# Commands by purpose, in the order of `trigraph --help`.
 AUDIENCES = {
     "Check": ("verify",),
     "Look up": ("info", "operators"),
@@ -45,7 +45,7 @@ NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
 class _Commands(Commands):
-    """Imports `bench` and `qualify` on demand, because they import the adapters of other packages."""
+    """Commands, with `bench` and `qualify` imported on demand because they import adapters of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
@@ -64,7 +64,7 @@ class _Commands(Commands):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trigraph")
 def main() -> None:
-    """Check, list and export operators of trigraph: begin with `trigraph verify --operator gat`; `-h` explains each."""
+    """Check, list and export operators of trigraph. Start with `trigraph verify --operator gat`; commands have -h."""
 
 
 # ---- verify ----------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def main() -> None:
 
 @contextmanager
 def _as_option_errors(option: str) -> Iterator[None]:
-    """Report errors of reading input files or creating the report folder as errors of an option."""
+    """Report an error in reading an input file or creating the report folder as an error of an option."""
     from slopecheck.report import ReportError
 
     try:
@@ -84,10 +84,10 @@ def _as_option_errors(option: str) -> Iterator[None]:
 def _plan(
     options: Mapping[str, Any], structures: Sequence[Structure]
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
-    """Return the units of the run, and an iterator over units and their checks.
+    """Return the units of the run and an iterator over units and their checks.
 
-    The judge computes in real128 only, all other backends in float32 and float64. A user's function always runs in one
-    separate process, regardless of `--jobs`, because it may not support several; so does a framework.
+    The judge computes in real128 only; all other backends compute in float32 and float64. A user's function or a
+    framework always runs in one separate process, regardless of `--jobs`, because it may not support several.
     """
     from slopecheck.isolated import Ended, Refused, Workers, merge_units
     from slopecheck.units import execute
@@ -99,7 +99,7 @@ def _plan(
     chosen = options["backends"] or (() if implementation else available_backends())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
-    if judge and others and "float64" in floats:  # the judge takes the cases of float64
+    if judge and others and "float64" in floats:  # the judge uses the cases of float64
         others, judge = [*others, JUDGE], False
     alone = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
@@ -138,11 +138,11 @@ def _plan(
 
 
 def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
-    """Return each part that a run skipped, unless backends were `asked` for; golden vectors of checked families."""
+    """Return the skipped parts and reasons: missing golden vectors and, unless `asked` for some, absent backends."""
     from trigraph.verification import golden
 
     skips = [] if asked else [(f"backend {p}", unavailable(p)) for p in BACKENDS if unavailable(p)]
-    if not alone and not golden.check_missing():  # else they are failures
+    if not alone and not golden.check_missing():  # otherwise missing files are failures
         place = golden.directory() or "the package, nor in a folder shared/golden beside a checkout"
         reason = f"not in {place}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
         families = dict.fromkeys(NAMED[c.operator].family for c in checks if c.operator in NAMED)
@@ -154,7 +154,7 @@ def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str,
 
 
 def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], checks: list[Check]) -> None:
-    """Add the checks of all units to a list; print a line for each finished part, and a progress bar on a terminal."""
+    """Add the checks of all units to a list; print a line for each finished part and, on a terminal, a progress bar."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from slopecheck.progress import follow
@@ -186,7 +186,7 @@ def _report(
     earlier: dict[str, Any] | None,
     seconds: float,
 ) -> tuple[Comparison | None, str]:
-    """Write the report if requested; return the comparison with an earlier one, and the error if writing failed."""
+    """Write the report if requested; return the comparison with an earlier report and the error if writing failed."""
     from slopecheck.compare import compare
     from slopecheck.report import assemble, checks_of
     from trigraph.environment import collect
@@ -207,7 +207,7 @@ def _report(
 
 
 def _last_time(ctx: click.Context) -> str:
-    """Return how long the same command took last time, according to the report that this run will replace."""
+    """Return the duration of the last run of this command, from the report that this run will replace."""
     from slopecheck.report import ReportError, read
 
     with suppress(ReportError):
@@ -219,9 +219,9 @@ def _last_time(ctx: click.Context) -> str:
 
 
 def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
-    """Return the command that repeats the cases with the settings of the first failed check; empty without one.
+    """Return the command that repeats the cases with the settings of the first failed check.
 
-    It is empty for structures, too.
+    Return "" if no check failed or if structures were given.
     """
     from trigraph.verification.settings import parse_setting
 
@@ -337,9 +337,9 @@ def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
 def verify(ctx: click.Context, /, **options: Any) -> None:
     """Check the backends against each other, the real128 judge, finite differences and golden vectors.
 
-    Exit status: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or
-    the report could not be written; 2 for wrong options, or if the implementation cannot be imported. Checks that an
-    implementation does not offer (it raises NotImplementedError) count separately; if it offers none, the status is 1.
+    Exit status: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or if the report could not
+    be written; 2 if an option is wrong or the implementation cannot be imported. A check for which an implementation
+    raises NotImplementedError counts as not offered; if all checks are of this kind, the status is 1.
     """
     from slopecheck import progress
     from slopecheck.console import print_comparison, print_failures, print_summary, print_withheld
@@ -378,7 +378,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.describe() for structure in structures]
     parts = dict.fromkeys(find_section(unit) for unit in units if numbers[unit.label])
-    with suppress(OSError):  # without a readable output the run goes on and writes its report
+    with suppress(OSError):  # if the output cannot be written, continue the run and write its report
         for text in inputs:
             say(text)
         checked = sum(part in NAMES for part in parts)
@@ -389,7 +389,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     console = plain_console()
     try:
         _execute(units, results, checks)
-    except KeyboardInterrupt:  # what is known is shown; the interrupt goes on, and there is no report
+    except KeyboardInterrupt:  # show the results so far, write no report, and raise again
         with suppress(OSError):
             print_summary(console, checks, TERMS)
             print_failures(console, checks, TERMS)
@@ -433,7 +433,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
 
 @main.command(short_help="Show versions, backends and missing packages of each extra.")
 def info() -> None:
-    """Show versions, backends and build settings, to be pasted into a bug report."""
+    """Show versions, backends and build settings, for example for a bug report."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -459,7 +459,7 @@ def info() -> None:
 def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
     """Print what a compiler needs for programs in C, C++ and Fortran.
 
-    `cc program.c $(trigraph config --include --libs)` builds a program, which finds the library where it is installed.
+    `cc program.c $(trigraph config --include --libs)` builds a program that finds the installed library at run time.
     """
     from trigraph.fortran.levels import LIBRARY
 
@@ -467,7 +467,7 @@ def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
         raise click.UsageError("expected --include, --libs or --pkgconfigdir")
     folder = LIBRARY.parent
     headers = folder.parent / "include"
-    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # all files of an editable install lie together
+    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # an editable install has one folder
     words += [f"-L{folder} -Wl,-rpath,{folder} -ltrigraph_fortran -ltrigraph"] * libs
     click.echo(" ".join(words + [str(folder.parent / "pkgconfig" if headers.is_dir() else folder)] * pkgconfigdir))
 
@@ -482,10 +482,10 @@ def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
     help="Width of the SIMD registers: 64 for -march=x86-64-v4, 32 for -march=x86-64-v3, 16 for any processor.",
 )
 def fortran(folder: Path, vector_bytes: str) -> None:
-    """Write the sources of the library to FOLDER, which is new or empty, to build it without Python.
+    """Write the sources of the library to FOLDER, which must be new or empty, for a build without Python.
 
-    FOLDER receives the reference and the fast path of all families, what makes and checks graphs, named constants, a C
-    header, a README.md, and build files for CMake and fpm.
+    FOLDER receives the reference and the fast path of all families, procedures that make and check graphs, named
+    constants, a C header, a README.md, and build files for CMake and fpm.
     """
     from trigraph.fortran.export import write
 
@@ -520,8 +520,8 @@ def fortran(folder: Path, vector_bytes: str) -> None:
 def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool) -> None:
     """Run SCRIPT with a potential in place of its line `fix ID all external pf/callback 1 1`.
 
-    ARGUMENTS are those of LAMMPS, such as `-- -log none -var T 300`. The classes of the model are looked for in the
-    current directory, too.
+    ARGUMENTS are passed to LAMMPS, for example `-- -log none -var T 300`. The classes of the model may also be defined
+    in modules in the current directory.
     """
     try:
         from trigraph.calculators.lammps import read_model, run
@@ -529,7 +529,7 @@ def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, s
         raise click.ClickException(str(error)) from error
     try:
         model = read_model(file)
-    except Exception as error:  # of anything that the file runs
+    except Exception as error:  # the file can run any code
         raise click.BadParameter(f"{file} cannot be read: {error}", param_hint="'--model'") from error
     try:
         run(model, script, elements.split(","), skin=skin, compile=compile, arguments=arguments, progress=True).close()

@@ -1,7 +1,7 @@
-"""The environment of a result: versions, compilers, processor, device.
+"""The environment of a result: versions, compilers, processor and device.
 
-`trigraph info` shows it and every report keeps it. Where a component is absent, functions return the reason instead of
-raising.
+`trigraph info` shows it, and every report contains it. If a component is missing, the functions return the reason
+instead of raising.
 """
 
 import importlib.resources
@@ -29,10 +29,10 @@ PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "slopeche
 # Extras for users, in the order of `trigraph info`; the other extras are for developers.
 EXTRAS = ("verify", "torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "lammps", "fortran", "testing")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
-# If one is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
+# If one of these is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
-# They control when glibc returns free memory to the system. A program that frees and reallocates large arrays in every
-# step is slower if glibc returns them each time.
+# These control when glibc returns free memory to the system. A program that frees and reallocates large arrays in every
+# step is slower if glibc returns their memory each time.
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -46,9 +46,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def commit() -> tuple[str, bool] | None:
-    """Return the commit of the sources that were installed (PEP 610), and whether the checkout had other changes.
+    """Return the commit of the installed sources (PEP 610) and whether the checkout had uncommitted changes.
 
-    None if they were not in a repository.
+    Return None if the sources were not in a repository.
     """
     try:
         recorded = distribution("trigraph").read_text("direct_url.json")
@@ -60,7 +60,7 @@ def commit() -> tuple[str, bool] | None:
     if "dir_info" not in origin:
         return None
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
-    # An archive that was unpacked inside another repository does not have that repository's commit.
+    # If an archive was unpacked inside another repository, that repository's commit says nothing about it.
     top = _git(folder, "rev-parse", "--show-toplevel")
     head = _git(folder, "rev-parse", "HEAD")
     if top is None or head is None or Path(top).resolve() != folder.resolve():
@@ -69,7 +69,7 @@ def commit() -> tuple[str, bool] | None:
 
 
 def build_info() -> dict[str, Any] | None:
-    """Compilers and flags of the build; None if it left no record."""
+    """Return the compilers and flags of the build, or None if the build left no record."""
     record = importlib.resources.files("trigraph") / "build_info.json"
     if not record.is_file():
         return None
@@ -82,7 +82,7 @@ def fast_path() -> tuple[str | None, str]:
 
     try:
         return _level_name(get_cpu_level()), ""
-    except (ImportError, ValueError) as error:  # none is built; TRIGRAPH_CPU_LEVEL names one that cannot run here
+    except (ImportError, ValueError) as error:  # no level was built, or TRIGRAPH_CPU_LEVEL cannot run here
         return None, str(error)
 
 
@@ -91,7 +91,7 @@ def _level_name(level: str) -> str:
 
 
 def device() -> dict[str, Any]:
-    """Return the current CUDA device: its `name` and the versions around it, or the `reason` if there is none."""
+    """Return `name` and versions for the current CUDA device, or the `reason` why there is none."""
     state: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
     try:
         import cupy
@@ -122,13 +122,13 @@ def tf32_problems() -> list[str]:
 
 
 def platform_warnings() -> list[str]:
-    """Return a warning where nobody has run trigraph on this kind of system."""
+    """Return a warning if trigraph has never been run on this kind of system."""
     name = {"Darwin": "macOS"}.get(platform.system(), platform.system())
     return [] if name == "Linux" else [f"trigraph was not tried on {name}: `trigraph verify` tells whether it works"]
 
 
 def backend_states() -> list[dict[str, Any]]:
-    """Return for every backend and the judge whether it can run here, and its configuration or the reason."""
+    """Return, for every backend and the judge, whether it can run here and its configuration or the reason."""
     from trigraph.fortran.levels import torch_operators
     from trigraph.fortran.threads import get_num_threads
 
@@ -145,7 +145,7 @@ def backend_states() -> list[dict[str, Any]]:
         "gpu-host": "the CUDA kernels, emulated on the CPU",
         "judge": "fortran-reference in real128",
     }
-    # The judge is compiled from the reference's source.
+    # The judge is compiled from the source of the reference.
     reasons = {backend: unavailable("fortran-reference" if backend == "judge" else backend) for backend in details}
     reasons["fortran"] = reasons["fortran"] or problem
     return [
@@ -155,7 +155,7 @@ def backend_states() -> list[dict[str, Any]]:
 
 
 def missing() -> dict[str, list[str]]:
-    """Return a dictionary from each extra for users to the names of its missing packages."""
+    """Return the names of missing packages for each extra meant for users."""
     needed: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in requires("trigraph") or ():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)
@@ -165,7 +165,7 @@ def missing() -> dict[str, list[str]]:
 
 
 def collect() -> dict[str, Any]:
-    """Return the environment as a report keeps it, ready for JSON."""
+    """Return the environment in the form that a report contains, ready for JSON."""
     from trigraph.fortran.levels import available
     from trigraph.fortran.threads import get_num_threads
     from trigraph.gpu.instances import TENSOR_VARIABLE
@@ -192,7 +192,7 @@ def collect() -> dict[str, Any]:
 
 
 def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
-    """Print what `collect` returns: versions, processor, device and build, then the backends."""
+    """Print the result of `collect`: versions, processor, device and build, then the backends."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Packed parameters of the graph neural operator, as athena packs them."""
+"""Packed parameters of the graph neural operator, in the order that athena uses."""
 
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        If the arrays differ in kind or dtype, or their shapes do not fit.
+        If the arrays differ in type or dtype, or their shapes do not match.
 
     See Also
     --------

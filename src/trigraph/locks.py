@@ -1,4 +1,4 @@
-"""A lock that neither a fork nor an exception of a signal handler leaves locked."""
+"""A lock that stays usable after a fork and after an exception in a signal handler."""
 
 import os
 import threading
@@ -9,26 +9,26 @@ R = TypeVar("R")
 
 
 class Lock:
-    """A lock that is open in a forked child, which lacks the thread that held it.
+    """Lock that is free in a forked child, which lacks the thread that held it.
 
     It is reentrant, so that signal handlers and finalizers may call operators.
     """
 
     def __init__(self) -> None:
-        self._by_process: dict[int, Any] = {}  # created at the first use in a process
+        self._by_process: dict[int, Any] = {}  # one lock per process, created at the first use
 
     def hold(self, function: Callable[[], R]) -> R:
-        """Return what the function returns, called while this thread holds the lock.
+        """Call a function while this thread holds the lock, and return its result.
 
-        An exception in a signal handler cannot leave it locked. With ``with lock:`` it can in Python 3.14, which may
-        raise the exception when the lock is acquired and the block has not begun.
+        An exception in a signal handler cannot leave the lock held. With ``with lock:`` it can: Python 3.14 may raise
+        the exception after it has acquired the lock and before the block begins.
         """
         lock = self._by_process.setdefault(os.getpid(), threading.RLock())
         try:
             lock.acquire()
             return function()
         finally:
-            try:  # noqa: SIM105, since a handler might raise while `suppress` is called
+            try:  # noqa: SIM105, because a handler might raise while `suppress` is called
                 lock.release()
             except RuntimeError:  # it was not acquired
                 pass

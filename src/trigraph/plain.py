@@ -1,8 +1,8 @@
-"""Every operator in plain array operations, for torch and JAX: they differentiate it where no compiled operator does.
+"""Every operator in plain array operations, which torch and JAX differentiate where compiled derivatives are missing.
 
-A function takes a `Library`, the arrays of a call by name (those of the graph too, as in the Fortran interface, without
-what is absent), and sizes and attributes. It returns the outputs by name. Values are those of the operators, but for
-rounding, and derivatives exist to any order; at a kink they are those of the side that the first two orders take.
+A function takes a `Library`, the arrays of a call by name (including the graph's, named as in the Fortran interface;
+absent arrays are omitted), and sizes and attributes. It returns the outputs by name. Values equal the operators' except
+for rounding, and derivatives of any order exist. At a kink, they follow the same side as the first two orders.
 """
 
 import math
@@ -17,25 +17,25 @@ from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS
 
 Values = Mapping[str, Any]
-SERIES = 24  # terms of the power series of j_l up to x = l + 1, of which the last is below 1e-20 of the first
+SERIES = 24  # terms of the power series of j_l up to x = l + 1; the last is below 1e-20 times the first
 
 
 class Library(NamedTuple):
-    """What torch and JAX name or do differently; all else is called by the same name of the module `xp`."""
+    """Functions that differ between torch and JAX; all others have the same name in both modules (`xp`)."""
 
     xp: Any
     scatter: Callable[[Any, Any, int], Any]  # (rows, index, num): sums of the rows that share an index
     groups: Callable[[Any, int], Any]  # (index, num): the groups of rows that share an index, for `outer` and `times`
     outer: Callable[[Any, Any, Any], Any]  # (a, b, groups): for each group, the sum of the outer products of its rows
     times: Callable[[Any, Any, Any], Any]  # (a, matrices, groups): each row times the matrix of its group
-    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); anything where there is no row
-    constant: Callable[[Any], Any]  # the same number, with derivatives of zero
-    polynomial: Callable[[np.ndarray, Any], Any]  # coefficients from the highest degree, and the variable
-    harmonics: Callable[[Any, int], Any]  # (unit vectors, degree), by `harmonics` or with derivatives of its own
-    softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): over rows that share an index, by `softmax` or not
-    bessel: Callable[[int, Any], Any]  # (l, x): j_l, by `spherical_bessel` or with derivatives of its own
-    wide: Callable[[Any], Any]  # the same numbers in the widest dtype there is
-    array: Callable[[np.ndarray, Any], Any]  # an array, also of NumPy, in dtype and place of the other
+    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); arbitrary for an unused index
+    constant: Callable[[Any], Any]  # the same number, with zero derivatives
+    polynomial: Callable[[np.ndarray, Any], Any]  # (coefficients from the highest degree, variable)
+    harmonics: Callable[[Any, int], Any]  # (unit vectors, degree): `harmonics`, possibly with derivatives of its own
+    softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): `softmax`, possibly with derivatives of its own
+    bessel: Callable[[int, Any], Any]  # (l, x): `spherical_bessel`, possibly with derivatives of its own
+    wide: Callable[[Any], Any]  # the same numbers in the widest dtype available
+    array: Callable[[np.ndarray, Any], Any]  # (a, b): array a, possibly of NumPy, with dtype and device of b
 
 
 def gno_kernel(lib: Library, v: Values, s: Values) -> Values:
@@ -56,11 +56,11 @@ def gno_aggregate(lib: Library, v: Values, s: Values) -> Values:
 
 
 def gno_message(lib: Library, v: Values, s: Values) -> Values:
-    """Kernel of every row of coordinates, then its aggregation."""
+    """Compute the kernel of every row of coordinates, then aggregate."""
     return gno_aggregate(lib, {**v, **gno_kernel(lib, v, s)}, s)
 
 
-@cache  # of numbers alone
+@cache  # key: all arguments, which are numbers
 def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
     from scipy.special import spherical_jn  # imported here because it is slow
 
@@ -69,7 +69,7 @@ def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
-    """j_l by its power series up to l + 1, by the recurrence from sin and cos above."""
+    """Compute j_l by its power series for x < l + 1, and by the recurrence from sin and cos for larger x."""
     xp, low = lib.xp, x < l + 1
     near, far = xp.where(low, x, 1.0), xp.where(low, l + 2.0, x)
     factors = [-0.5 / (k * (2 * l + 2 * k + 1)) for k in range(1, SERIES)]
@@ -84,7 +84,7 @@ def spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
 def radial_basis(lib: Library, v: Values, s: Values) -> Values:
     """rbf_k = env sin(freq_k x), sbf_lk = env N_lk j_l(z_lk x)."""
     xp, dist, q = lib.xp, v["dist"].reshape(-1), s["envelope_exponent"] + 1
-    inside = ~(dist >= 1)[:, None]  # beyond the cutoff all is zero
+    inside = ~(dist >= 1)[:, None]  # beyond the cutoff, all results are zero
     x = xp.where(inside, xp.where(dist <= 0, math.nan, dist)[:, None], 0.5)
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
@@ -124,9 +124,9 @@ def harmonics(lib: Library, unit: Any, degree: int) -> Any:
     return xp.concatenate(columns, 1)
 
 
-@cache  # of a number alone
+@cache  # key: the argument, a number
 def harmonics_gradient(degree: int) -> np.ndarray:
-    """Return G, (3, degree^2, degree^2): d S / d u_k = S G_k, of S as homogeneous polynomials of degree l.
+    """Return G, (3, degree^2, degree^2), with d S / d u_k = S G_k for S as homogeneous polynomials of degree l.
 
     T_lm = (x + i y)^m q_lm / (l+m)! has dT_lm/dz = T_(l-1)m, (d/dx - i d/dy) T_lm = T_(l-1)(m-1) and (d/dx + i d/dy)
     T_lm = -T_(l-1)(m+1), with T_l(-m) = (-1)^m conj(T_lm) (Hobson, The theory of spherical and ellipsoidal harmonics).
@@ -156,7 +156,7 @@ def harmonics_gradient(degree: int) -> np.ndarray:
 
 
 def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
-    """Sum over triplets by the addition theorem: sums of harmonics at each node, less what is left out."""
+    """Sum over triplets by the addition theorem: sums of harmonics at each node, minus the edges left out."""
     xp, vec, degrees, number = lib.xp, v["vec"], s["num_spherical"], s["num_spherical"] * s["num_radial"]
     num_edges, nodes, embedding = vec.shape[0], s["num_nodes"], v["embedding"]
     if s["exclude"] == "node":
@@ -164,8 +164,8 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     elif s["exclude"] == "edge":
         number_left, first = 1 * (v["reverse_edge"] >= 0), v["reverse_edge"]
     if s["exclude"] is not None:
-        # Edges f that belong to no triplet are in no sum, so that their derivatives are exactly 0. As many e leave out
-        # f as f leaves out.
+        # An edge f without triplets is in no sum, so its derivatives are exactly 0. The number of edges that leave out
+        # f equals the number of edges that f leaves out.
         degree = lib.scatter(xp.ones_like(v["src"]), v["src"], nodes)[v["dst"]]
         embedding = xp.where((degree > number_left)[:, None], embedding, 0.0)
     W1 = v["weights"][:number].reshape(degrees, s["num_radial"], v["weights"].shape[1])
@@ -173,7 +173,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     norms = lib.array(np.sqrt((2 * np.arange(degrees) + 1) / (4 * math.pi)), vec)[:, None, None]
     K = xp.einsum("lnm,cm->lnc", norms * W1, v["weights"][number:])
     feature = xp.einsum("eln,lnc->lec", r, K) * embedding
-    # Vectors are divided by powers of two, so that no square overflows or vanishes.
+    # Vectors are divided by powers of two, so that no square overflows or underflows.
     largest = xp.amax(abs(lib.constant(vec)), 1)[:, None]
     scaled = vec * xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
     unit = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
@@ -182,7 +182,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     of_degree = list(feature)
 
     def sums(groups: Any) -> Any:
-        """Z of each group of edges: the sum of S_lm x q_l, (groups, S*S, C)."""
+        """Return Z of each group of edges, the sum of S_lm x q_l, shape (groups, S*S, C)."""
         return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, of_degree, strict=True)], 1)
 
     out = lib.times(all_S, sums(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
@@ -190,7 +190,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
         return {"out": out}
     most = s.get("max_parallel_edges", FEW_PARALLEL + 1) if s["exclude"] == "node" else 1
     if most > FEW_PARALLEL:
-        # The edges between the same two nodes together: groups in the order by destination.
+        # Edges between the same two nodes form a group; they are neighbours in the order by destination.
         order = v["dst_edge_index"]
         src, dst = v["src"][order], v["dst"][order]
         begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
@@ -199,7 +199,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
         other = xp.where(number_left > 0, first, 0)
         left_out = lib.times(all_S, of_groups, lib.groups(in_order[other], num_edges))
         out = out - xp.where((number_left > 0)[:, None], left_out, 0.0)
-    else:  # one edge f after the other: sum over l of P_l(u_e.u_f) x_f q_l
+    else:  # subtract one edge f after another: the sum over l of P_l(u_e.u_f) x_f q_l
         for k in range(most):
             there = number_left > k
             other = xp.where(there, first + k, 0)
@@ -208,7 +208,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
             cosines = [products[:, l * l : (l + 1) ** 2].sum(1)[:, None] for l in range(degrees)]  # noqa: E741
             left_out = sum(P * x for P, x in zip(cosines, list(terms), strict=True))
             out = out - xp.where(there[:, None], left_out, 0.0)
-    # Where every edge is left out the sum is exactly 0.
+    # If every in-edge is left out, the sum is exactly 0.
     degree = v["dst_offsets"][v["src"] + 1] - v["dst_offsets"][v["src"]]
     return {"out": xp.where((degree > number_left)[:, None], out, 0.0)}
 
@@ -226,7 +226,7 @@ def _activation(lib: Library, score: Any, activation: str, slope: float) -> Any:
 
 
 def softmax(lib: Library, logit: Any, i: Any, n: int) -> Any:
-    """Softmax of the logits over the in-edges of each destination."""
+    """Return the softmax of the logits over the in-edges of each destination."""
     powers = lib.xp.exp(logit - lib.extremum(lib.constant(logit), i, n, "max")[i])
     return powers / lib.scatter(powers, i, n)[i]
 
@@ -255,7 +255,7 @@ def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
             by = xp.ones_like(x[:, :1]) if w is None or s["mean_by"] == "count" else w
             out = out / xp.where(some, lib.scatter(by, i, n), 1.0)
         return {"output_embedding": out}
-    most = lib.extremum(lib.constant(messages), i, n, s["op"])  # of which the first in order is taken, or a NaN
+    most = lib.extremum(lib.constant(messages), i, n, s["op"])  # the first edge with it, or a NaN, is selected
     position = xp.ones_like(i).cumsum(0)[:, None] - 1
     place = xp.where((messages == most[i]) | xp.isnan(messages), position, i.shape[0])
     is_first = position == lib.extremum(place, i, n, "min")[i]
@@ -268,7 +268,7 @@ def basis_embedding_radial(lib: Library, v: Values, s: Values) -> Values:
 
 
 def basis_embedding_spherical(lib: Library, v: Values, s: Values) -> Values:
-    """Rows of rad_basis @ weight, whose memory is reshaped to (interm, num_spherical)."""
+    """Return the rows of rad_basis @ weight, reshaped to (interm, num_spherical)."""
     num_radial, num_spherical, interm = v["weight"].shape
     product = v["rad_basis"] @ v["weight"].reshape(num_radial, num_spherical * interm)
     return {"rad_W1": product.reshape(product.shape[0], interm, num_spherical)}

@@ -1,4 +1,4 @@
-"""NamedTuple types of results, one for each operator with named fields."""
+"""NamedTuple types of results, one for each operator whose result has named fields."""
 
 from trigraph.table import NAMED, OVER_FORMS, result_type
 

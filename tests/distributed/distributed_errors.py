@@ -64,9 +64,9 @@ def arguments():
     assert_refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
     everywhere = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
     assert_refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {everywhere}")
-    everywhere = "TypeError: agg_edge_to_edge_fwd: the partition is that of another kind of graph"
+    everywhere = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
     assert_refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
-    falls = "src of piece 0 falls; expected edges sorted by source"
+    falls = "src of piece 0 decreases; expected edges sorted by source"
     assert_refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
     for array in (*part.owned.values(), *part.owners, part.table):
         assert not array.flags.writeable  # cached layouts depend on them
@@ -74,7 +74,7 @@ def arguments():
     assert_refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
         return
-    falls = "src falls from one rank to the next"
+    falls = "src decreases from one rank to the next"
     assert_refused(lambda: pieces(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), falls)
     text = f"ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank {last}"
     assert_refused(lambda: weighted(op="mean" if LAST else "sum"), text)

@@ -215,7 +215,7 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
     graph = parallel()
     text = (
         "agg_edge_to_edge_fwd: exclude is 'edge' and graph has parallel edges (1 and 3, both from node 1 to node 0); "
-        "expected an EdgeGraph built with shifts or vec, which tell the reverse of an edge"
+        "expected an EdgeGraph built with shifts or vec, which identify the reverse of an edge"
     )
     for call in (graph.require_reverse, lambda operator: graph.left_out("edge", operator)):
         raises(ValueError, text, call, "agg_edge_to_edge_fwd")
@@ -259,7 +259,7 @@ BAD = [
     (
         edge(vec=V.astype(">f8")),
         TypeError,
-        "vec has dtype float64 of the other byte order; expected native float32 or float64",
+        "vec has dtype float64 with non-native byte order; expected native float32 or float64",
     ),
     (edge(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
     (edge(vec=V * [[1], [0]]), ValueError, f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}"),
@@ -277,7 +277,7 @@ BAD = [
         edge(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
         ValueError,
         "vec[1] is opposite to vec[0] but for 1.0e-12 of its length; "
-        "expected at most 64 eps = 1.4e-14, or shifts to tell the reverse",
+        "expected at most 64 eps = 1.4e-14, or shifts, which identify the reverse",
     ),
 ]
 

@@ -38,7 +38,7 @@ def test_arrays_of_the_wrong_kind(build, name):
         assert_refused(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
-        came = bad.dtype.name + " of the other byte order" * (not bad.dtype.isnative)
+        came = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
         assert_refused(build, TypeError, f"{name} has dtype {came}; expected native int32 or int64", **{name: bad})
     for bad in (value[None], value[:, None], np.asarray(value[0])):
         assert_refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})

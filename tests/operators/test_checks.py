@@ -135,7 +135,7 @@ def test_wrong_dtype(op, array):
     good = draw(op)
     for dtype in DTYPES:
         bad = np.ones(good[array.name].shape, dtype)
-        came = bad.dtype.name + " of the other byte order" * (not bad.dtype.isnative)
+        came = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
         text = f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64"
         raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
 

@@ -172,7 +172,7 @@ def test_what_may_compute_something_else_is_left(name, path):
 
 
 ODD = [
-    ("fairchem", "mlp_cbf_tint", "weight", (6, 12), r"weight has shape \(6, 12\), which is not that of fairchem"),
+    ("fairchem", "mlp_cbf_tint", "weight", (6, 12), r"weight has shape \(6, 12\), which differs from fairchem"),
     ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.weight", (7, 21), r"\(7, 21\); expected \(7, 20\)"),
     ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.bias", (7,), "and no bias"),
     ("fairchem", "block.atom_interaction", "bilinear.linear.weight", (11, 19), "expected a multiple of 9"),
@@ -197,7 +197,7 @@ def test_layers_of_unknown_state_are_left(path):
         change(model.get_submodule(path))
         return model
 
-    left(changed(lambda m: m.bilinear.linear.register_forward_hook(print)), path, "hooks look into its bilinear.linear")
+    left(changed(lambda m: m.bilinear.linear.register_forward_hook(print)), path, "its bilinear.linear has hooks")
     left(changed(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())), path, "its bilinear._activation is a")
     left(changed(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))), path, "expected the Dense of fair")
     left(changed(lambda m: m.bilinear.half()), path, "dtype torch.float16; expected all of torch.float32 or of torch")

@@ -331,8 +331,8 @@ STATES = {
     ),
     "quantized": (quantize, "its lin is a torch.ao.nn.quantized"),
     "parametrized": (lambda c: register_parametrization(c.lin, "weight", Double()), "its lin is a torch.nn.utils.para"),
-    "pruned": (lambda c: random_unstructured(c.lin, "weight", 2), "hooks look into its lin"),
-    "hook": (lambda c: hook(c.lin), "hooks look into its lin"),
+    "pruned": (lambda c: random_unstructured(c.lin, "weight", 2), "its lin has hooks"),
+    "hook": (lambda c: hook(c.lin), "its lin has hooks"),
     "own method": (
         lambda c: setattr(c.lin, "forward", lambda x: x[:, [0, 1, 2, 3, 0, 1]]),
         "its lin.forward is replaced",
@@ -409,9 +409,9 @@ def test_a_converted_dimenet_is_saved(original, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: hook(m.interaction_blocks[1].lin_rbf1), "hooks look into its interaction_blocks.1.lin_rbf1"),
+        (lambda m: hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
         (lambda m: setattr(m.emb, "lin", Adapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
-        (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced by one of the instance"),
+        (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward was replaced on the instance"),
         (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),
         (lambda m: m.half(), "has dtype torch.float16; expected all of torch.float32 or of torch.float64"),
         (

@@ -526,12 +526,12 @@ def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken()
         layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
     inputs, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
     with expect_error(
-        "RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), of which torch takes no ..."
+        "RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), for which torch computes no ..."
     ):
         layer(*inputs)
     for call in (model, model.energy_forces_stress):
         with expect_error(
-            "RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), of which ..."
+            "RuntimeError: DimeNetPlusPlus: its parameters were made in torch.inference_mode(), for which ..."
         ):
             call(*atoms)
     with torch.no_grad():

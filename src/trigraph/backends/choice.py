@@ -10,35 +10,35 @@ from trigraph.table.grammar import Operator
 from trigraph.table.operators import FAMILIES, OPERATORS
 from trigraph.table.public import BACKENDS
 
-DIFFERENTIATED = ("pyref", "fortran-reference")  # the backends that differentiate bwd and bwd2 of any operator
+DIFFERENTIATED = ("pyref", "fortran-reference")  # backends that can differentiate bwd and bwd2 of every operator
 
 
-@cache  # by both names: the modules of the backends do not change
+@cache  # key: both names, because the modules of the backends do not change
 def backend_function(backend: str, name: str) -> Callable[..., Any]:
     """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
 def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
-    """Whether bwd3 follows from calls of bwd and bwd2 (`trigraph.backends.third`), for these choices by name.
+    """Return whether calls of bwd and bwd2 give bwd3 (see `trigraph.backends.third`) for these attributes.
 
-    It does for operators that are polynomials between kinks, as the graph neural operator is, or linear in each input.
+    They do for operators that are linear in each input or, like the graph neural operator, polynomial between kinks.
     """
     return not op.definition.has_third or op.definition.is_multilinear(values)
 
 
 def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
-    """Whether a backend has bwd3 of an operator with these choices."""
+    """Return whether a backend has bwd3 of an operator with these attributes."""
     return third_is_native(backend, op.name) or third_is_composed(op, values)
 
 
-@cache  # by both names: the modules of the backends do not change
+@cache  # key: both names, because the modules of the backends do not change
 def third_is_native(backend: str, name: str) -> bool:
-    """Whether a backend computes an operator X_bwd3 itself, whatever its choices."""
+    """Return whether a backend has its own implementation of an operator X_bwd3, whatever the attributes."""
     return backend in DIFFERENTIATED or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
-@cache  # by backend: what is installed, and the devices, are those at the first call of the process
+@cache  # key: the backend; packages and devices that appear after the first call of a process are not seen
 def unavailable(name: str) -> str:
     """Return the reason why a backend cannot run here; "" if it can."""
     if BACKENDS[name][1] == "cupy":
@@ -51,7 +51,7 @@ def unavailable(name: str) -> str:
             return NO_CUPY
         except ImportError as error:
             return f"CuPy cannot be imported: {error}"
-        except Exception as error:  # cupy's CUDARuntimeError, without a driver
+        except Exception as error:  # without a driver: CuPy's CUDARuntimeError
             return f"no CUDA device ({error})"
     try:
         for op in OPERATORS:

@@ -1,4 +1,4 @@
-"""The front door: one checked function for each operator of the table.
+"""The front door: one public function for each operator of the table.
 
 ``trigraph.X(..., backend=None)`` checks its arguments against the table, chooses the backend and calls it.
 """
@@ -22,7 +22,7 @@ LIBRARY_OF = {name: ArrayLibrary(kind, name) for name, (_, kind) in BACKENDS.ite
 
 
 def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
-    """Return the backend that was asked for, by default the one for the kind of the arrays."""
+    """Return the requested backend, or the default one for the library of the arrays."""
     if backend is None:
         for a in op.arguments:
             if type(values[a.name]) is not np.ndarray and name_library(values[a.name]) == "cupy":
@@ -36,14 +36,14 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
-    """Raise an error again, adding the operator's name if the message lacks it."""
+    """Raise an error again, with the operator's name added if the message lacks it."""
     try:
         if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
             raise error
         raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
     finally:
-        # An error refers to the frames it passed. If this frame also referred to the error, the memory of these frames
-        # would be freed only by the next search for reference cycles.
+        # An error refers to the frames that it passed through. If this frame also referred to the error, only the
+        # garbage collector would free the memory of these frames.
         del error
 
 
@@ -69,7 +69,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
 
 def execute(op: Operator, checked: Checked, backend: str) -> Any:
-    """Run a checked call in a backend, and return the result of the public function."""
+    """Run a checked call on a backend and return the result of the public function."""
     values, sizes, wanted, out, columns = checked
     if columns:
         out = {n: a[..., 0] if n in columns else a for n, a in out.items()}

@@ -1,10 +1,10 @@
-"""Third derivatives by the derivatives of lower order.
+"""Third derivatives composed of derivatives of lower order.
 
-Let F be an operator, x its inputs, g = grad_ and a = gg_; bwd(g, x) = J^T g, and bwd2(a, g, x) returns J a and the
-gradient of <g, J a> in x. The derivative of bwd and bwd2 along cotangents c_g and c_x of bwd2's fields is bwd3
-(`trigraph.table.grammar.FORMULA_OF_THIRD`). An operator that is linear in each input has it by calls of bwd and bwd2
-in which one input is replaced by its direction, and the graph neural operator by similar ones (`third_gno`). Some
-backends compute that of others themselves.
+Let F be an operator with inputs x and Jacobian J, g = grad_ and a = gg_. Then bwd(g, x) = J^T g, and bwd2(a, g, x)
+returns J a and the gradient of <g, J a> with respect to x. bwd3 is the derivative of bwd and bwd2 along cotangents c_g
+and c_x of bwd2's fields (`trigraph.table.grammar.FORMULA_OF_THIRD`). If an operator is linear in each input, calls of
+bwd and bwd2 with one input replaced by its direction give bwd3; similar calls give it for the graph neural operator
+(`third_gno`). For other operators, some backends have their own bwd3.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +32,13 @@ def multilinear(
     call: Callable[[int, dict[str, Any], tuple[str, ...]], Mapping[str, Any]],
     tangent: bool = True,
 ) -> dict[str, Any]:
-    """Return gradients of <cotangents, bwd2's fields> by name of bwd2's arguments; those without a term are left out.
+    """Return the gradients of <cotangents, bwd2's fields> by argument of bwd2; omit arguments without any term.
 
-    `names` are the inputs that are there, and `cotangents` those of fields that have one. `call` takes the order of a
-    derivative, its arguments by name and the fields to compute, and returns these by name.
+    `names` lists the inputs that are not None; `cotangents` maps fields to their cotangents. `call` takes the order of
+    a derivative, its arguments by name and the names of the fields to compute, and returns the fields by name.
 
-    The tangent of bwd2 along c_x is the sum over inputs n of bwd2 with c_n in place of the input n, which then is
-    neither in a nor differentiated. Without `tangent` it is left out; all else holds for any operator.
+    The tangent of bwd2 along c_x is a sum over the inputs n. Its term n is bwd2 with c_n in place of input n, without
+    a_n and without a gradient for n. ``tangent=False`` omits this sum; the other terms are right for any operator.
     """
     results: dict[str, Any] = {}
 
@@ -63,7 +63,7 @@ def multilinear(
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend: str) -> Any:
-    """Run a checked call of bwd3; ValueError where the backend does not have it."""
+    """Run a checked call of bwd3; raise ValueError if the backend does not have it."""
     spec = op.definition
     if backend in DIFFERENTIATED or (third_is_native(backend, op.name) and not third_is_composed(op, values)):
         return backend_function(backend, "execute")(op, values, sizes, wanted, out)

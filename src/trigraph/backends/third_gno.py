@@ -1,16 +1,16 @@
-"""Third derivatives of the graph neural operator by its derivatives of lower order.
+"""Third derivatives of the graph neural operator, composed of its derivatives of lower order.
 
-Its network is that of docs/maths.md: features h, coordinates xi, layers U | b_u and V^ = V | b_v, and z = U xi + b_u,
-of which m selects the active units. Let z_a and z_c be the derivatives of z along a = gg_ and c = the cotangents of
-bwd2's inputs, and z_ac = A_U c_xi + C_U a_xi the one along both. The tangent of bwd2 along c is the sum of bwd2
+The notation follows docs/maths.md: features h, coordinates xi, layers U | b_u and V^ = V | b_v, z = U xi + b_u, and the
+mask m of the active units. Let z_a and z_c be the derivatives of z along a = gg_ and along c, the cotangents of bwd2's
+inputs, and let z_ac = A_U c_xi + C_U a_xi be its second derivative along both. The tangent of bwd2 along c is a sum of
+calls of bwd2:
 
 - with c_h in place of h, and with C_V^ in place of V^, along a;
 - with a_h in place of h, and with A_V^ in place of V^, along z_c;
 - along z_ac.
 
-What stands in place of an input is neither in the direction nor differentiated. In place of xi or U it would change m:
-z_ac is the derivative of U xi + 0 c_xi + 0 a_xi along A_U and C_U in place of the zeros, with c_xi and a_xi as further
-coordinates.
+An input that is replaced has no direction and no gradient. Replacing xi or U would change m. Therefore the last term
+adds c_xi and a_xi as coordinates with weights zero, U xi + 0 c_xi + 0 a_xi, and A_U and C_U as directions of the zeros.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,29 +28,29 @@ def add_tangent(
     wanted: Sequence[str],
     call: Callable[..., Mapping[str, Any]],
 ) -> None:
-    """Add the tangent of bwd2 along c to `results`; arguments as of `trigraph.backends.third.multilinear`.
+    """Add the tangent of bwd2 along c to `results`. See `trigraph.backends.third.multilinear` for the arguments.
 
-    `call` also takes the number of coordinates, `d`.
+    In addition, `call` takes the number of coordinates, `d`.
     """
     coords, params = values["coords"], values["params"]
     xp, d, f = get_array_module(coords), coords.shape[1], values["f_in"] * values["f_out"]
     hidden = (params.size - f) // (d + 1 + f)
-    # The second layer is counted from the end, since more coordinates make the first one longer.
+    # The second layer is indexed from the end, because additional coordinates make the first layer longer.
     first, second = slice(hidden * (d + 1)), slice(-(hidden + 1) * f, None)
     a, c = ({n: arrays.get(prefix + n) for n in INPUTS} for arrays, prefix in ((values, "gg_"), (cotangents, "")))
 
     def layers(*arrays: Any) -> Any:
-        """Return params with the first layer of one array and the second of another; None stands for zeros."""
+        """Return params with the first layer of one array and the second layer of another; None means zeros."""
         parts = zip(arrays, (first, second), strict=True)
         return xp.concatenate([xp.zeros_like(params[at]) if t is None else t[at] for t, at in parts])
 
     def along_z(direction: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a direction without that of the second layer."""
+        """Return a direction with the second layer set to zero."""
         of_params = direction["params"]
         return {**direction, "params": None if of_params is None else layers(of_params, None)}
 
     def add(changed: Mapping[str, Any], direction: Mapping[str, Any], *left_out: str) -> None:
-        """Add bwd2's fields for changed inputs along a direction; inputs, or a layer of params, are left out."""
+        """Add bwd2's fields for changed inputs along a direction, except for inputs or layers in `left_out`."""
         fields = tuple(n for n in wanted if not n.startswith("gg_") and n not in left_out)
         if not fields or all(t is None for t in direction.values()):
             return
@@ -67,8 +67,8 @@ def add_tangent(
             add({"params": layers(params, x["params"])}, along_z(direction), "second")
     pairs = [(s["params"], t["coords"]) for s, t in ((a, c), (c, a)) if s["params"] is not None is not t["coords"]]
     if pairs:
-        # The further coordinates have weights 0, but NaN or infinity times 0 is NaN, which would change z. Instead of
-        # such a number there is 0, and the number is a direction of xi, which reaches active units only, as z_ac does.
+        # The additional coordinates have weight 0, but 0 times NaN or infinity is NaN and would change z. Such a
+        # coordinate is set to 0, and its value becomes a direction of xi, which reaches only active units, like z_ac.
         finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
         n = hidden * d  # weights
         zeros = xp.zeros(n * len(pairs), params.dtype)

@@ -1,4 +1,4 @@
-"""Argument checks, all derived from the operator table."""
+"""Argument checks, which are derived from the operator table."""
 
 from trigraph.checks.arrays import (
     HALF_BACKENDS,

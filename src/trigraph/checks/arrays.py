@@ -1,7 +1,7 @@
-"""Checks of arrays, graphs and sizes, derived from the table, which the public functions make once for each call.
+"""Checks of arrays, graphs and sizes, derived from the table. The public functions make them once per call.
 
-Order: kinds of arrays, dtypes, graph, shapes, `wrt`, `out`; attributes come before. Every message names the operator,
-the argument, the expected and the actual value. Errors are raised before anything is computed.
+Attributes are checked first, then kinds of arrays, dtypes, graph, shapes, `wrt` and `out`. Every message names the
+operator, the argument, the expected value and the actual value. Errors are raised before any computation.
 """
 
 import warnings
@@ -20,9 +20,9 @@ HALF_BACKENDS = ("gpu", "gpu-host")
 
 
 class Checked(NamedTuple):
-    """A call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, outputs given.
+    """Call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, given outputs.
 
-    `columns` are the fields returned with a trailing axis of length one, because their input has one.
+    `columns` names the fields that are returned with a trailing axis of length one, because their input has one.
     """
 
     values: dict[str, Any]
@@ -35,7 +35,7 @@ class Checked(NamedTuple):
 def layout(
     op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of a field: of the argument that it is a derivative in, or as the table says."""
+    """Return the shape and dtype of a field, equal to its argument for a gradient, otherwise given by the table."""
     array = values.get(field.name)
     if array is not None:
         return array.shape, array.dtype
@@ -46,7 +46,7 @@ def layout(
 
 
 def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
-    """Return ``(num_edges, f_in*f_out) = (8, 12)``; a symbol without a size yet appears by name."""
+    """Return a text like ``(num_edges, f_in*f_out) = (8, 12)``; a symbol of unknown size appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
     numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
     filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
@@ -54,17 +54,17 @@ def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
 
 
 def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
-    """Return the integer `symbol` for which `dim`, linear in it, equals `size`; None if none exists."""
+    """Return the integer `symbol` for which `dim`, which is linear in it, equals `size`; None if there is none."""
     at_zero = evaluate(dim, {**sizes, symbol: 0})
     slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
     return None if (size - at_zero) % slope else (size - at_zero) // slope
 
 
 def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[str, int]:
-    """Return the size of every symbol, from the graph, the attributes and the arrays' shapes; ValueError on a conflict.
+    """Return the size of every symbol, from graph, attributes and array shapes; raise ValueError on a conflict.
 
-    Arrays have `lead` leading axes in addition to those in the table, except results of fwd. Inputs bind before
-    gradients and cotangents, so that the message names a gradient of the wrong shape, not an input.
+    Arrays, except results of fwd, have `lead` leading axes more than in the table. Inputs bind before gradients and
+    cotangents, so that the message blames a gradient of the wrong shape, not an input.
     """
     sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
@@ -86,7 +86,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
                 f"expected {describe_shape(array, sizes)} of rank {len(dims)}"
             )
         for (dim, names), size in zip(dims, shape, strict=True):
-            expected = sizes.get(dim)  # most expressions are one symbol
+            expected = sizes.get(dim)  # most expressions are a single symbol
             if expected is None:
                 expected = lengths.get(dim)
             if expected is None and names <= sizes.keys():
@@ -111,20 +111,20 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
 
 
 def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
-    """Dtype of the graph's arrays and of indices that an operator returns."""
+    """Return the dtype of the graph's arrays, which is also the dtype of indices that an operator returns."""
     assert op.graph is not None
     return op.graph.find(op.graph.forward[0][0], values).dtype
 
 
 def _expect_dtype(array: Array, first: Any) -> Any:
-    """Dtype of an array for that of the first input: float32 if that is half precision and the array cannot be."""
+    """Return the expected dtype of an array: the first input's, or float32 if that is half and the array cannot be."""
     return first if array.half or not is_half(first) else np.dtype(np.float32)
 
 
 def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary, half: bool = False) -> tuple[Any, Any]:
-    """Check that arrays are of one library, dtype and device, and that numbers fit it; return both of the first array.
+    """Check that arrays share a library, dtype and device and that numbers fit the dtype; return dtype and device.
 
-    Each is looked at once. With `half`, those that kernels take in half precision may be so.
+    With `half`, arrays that the kernels take in half precision may have it.
     """
     first, first_device = "", ""
     first_dtype: Any = None
@@ -138,7 +138,7 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             dtype, device = library.look(op.name, name, value, first)
         if dtype is not None and not array.index:
             takes_half = half and array.half
-            if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # nor is a dtype of the other byte order
+            if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # FLOATS have native byte order
                 floats = library.floats + ", float16 or bfloat16" * takes_half
                 raise TypeError(f"{op.name}: {name} has dtype {dtype_name(dtype)}; expected {floats}")
             if first and dtype is not first_dtype and dtype != (expected := _expect_dtype(array, first_dtype)):
@@ -149,7 +149,7 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             first, first_dtype, first_device = name, dtype, device
         elif device != first_device:
             raise ValueError(f"{op.name}: {name} is on {device}; expected {first_device}, where {first} is")
-    for name in op.numbers if first_dtype is not None else ():  # backends convert them to the dtype they compute in
+    for name in op.numbers if first_dtype is not None else ():  # backends convert them to the dtype of the computation
         number, dtype = values[name], first_dtype
         if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
             raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")
@@ -157,10 +157,10 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
 
 
 def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, device: Any, stacklevel: int = 4) -> None:
-    """Check the classes and devices of graph objects, and that they support the choices.
+    """Check the classes and devices of graph objects, and replace index arrays by graph objects where allowed.
 
-    Index arrays become graph objects where they are accepted, which sorts them at every call. For a device array the
-    host also has to wait, at every call; a warning with the caller's `stacklevel` says so.
+    This sorts the index array in every call. For a device array the host must also wait; a warning with the caller's
+    `stacklevel` says so.
     """
     if op.graph is None:
         return
@@ -196,19 +196,19 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
 
 
 def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
-    """Drop the trailing axis of length one that column arrays may have; return the names of those that had it."""
+    """Drop the trailing axis of length one that column arrays may have; return the names of the changed arrays."""
     squeezed = set()
     for a in op.column_arguments:
         value = values[a.name]
         if value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
             values[a.name] = value[..., 0]
             squeezed.add(a.name)
-    # A cotangent that is None has the shape of its input.
+    # A cotangent that is None takes the shape of its input.
     return frozenset(squeezed.union(gg for n in squeezed if (gg := f"gg_{n}") in op.names and values[gg] is None))
 
 
 def check_members(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check that graph objects fit each other and the choices, and indices that fwd returned the graph."""
+    """Check that graph objects fit each other and the attributes, and that indices returned by fwd fit the graph."""
     if op.graph is None:
         return
     for attribute in op.attributes:
@@ -236,14 +236,14 @@ def check_members(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check that positions passed from fwd to bwd are in-edges of their destinations; NumPy arrays only.
+    """Check that positions passed from fwd to bwd are in-edges of their destinations. NumPy arrays only.
 
-    On a device the check would synchronise; there, as in every backend, a position that is no in-edge contributes zero.
+    On a device the check would synchronise. In every backend, a position that is not an in-edge contributes zero.
     """
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
         array, offsets = values[a.name], op.graph.find("offsets", values)
-        # Offsets are repeated to the array's shape, since NumPy's broadcasting crashes if it cannot allocate memory.
+        # Offsets are repeated to the array's shape, because NumPy's broadcasting crashes if it cannot allocate memory.
         start, stop = (np.repeat(o, array.shape[1]).reshape(array.shape) for o in (offsets[:-1], offsets[1:]))
         wrong = ~((start <= array) & (array < stop) | (start == stop) & (array == -1))
         if wrong.any():
@@ -254,7 +254,7 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check numbers that must be positive, in NumPy arrays only. NaN passes, and reaches what depends on it."""
+    """Check numbers that must be positive. NumPy arrays only. NaN passes and propagates to the results."""
     for a in (a for a in op.positive_arguments if isinstance(values[a.name], np.ndarray)):
         if np.fmin.reduce(values[a.name], axis=None, initial=1) <= 0:
             row = int((values[a.name] <= 0).argmax())
@@ -270,7 +270,7 @@ def check_out(
     columns: frozenset[str],
     library: ArrayLibrary,
 ) -> dict[str, Any]:
-    """Return the caller's output arrays by field, or raise.
+    """Return the caller's output arrays by field; raise if one is unsuitable.
 
     They must have the right kind, dtype and shape, be writable, and overlap neither an input nor each other.
     """
@@ -326,7 +326,7 @@ def _contiguous(value: Any) -> Any:
 
 
 def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary) -> Checked:
-    """Check a call of a backend; `values` has arrays, graph and checked attributes by name."""
+    """Check a call of a backend; `values` holds arrays, graphs and checked attributes by name."""
     _, device = check_arrays(op, values, library, library.backend in HALF_BACKENDS)
     check_graphs(op, values, library, device)
     check_members(op, values)

@@ -1,4 +1,4 @@
-"""Binding of arguments to names, and checks of those that are not arrays: attributes, choices, names of fields."""
+"""Binding of arguments to names, and checks of attributes and of names of fields."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ HALF = ("float16", "bfloat16")
 
 
 def choice_number(choices: tuple[Any, ...], value: Any) -> int:
-    """Position of a value among the choices of an attribute, -1 if it is not one of them. True does not equal 1."""
+    """Return the index of a value among the choices of an attribute, or -1. Here True does not equal 1."""
     if isinstance(value, str):
         return choices.index(value) if value in choices else -1
     for place, choice in enumerate(choices):
@@ -27,9 +27,9 @@ def choice_number(choices: tuple[Any, ...], value: Any) -> int:
 def bind_arguments(
     op: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
 ) -> dict[str, Any]:
-    """Return all arguments by name; those left out are None, or the default of an attribute.
+    """Return all arguments by name; an omitted one is None, or the default of its attribute.
 
-    TypeError if an argument is missing, given twice or unknown; the message shows `signature`.
+    Raise TypeError, with `signature` in the message, if an argument is missing, given twice or unknown.
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -51,14 +51,14 @@ def bind_arguments(
 
 
 def is_half(dtype: np.dtype) -> bool:
-    """Whether a dtype is float16, or ml_dtypes' bfloat16."""
+    """Return whether a dtype is float16 or the bfloat16 of ml_dtypes."""
     return dtype.name in HALF and dtype.isnative
 
 
 def check_attributes(op: Operator, values: dict[str, Any]) -> None:
-    """Convert attributes to one of their choices, a float or an int.
+    """Convert each attribute to one of its choices, a float or an int.
 
-    TypeError or ValueError if a value is not one of these, or is out of range.
+    Raise TypeError or ValueError if a value cannot be converted or is out of range.
     """
     for attribute in op.attributes:
         name, value = attribute.name, values[attribute.name]
@@ -78,12 +78,12 @@ def check_attributes(op: Operator, values: dict[str, Any]) -> None:
 
 
 def check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
-    """Return the fields named by `wrt`, in the operator's order; TypeError or ValueError if it names anything else."""
+    """Return the fields named by `wrt`, in the operator's order; raise TypeError or ValueError for other names."""
     return check_names(op.name, tuple(f.name for f in op.fields), wrt)
 
 
 def check_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
-    """Return those `names` that are in `wrt`, in their order; TypeError or ValueError if it has others."""
+    """Return the `names` that `wrt` contains, in their order; raise TypeError or ValueError if it contains others."""
     wrt = unwrap_scalar(wrt)
     try:
         asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)

@@ -1,4 +1,4 @@
-"""Operators of a backend as functions that do not check their arguments."""
+"""Functions that call the operators of a backend without checking arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from trigraph.table.grammar import Operator
 
 
 def skip_checks(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
-    """Return an operator as a function with the table's signature, plus `out`; `execute` is that of a backend.
+    """Return a function with the table's signature plus `out`, which passes a call to `execute` of a backend.
 
-    Its arrays have `lead` leading axes in addition to those in the table.
+    Its arrays have `lead` leading axes more than in the table.
     """
 
     def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:

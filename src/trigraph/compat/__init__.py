@@ -1,7 +1,7 @@
-"""Other packages' interfaces over trigraph's operators.
+"""Interfaces of other packages, implemented with trigraph's operators.
 
-`pylibcugraphops` and `cugraph_ops_binding` have the interfaces of NVIDIA's retired packages, which programs import by
-those names after :func:`install`. `neuralop` has neuraloperator's sums over neighbours.
+`pylibcugraphops` and `cugraph_ops_binding` have the interfaces of two retired packages of NVIDIA. After
+:func:`install`, programs can import them by these names. `neuralop` has neuraloperator's sums over neighbours.
 """
 
 import importlib
@@ -12,14 +12,14 @@ DROP_INS = ("cugraph_ops_binding", *(f"pylibcugraphops{name}" for name in ("", "
 
 
 def install() -> None:
-    """Let ``import pylibcugraphops`` and ``import cugraph_ops_binding`` find the drop-ins of this package.
+    """Make ``import pylibcugraphops`` and ``import cugraph_ops_binding`` find the replacements in this package.
 
-    They come before packages of these names that are installed. A second call changes nothing.
+    They take precedence over installed packages of these names. A second call has no effect.
 
     Raises
     ------
     RuntimeError
-        If such a package has been imported already: its names may be in use.
+        If such a package has already been imported, because its names may be in use.
     """
     drop_ins = {name: importlib.import_module(f"trigraph.compat.{name}") for name in DROP_INS}
     for name, module in drop_ins.items():

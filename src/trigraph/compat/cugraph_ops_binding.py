@@ -1,6 +1,6 @@
-"""The module that MLPerf HPC's DimeNet++ (Open Catalyst) imports: two differentiable functions of tensors.
+"""Replacement of the module that MLPerf HPC's DimeNet++ (Open Catalyst) imports: two differentiable functions.
 
-Both raise TypeError or ValueError for arguments that do not fit.
+Both raise TypeError or ValueError if an argument has the wrong type or shape.
 """
 
 import enum
@@ -16,7 +16,7 @@ __all__ = ["MMAOp", "ib_agg_edge", "radial_basis"]
 
 
 class MMAOp(enum.Enum):
-    """Precision of the original's matrix products; trigraph's have that of the tensors, whatever is asked for."""
+    """Precision of matrix products in the original. It has no effect: trigraph uses the precision of the tensors."""
 
     HighPrecision = 0
     LowPrecision = 1
@@ -30,9 +30,9 @@ def _check_shape(caller: str, name: str, tensor: torch.Tensor, axis: int, size: 
 
 
 def radial_basis(dist: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the radial basis (num_edges, 6) and the radial part (num_edges, 42) of the spherical one.
+    """Return the radial basis (num_edges, 6) and the radial part (num_edges, 42) of the spherical basis.
 
-    `dist`, of shape (num_edges, 1), has distances over the cutoff.
+    `dist`, of shape (num_edges, 1), holds distances divided by the cutoff.
     """
     _check_shape("radial_basis", "dist", dist, 1, 1, "(num_edges, 1)")
     rbf, sbf_rad = basis(dist[:, 0], frequencies)
@@ -50,10 +50,10 @@ def ib_agg_edge(
     dst_edge_index: torch.Tensor,
     mma_operation: MMAOp,
 ) -> torch.Tensor:
-    """Triplet sum of DimeNet++, as `trigraph.torch.agg_edge_to_edge`, of edges sorted by the first row of `edge_index`.
+    """Sum triplets like `trigraph.torch.agg_edge_to_edge`, for edges sorted by the first row of `edge_index`.
 
-    The three tensors after `edge_index` must be those of its edges. The original must not be given a `pos_diff` that
-    requires grad: its forces lack the angular part. Here it may.
+    The three tensors after `edge_index` must match its edges. `pos_diff` may require grad; in the original it must not,
+    because the forces would lack the angular part.
     """
     _check_shape("ib_agg_edge", "edge_index", edge_index, 0, 2, "(2, num_edges)")
     given = {"src_offsets": src_offsets, "dst_offsets": dst_offsets, "dst_edge_index": dst_edge_index}

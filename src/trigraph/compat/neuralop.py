@@ -1,7 +1,7 @@
-"""neuraloperator's sums over neighbours, by trigraph's weighted aggregation: dtypes stay, nothing loops over nodes.
+"""neuraloperator's sums over neighbours, computed by trigraph's weighted aggregation without a loop over nodes.
 
-`segment_csr` has the arguments of the function of that name in ``neuralop.layers.segment_csr``. After :func:`install`
-neuraloperator's layers call it: IntegralTransform, and with it GNOBlock, GINO and FNOGNO.
+`segment_csr` has the arguments of the function of the same name in ``neuralop.layers.segment_csr`` and keeps the dtype.
+After :func:`install`, neuraloperator's layers call it: IntegralTransform, and through it GNOBlock, GINO and FNOGNO.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def _graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC:
         )
     splits = indptr.long().reshape(-1, indptr.shape[-1]).expand(batch, -1)
     offsets = torch.nn.functional.pad(splits.diff(dim=1).flatten().cumsum(0), (1, 0))
-    # The splits of an entry may leave out rows at both ends of it.
+    # The splits of an entry need not cover its first and last rows.
     rows = torch.arange(batch * num_rows, device=indptr.device).reshape(batch, num_rows)
     read = [row[start:stop] for row, (start, stop) in zip(rows, splits[:, [0, -1]].tolist(), strict=True)]
     return CSC(offsets, torch.cat([offsets[:0], *read]), batch * num_rows)
@@ -39,13 +39,13 @@ def _graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC:
 def segment_csr(
     src: torch.Tensor, indptr: torch.Tensor, reduction: Literal["mean", "sum"], use_scatter: bool = True
 ) -> torch.Tensor:
-    """Return the sum or the mean of each run of consecutive rows: row i is that of ``src[indptr[i]:indptr[i + 1]]``.
+    """Return the sum or the mean of each run of consecutive rows: row i for ``src[indptr[i]:indptr[i + 1]]``.
 
     Parameters
     ----------
     src : tensor of floating point, shape (num_rows, channels) or (batch, num_rows, channels)
     indptr : tensor of int32 or int64, shape (num_out + 1,), or (batch or 1, num_out + 1) with a batch
-        Splits between the runs, which never decrease. Rows before the first and after the last are left out.
+        Splits between the runs, in ascending order. Rows before the first split and after the last are ignored.
     reduction : {"mean", "sum"}
     use_scatter : bool, optional
         Ignored: torch_scatter is not called.
@@ -53,12 +53,12 @@ def segment_csr(
     Returns
     -------
     tensor, shape (num_out, channels) or (batch, num_out, channels)
-        0 where a run has no rows. Differentiable to any order. Floats of 16 bits on the CPU are added in float32.
+        Zero for a run without rows. Differentiable to any order. Floats of 16 bits on the CPU are added in float32.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument has the wrong kind, dtype, shape or device, or a split lies outside the rows or below the last.
+        If an argument has the wrong type, dtype, shape or device, or splits decrease or lie outside the rows.
 
     Examples
     --------
@@ -89,16 +89,16 @@ def segment_csr(
         )
     graph = _graph(indptr, batch[0] if batch else 1, src.shape[-2])
     rows = src.flatten(0, -2)
-    if src.is_cpu and src.dtype.itemsize == 2:  # the CPU's operators take float32 and float64
+    if src.is_cpu and src.dtype.itemsize == 2:  # operators on the CPU take float32 and float64 only
         rows = rows.float()
     sums: torch.Tensor = FUNCTIONS["agg_weighted_n2n"](rows, None, graph, reduction, "count").output_embedding
     return sums.to(src.dtype).reshape(*batch, indptr.shape[-1] - 1, src.shape[-1])
 
 
 def install() -> None:
-    """Let neuraloperator's layers, also those of models that exist, call this module's `segment_csr`.
+    """Make neuraloperator's layers, including layers that exist already, call this module's `segment_csr`.
 
-    A second call changes nothing. ImportError if neuraloperator is not installed.
+    A second call has no effect. Raise ImportError if neuraloperator is not installed.
     """
     original = importlib.import_module("neuralop.layers.segment_csr").segment_csr
     for name, module in list(sys.modules.items()):

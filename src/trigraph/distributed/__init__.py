@@ -1,6 +1,6 @@
 """Operators on a graph that is divided among MPI ranks, with results bitwise equal to those of one process.
 
-``trigraph.distributed.X(...)`` takes a `Partition` in place of a graph, and arrays with the rows that the rank owns.
+``trigraph.distributed.X(...)`` takes a `Partition` instead of a graph, and arrays of the rows that the rank owns.
 """
 
 import signal as _signal
@@ -25,12 +25,12 @@ __all__ = ["Halo", "Partition", "owners", "partition", "partition_pieces", *sort
 
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
-    """Print an uncaught exception with its rank, and end all ranks, which would wait for this one."""
+    """Print an uncaught exception with its rank and end all ranks, which would otherwise wait for this one."""
     try:
         _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
         _sys.stderr.flush()
-        _time.sleep(0.5)  # wait until mpiexec has forwarded the text, which it drops when ranks are ended
-    finally:  # a terminal and mpiexec both forward Ctrl-C; the second may interrupt the lines above
+        _time.sleep(0.5)  # let mpiexec forward the text, which it drops when the ranks end
+    finally:  # the terminal and mpiexec both forward Ctrl-C; the second signal may interrupt the lines above
         _MPI.COMM_WORLD.Abort(128 + _signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 
 

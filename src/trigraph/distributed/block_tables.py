@@ -1,11 +1,11 @@
-"""The terms of an operator's sum for each kind of graph, as tables of integers that ranks can send to each other.
+"""Graphs as tables of integers that ranks can send to each other; each row is a term of an operator's sum.
 
 Every operator is a sum over blocks. A block is a destination with its in-edges; for an `EdgeGraph`, a node with its in-
-and out-edges; for GemNet-OC, an output with its edges and their triplets. A block reads rows of entities, which the
-sizes of the operator table count: nodes, edges, positions, triplets. Results for an entity, of any order of derivative,
-are complete on a rank that has all blocks that read the entity.
+and out-edges; for GemNet-OC, an output with its edges and their triplets. A block reads rows of entities: nodes, edges,
+positions or triplets, counted by the sizes of the operator table. The results for an entity, for any order of
+derivative, are complete on a rank that has all blocks that read the entity.
 
-A table has a row for each member of the blocks: a position, an edge, a triplet. Its columns are global numbers.
+A table has a row for each member of the blocks: a position, an edge or a triplet. Its columns are global numbers.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 
-Ids = dict[str, np.ndarray]  # symbol to ascending global numbers
+Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
 
 class Owners(NamedTuple):
-    """Rank of each block and of each source; the same array if sources are blocks."""
+    """Rank that owns each block and each source. Both are the same array if sources are blocks."""
 
     blocks: np.ndarray
     sources: np.ndarray
 
 
 class Entities(NamedTuple):
-    """Entities that the rows of a table name, with repetitions: number, owner and table row of each."""
+    """Entities named by the rows of a table, with repetitions: number, owner and table row of each."""
 
     ids: np.ndarray
     owners: np.ndarray
@@ -36,14 +36,14 @@ class Entities(NamedTuple):
 
 
 def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
-    """Entities named in some columns, given with the owner for each row."""
+    """Return the entities named in some columns; `columns` maps each column to the owner of each row's entity."""
     rows = np.arange(len(table))
     parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
     return Entities(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
 def unique(*arrays: np.ndarray) -> np.ndarray:
-    """Return the distinct numbers of some arrays in ascending order; `numpy.unique` is slower if most differ."""
+    """Return the distinct numbers of some arrays in ascending order; faster than `numpy.unique` if most differ."""
     numbers = np.sort(np.concatenate(arrays))
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if numbers.size else numbers
 
@@ -60,14 +60,14 @@ def sort_rows(table: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BlockTable:
-    """How to read a table and build a graph object from some of its rows; the base class has a graph without rows."""
+    """Format of a table: the entities that its rows name and the graph that they make. The base class has no graph."""
 
     dtype: np.dtype
 
-    block: ClassVar[str] = ""  # size that counts blocks
+    block: ClassVar[str] = ""  # symbol of the number of blocks
     block_columns: ClassVar[tuple[int, ...]] = ()  # columns of the table that name blocks
     chunk: ClassVar[int] = 256  # blocks in each chunk of a sum over all blocks
-    width: ClassVar[int] = 1  # columns of the table
+    width: ClassVar[int] = 1  # number of columns of the table
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -75,16 +75,16 @@ class BlockTable:
         return ()
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        """Return by symbol what the rows of a table read."""
+        """Return the entities that the rows of a table read, by symbol."""
         return {}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the (ascending) rows of a table, numbered within `ids`."""
+        """Return the graph arguments of a call for the ascending rows of a table, numbered within `ids`."""
         return {}
 
 
 class RowTable(BlockTable):
-    """No graph: each row of edge arrays is a block. The table is empty."""
+    """Format without a graph: each row of the edge arrays is a block, and the table is empty."""
 
     block = "num_edges"
     chunk = 4096
@@ -123,7 +123,7 @@ class CSCTable(BlockTable):
 
 @dataclass(frozen=True)
 class EdgeTable(BlockTable):
-    """Columns: edge, source, destination, reverse edge or -1. Outputs belong to the block of their edge's source."""
+    """Columns: edge, source, destination, reverse edge or -1. An output belongs to the block of its edge's source."""
 
     given_reverse: bool  # otherwise the ends of an edge determine its reverse
     ambiguous: bool  # the reverse of an edge is unknown
@@ -151,7 +151,7 @@ class EdgeTable(BlockTable):
 
 @dataclass(frozen=True)
 class SegmentTable(BlockTable):
-    """Columns: triplet, edge, output, input. Each edge also has a row without a triplet (-1)."""
+    """Columns: triplet, edge, output, input. Each edge also has a row without a triplet, marked by -1."""
 
     atoms: bool  # edges are summed into outputs; otherwise each edge is an output
     inputs: bool  # triplets read rows of inputs; otherwise each triplet has its own

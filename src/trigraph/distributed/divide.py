@@ -1,4 +1,4 @@
-"""Build a partition: of a graph that every rank has, or of pieces of a graph that no rank has as a whole."""
+"""Build a partition from a graph that every rank has, or from pieces of a graph that no rank has as a whole."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,14 +44,14 @@ def partition(
     Parameters
     ----------
     graph : CSC, EdgeGraph or Segments
-        The same on all ranks, on the host. For GemNet-OC's operators, the triplets.
+        Graph on the host, the same on all ranks. For GemNet-OC's operators, the triplets.
     comm : MPI.Comm
-        Is duplicated.
+        Communicator, which is duplicated.
     owner : integer array, optional
         Rank that owns each destination, node or output (atoms, or edges without `atoms`); the same on all ranks. It
         may come from `owners.blocks` (default), `owners.bisection` or elsewhere.
     source_owner : integer array, optional
-        Rank that owns each source, or each input of `idx_in`. Default: `owner` if its length fits, else blocks.
+        Rank that owns each source, or each input of `idx_in`. Default: `owner` if its length fits, otherwise blocks.
     atoms, idx_in : Segments, optional
         As for `trigraph.interaction_bilinear_fwd`.
     cuda_aware : bool
@@ -65,7 +65,7 @@ def partition(
     Raises
     ------
     TypeError, ValueError
-        On all ranks, if an argument is wrong on one or differs between ranks.
+        On all ranks, if an argument is wrong on one rank or differs between ranks.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def partition_pieces(
     atoms: Iterable[np.ndarray] | None = None,
     cuda_aware: bool = False,
 ) -> Partition:
-    """Divide a graph of which each rank gives some edges or triplets; no rank ever holds all of them.
+    """Divide a graph from pieces: each rank passes some edges or triplets, and no rank ever holds all of them.
 
     Parameters
     ----------
@@ -111,30 +111,30 @@ def partition_pieces(
         `CSC`; `EdgeGraph`, whose edges are sorted by source over all pieces of all ranks; or `Segments`, for the
         triplets of GemNet-OC's operators.
     pieces : iterable of tuples of integer arrays
-        Pieces of this rank: a list, a generator, or arrays of ``.npz`` files. A piece of a `CSC` is (src, dst); of an
-        `EdgeGraph` (src, dst) or (src, dst, reverse_edge), where -1 means none; of `Segments` (edge,), the edge of each
-        triplet, or (edge, input) if the operator has `idx_in`, with the input that each triplet reads. Edges or
-        triplets are numbered in the order of ranks, pieces and arrays; `reverse_edge` uses these numbers.
+        Pieces of this rank: a list, a generator, or arrays of ``.npz`` files. A piece of a `CSC` is (src, dst). A piece
+        of an `EdgeGraph` is (src, dst) or (src, dst, reverse_edge), where -1 means none. A piece of `Segments` is
+        (edge,), the edge of each triplet, or (edge, input) if the operator has `idx_in`, with the input that each
+        triplet reads. Edges or triplets are numbered by rank, piece and row; `reverse_edge` uses these numbers.
     comm : MPI.Comm
-        Is duplicated.
+        Communicator, which is duplicated.
     num_nodes : int or (int, int)
         Number of nodes of the whole graph, or (num_src_nodes, num_dst_nodes). For `Segments`, the number of outputs,
         or (num_inputs, num_outputs) if triplets read inputs.
     owner, source_owner, cuda_aware
         As for `partition`.
     atoms : iterable of integer arrays, optional
-        For `Segments`: the output that each edge of this rank is summed into. Edges are numbered in the order of the
+        For `Segments`: the output to which each edge of this rank is added. Edges are numbered in the order of the
         ranks and arrays. Without `atoms`, every edge is an output.
 
     Returns
     -------
     Partition
-        Rows of edge arrays have the numbers of the edges. Index arrays are int64.
+        Row k of an edge array belongs to edge k. Index arrays are int64.
 
     Raises
     ------
     TypeError, ValueError
-        On all ranks, if an argument is wrong on one or differs between ranks.
+        On all ranks, if an argument is wrong on one rank or differs between ranks.
 
     Examples
     --------
@@ -205,10 +205,10 @@ def partition_pieces(
 def _read_pieces(
     pieces: Iterable[Sequence[np.ndarray]], limits: Mapping[str, int | None], least: int, sorted_by: str | None = None
 ) -> tuple[np.ndarray, set[int]]:
-    """Return the columns of all pieces, shape (any, columns), and the numbers of arrays that pieces have.
+    """Return the columns of all pieces, shape (any, columns), and the set of the numbers of arrays per piece.
 
-    `limits` maps the name of each column to the bound of its entries, None if it is not known yet. A piece has at least
-    the first `least` columns; the others are filled with -1. `sorted_by` names a column that must ascend.
+    `limits` maps the name of each column to the bound of its entries, or to None if it is unknown. A piece has at least
+    the first `least` columns; missing columns are filled with -1. `sorted_by` names a column that must ascend.
     """
     tables, lengths = [np.empty((0, len(limits)), np.int64)], set()
     for number, piece in enumerate(pieces):
@@ -225,7 +225,7 @@ def _read_pieces(
             if limit is not None:
                 check_range("partition_pieces", f"pieces[{number}].{name}", column, limit, "num_nodes")
             if name == sorted_by and (np.diff(column) < 0).any():
-                raise ValueError(f"partition_pieces: {name} of piece {number} falls; expected edges sorted by source")
+                raise ValueError(f"partition_pieces: {name} of piece {number} decreases; expected edges sorted by source")
         missing = np.full((first.size, len(limits) - len(columns)), -1)
         tables.append(np.column_stack([*(c.astype(np.int64) for c in columns.values()), missing]))
         lengths.add(len(columns))
@@ -233,10 +233,10 @@ def _read_pieces(
 
 
 def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
-    """Return the table of a CSC for the destinations of this rank; `edges` has number, source and destination."""
+    """Return the table of a CSC for this rank's destinations; columns of `edges`: number, source, destination."""
     edge, src, dst = edges.T
     members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
-    # Positions are ordered by destination, and those of one destination by edge.
+    # Positions are ordered by destination, then by edge.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
     table = send_rows(comm, members, owners.blocks[dst])
@@ -251,9 +251,9 @@ def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: 
 def _triplets(
     comm: MPI.Comm, sizes: dict[str, int], owners: Owners, triplets: np.ndarray, outputs: np.ndarray | None
 ) -> np.ndarray:
-    """Return the table of the triplets (number, edge and input) and of the edges of this rank.
+    """Return the table of this rank's edges and of its triplets, which have the columns number, edge and input.
 
-    `outputs` has the output of each edge that this rank gives; None if the edges are the outputs.
+    `outputs` holds the output of each edge that this rank passes; None if the edges are the outputs.
     """
     edge = triplets[:, 1]
     if outputs is None:
@@ -266,7 +266,7 @@ def _triplets(
     with agreement(comm):
         check_range("partition_pieces", "edge", edge, number, "num_edges")
     output = edge
-    if outputs is not None:  # the rank that gave an edge knows its output
+    if outputs is not None:  # the rank that passed an edge knows its output
         wanted = unique(edge)
         halo = Halo(comm, edges, wanted, np.searchsorted(ends, wanted, side="right"))
         output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]
@@ -280,7 +280,7 @@ def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
     ends = comm.allgather((int(edges[0, 0]), int(edges[-1, 0])) if len(edges) else None)
     flat = [node for pair in ends if pair is not None for node in pair]
     if flat != sorted(flat):
-        raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
+        raise ValueError("partition_pieces: src decreases from one rank to the next; expected edges sorted by source")
     lengths = set().union(*comm.allgather(lengths))
     if len(lengths) > 1:
         raise ValueError("partition_pieces: some pieces have a reverse_edge and some have none; expected all or none")
@@ -292,13 +292,13 @@ def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
     comm, edges = divided.comm, divided.table
     own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
     with agreement(comm):
-        if have_reverse:  # the block of an edge's source contains the edge and its reverse
+        if have_reverse:  # the block of an edge's source contains both the edge and its reverse
             paired = own[own[:, 3] >= 0]
             back = edges[np.minimum(np.searchsorted(edges[:, 0], paired[:, 3]), max(len(edges) - 1, 0))]
             if (own[:, 3] < -1).any() or (back != paired[:, [3, 2, 1, 0]]).any():
                 raise ValueError(
                     "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
-                    "expected the number of the very reverse, or -1"
+                    "expected the number of its reverse, or -1"
                 )
     parallel = len(np.unique(own[:, 1:3], axis=0)) < len(own)
     return comm.allreduce(bool(parallel), MPI.LOR) and not have_reverse
@@ -311,7 +311,7 @@ def _key() -> int:
 
 
 def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
-    """Return a duplicate of a communicator, made once, so that messages never mix with those of the caller."""
+    """Return the duplicate of a communicator, made once, so that messages never mix with the caller's messages."""
     own: Any = comm.Get_attr(_key())
     if own is None:
         own = comm.Dup()
@@ -320,13 +320,13 @@ def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     return own
 
 
-NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order
+NUMBER = itertools.count(1)  # numbers the partitions, which all ranks make in the same order
 
 
 def _read_members(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
 ) -> tuple[BlockTable, dict[str, int], np.ndarray, np.ndarray]:
-    """Return the kind, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
+    """Return the table format, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
     if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
         shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
         raise TypeError(f"partition: graph is a {shown}; expected a CSC, EdgeGraph or Segments of NumPy arrays")
@@ -377,7 +377,7 @@ def _read_members(
 
 
 def _choose_owners(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
-    """Return the given owners, checked, or the default ones."""
+    """Check and return the given owners, or return the default owners."""
     symbol = {CSCTable: "num_src_nodes", SegmentTable: "num_inputs"}.get(type(kind), kind.block)
     owners: list[np.ndarray] = []
     for name, ranks_given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
@@ -405,7 +405,7 @@ def _divide(
     more: Ids,
     cuda_aware: bool,
 ) -> Partition:
-    """Send each row of a table to the owners of its blocks; `more` are further owned rows, not in the table."""
+    """Send each row of a table to the owners of its blocks; `more` holds owned rows that are not in the table."""
     tables = [send_rows(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
     table = sort_rows(np.concatenate(tables))
     owned: Ids = {}

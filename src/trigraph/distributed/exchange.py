@@ -35,11 +35,11 @@ def send_rows(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray
 
 @contextmanager
 def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
-    """Context whose end raises on all ranks if one has met an error, or if their facts differ.
+    """Return a context that, at its end, raises on all ranks if one rank has an error or if their facts differ.
 
-    Facts are names and values that must be the same on all ranks. The first names the call; more may be added to the
-    list. A rank raises its own error unchanged, RuntimeError with rank and text for that of another rank, and
-    ValueError with call, fact and two ranks if a fact differs.
+    Facts are names and values that must be the same on all ranks. The first fact names the call; more may be added to
+    the list. A rank raises its own error unchanged. For an error of another rank it raises RuntimeError with rank and
+    text; if a fact differs, it raises ValueError with call, fact and two ranks.
     """
     said, error, message = list(facts), None, None
     try:
@@ -73,7 +73,7 @@ def digest(value: Any) -> str:
 
 
 class Halo:
-    """A plan of the rows that each rank sends to each other and of their places, used for every array of such rows.
+    """Plan of the rows that ranks exchange and of their positions. One plan serves all arrays of such rows.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ class Halo:
     wanted : int64 array
         Ascending global numbers of the rows that this rank needs.
     owners : int64 array, shape (len(wanted),)
-        Rank that has each of these.
+        Rank that has each wanted row.
     cuda_aware : bool
-        Whether MPI accepts arrays on a device; otherwise they are copied through pinned host memory.
+        Whether MPI accepts device arrays; otherwise they are copied through pinned host memory.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class Halo:
 
     @property
     def received(self) -> int:
-        """Rows that come from other ranks."""
+        """Number of rows that come from other ranks."""
         return sum(at.size for at in self._coming.values())
 
     def start(self, array: Any, axis: int = 0) -> "Pending":
-        """Start to send the rows of an array that other ranks need, along an axis, and to receive, without waiting."""
+        """Start to send the rows along an axis that other ranks need, and to receive rows, without waiting."""
         return Pending(self, array, axis)
 
 
 class Pending:
-    """An exchange in progress."""
+    """Exchange in progress."""
 
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
         self._halo, self._axis, xp = halo, axis, get_array_module(array)
@@ -128,7 +128,7 @@ class Pending:
             self._put(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))
 
     def wait(self) -> Any:
-        """Wait for the exchange, and return the array of the rows needed."""
+        """Wait for the exchange and return the array of the wanted rows."""
         MPI.Request.Waitall(self._requests)
         for rank, rows in self._coming.items():
             self._put(self._halo._coming[rank], get_array_module(self._out).asarray(rows))
@@ -139,7 +139,7 @@ class Pending:
         self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
 
     def _memory(self, number: int) -> Any:
-        """Return memory for a number of rows that MPI can write to: on the device, or pinned host memory."""
+        """Return memory for `number` rows that MPI can write to: on the device, or pinned host memory."""
         out, axis = self._out, self._axis
         shape = (*out.shape[:axis], number, *out.shape[axis + 1 :])
         if name_library(out) == "numpy" or self._halo._cuda_aware:
@@ -149,7 +149,7 @@ class Pending:
         return cupyx.empty_pinned(shape, out.dtype)
 
     def _readable(self, rows: Any) -> Any:
-        """Return rows where MPI can read them, after waiting for the device, since MPI ignores streams."""
+        """Return rows in memory that MPI can read, after waiting for the device, because MPI ignores streams."""
         if name_library(rows) == "numpy":
             return rows
         if self._halo._cuda_aware:

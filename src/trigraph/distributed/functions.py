@@ -1,4 +1,4 @@
-"""Operators on a divided graph: each rank passes the rows that it owns, and gets the rows of results that it owns."""
+"""Operators on a divided graph: each rank passes the rows that it owns and gets the result rows that it owns."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,12 +21,12 @@ ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
 def find_entity(array: Array) -> tuple[str, int] | None:
-    """Return symbol and axis of an array that is divided among ranks; None for one that all have, like parameters."""
+    """Return symbol and axis of an array that is divided among ranks; None if all ranks have it, like parameters."""
     return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
 
 
 class _Call:
-    """One call of an operator on one rank."""
+    """Call of an operator on one rank."""
 
     def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, backend: str | None) -> None:
         self.op, self.values, self.partition, self.backend = op, values, divided, backend
@@ -36,7 +36,7 @@ class _Call:
         self.divided_fields: dict[str, Any] = {f.name: find_entity(f) for f in op.fields}
 
     def check(self) -> None:
-        """Raise unless each array has the rows that this rank owns; the calls for subgraphs check everything else."""
+        """Raise unless each array has the rows that this rank owns. The calls for subgraphs check everything else."""
         rank = self.partition.comm.rank
         for argument in self.op.arguments:
             value, divided = self.values[argument.name], self.divided[argument.name]
@@ -58,7 +58,7 @@ class _Call:
         if isinstance(kind, EdgeTable) and kind.ambiguous and self.values.get("exclude") == "edge":
             raise ValueError(
                 f"{self.op.name}: exclude is 'edge' and the graph has parallel edges; expected an EdgeGraph built with "
-                "shifts or vec, which tell the reverse of an edge"
+                "shifts or vec, which identify the reverse of an edge"
             )
 
     def facts(self) -> list[tuple[str, str]]:
@@ -90,13 +90,13 @@ class _Call:
         return fields
 
     def _exchange_rows(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
-        """Return the arguments with the rows of other ranks, all exchanged at the same time."""
+        """Return the arguments with the rows of other ranks added; all arrays are exchanged at the same time."""
         divided = {n: at for n, at in self.divided.items() if at and self.values[n] is not None}
         coming = {n: halos[symbol].start(self.values[n], axis) for n, (symbol, axis) in divided.items()}
         return self.values | {n: exchange.wait() for n, exchange in coming.items()}
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
-        """Compute the fields that are divided by rows, and return this rank's own rows of each."""
+        """Compute the fields that are divided by rows and return this rank's rows of each."""
         arrived = self._exchange_rows(layout.halos)
         with agreement(self.partition.comm):
             fields = self._compute(layout.subgraph, arrived, names)
@@ -151,13 +151,13 @@ class _Call:
         return {n: self._whole(subgraph, fields[n]) if n in indices else fields[n] for n in names}
 
     def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
-        """Convert positions in the whole graph to positions in a subgraph; negative numbers stay."""
+        """Convert positions in the whole graph to positions in a subgraph; keep negative numbers."""
         xp = get_array_module(numbers)
         places = xp.searchsorted(xp.asarray(subgraph.ids["num_positions"]), numbers).astype(numbers.dtype)
         return xp.where(numbers >= 0, places, numbers)
 
     def _whole(self, subgraph: Subgraph, numbers: Any) -> Any:
-        """Convert positions in a subgraph to positions in the whole graph; negative numbers stay."""
+        """Convert positions in a subgraph to positions in the whole graph; keep negative numbers."""
         if numbers is None or numbers.size == 0:
             return numbers
         xp = get_array_module(numbers)
@@ -166,11 +166,11 @@ class _Call:
 
 
 def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
-    """Return the partition among the arguments, and remove the graph arguments that it replaces."""
+    """Return the partition from the arguments, and remove the graph arguments that it replaces."""
     graphs = [g.name for g in op.graph.arguments] if op.graph else []
     partition = values.pop(graphs[0]) if graphs else rows
     if graphs and rows is not None:
-        raise TypeError(f"{op.name}: partition goes with operators that take no graph; give it as {graphs[0]}")
+        raise TypeError(f"{op.name}: partition is for operators without a graph; pass it as {graphs[0]}")
     for name in graphs[1:]:
         if values.pop(name) is not None:
             raise TypeError(f"{op.name}: {name} is given; expected it in trigraph.distributed.partition(..., {name}=)")
@@ -180,7 +180,7 @@ def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None)
     if not graphs and not isinstance(partition.kind, RowTable):
         partition = partition.rows()
     if not isinstance(partition.kind, PARTITION_CLASSES[op.graph.type_name] if op.graph else RowTable):
-        raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(partition.kind).__name__})")
+        raise TypeError(f"{op.name}: the partition is for another kind of graph ({type(partition.kind).__name__})")
     return partition
 
 

@@ -1,4 +1,4 @@
-"""DimeNet++ on one structure that is divided among ranks: bitwise reproducible energy, forces and gradients."""
+"""DimeNet++ for a structure divided among ranks, with bitwise reproducible energy, forces and gradients."""
 
 from typing import Any, NamedTuple
 
@@ -24,16 +24,16 @@ _agg_edge_to_edge, _radial_basis, _sum = (
 
 
 class DividedNeighbors(NamedTuple):
-    """Neighbours of the atoms of a structure, divided among ranks.
+    """Neighbours of the atoms of a structure that is divided among ranks.
 
     Attributes
     ----------
     edges : Partition
         Partition of the EdgeGraph.
     ends : Partition
-        From the rows ``cat([at_source, at_destination])`` of all atoms to the edges: both ends of each.
+        Graph from the rows ``cat([at_source, at_destination])`` of all atoms to the edges; joins both ends of an edge.
     into : Partition
-        From the edges to their destination atoms.
+        Graph from the edges to their destination atoms.
     offset : Tensor, shape (edges of this rank, 3)
         Periodic offset of the vector of each edge.
     """
@@ -70,16 +70,16 @@ class DividedNeighbors(NamedTuple):
         )
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
-        """Return for each edge the sum of its source's row in one array and its destination's row in the other."""
+        """Add, for each edge, its source's row of `at_source` and its destination's row of `at_destination`."""
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
-        """Return for each atom the sum of the rows of its in-edges."""
+        """Return, for each atom, the sum of the rows of its in-edges."""
         return _sum(values, None, self.into).output_embedding
 
 
 class DimeNetPlusPlus(nn.DimeNetPlusPlus):
-    """`trigraph.torch.nn.DimeNetPlusPlus` for a structure that is divided among ranks; the parameters are the same."""
+    """`trigraph.torch.nn.DimeNetPlusPlus` for a structure that is divided among ranks, with the same parameters."""
 
     def forward(self, z: Tensor, pos: Tensor, neighbors: DividedNeighbors) -> Tensor:  # type: ignore[override]
         """Return the sum over all atoms, on every rank.
@@ -113,14 +113,14 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
     def energy_forces(
         self, z: Tensor, pos: Tensor, neighbors: DividedNeighbors, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return the energy, on every rank, and the forces on the atoms of this rank.
+        """Return, on every rank, the total energy and the forces on the rank's atoms.
 
         Parameters
         ----------
         z, pos, neighbors
             As for `forward`.
         create_graph : bool
-            Whether the results can be differentiated, as in training on forces.
+            Whether the results can be differentiated, for example to train on forces.
 
         Returns
         -------
@@ -142,14 +142,14 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         """Return the embedding of each edge from the elements of its ends and its length."""
         emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)
-        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # makes the table's gradient a sum over atoms
+        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # so the table's gradient is a sum over atoms
         embedded = linear(elements, emb.emb.weight.t(), None, atoms)
         ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
         by_length = self._act(_dense(emb.lin_rbf, rbf, edges))
         return self._act(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
 
     def _interact(self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition) -> Tensor:
-        """Return the new embedding of each edge: `trigraph.torch.nn.InteractionBlock`."""
+        """Return the new embedding of each edge, like `trigraph.torch.nn.InteractionBlock`."""
         act, edges = self._act, graph.rows()
         x_ji = act(_dense(block.lin_ji, x, edges))
         by_length = linear(rbf, block.lin_rbf2.weight @ block.lin_rbf1.weight, None, edges)

@@ -1,4 +1,4 @@
-"""Assign nodes to ranks: consecutive blocks of equal size, or recursive bisection of space."""
+"""Assignment of nodes to ranks by consecutive blocks of equal size or by recursive bisection of space."""
 
 from typing import Any
 
@@ -31,14 +31,14 @@ def blocks(number: int, parts: int) -> np.ndarray:
 
 
 def bisection(positions: Any, parts: int) -> np.ndarray:
-    """Divide nodes by recursive bisection: each cut is across the longest extent and balances the number of nodes.
+    """Divide nodes by recursive bisection: each cut crosses the longest extent and balances the number of nodes.
 
     Parameters
     ----------
     positions : array, shape (number, dimensions)
         Positions of the nodes, in any unit of length.
     parts : int
-        Any number; the two sides of a cut get nodes in proportion to their parts.
+        Number of parts, not necessarily a power of two; each side of a cut gets nodes in proportion to its parts.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A graph that is divided among ranks: the rows that each rank owns, and those that it needs for a call."""
+"""A graph that is divided among ranks: the rows that each rank owns and the rows that it needs for a call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from trigraph.table.lazy import lazy
 
 
 class Subgraph(NamedTuple):
-    """The part of the graph for one call of an operator."""
+    """Part of the graph for one call of an operator."""
 
     ids: Ids  # ascending global numbers of the entities that the call reads, by symbol
     places: dict[str, np.ndarray | None]  # positions of their rows in the given arrays; None for all rows in order
     graphs: dict[str, Any]  # graph arguments of the call
     # For a chunk of an `EdgeGraph`: whether the output of each edge belongs to a block of the chunk. Edges into these
-    # blocks are also edges out of other blocks, of which only some edges are present.
+    # blocks leave other blocks, whose edges are not all present.
     inside: np.ndarray | None
-    moved: dict[str, dict[str, Any]]  # `graphs`, which never change, by device, for devices used so far
+    moved: dict[str, dict[str, Any]]  # copies of `graphs`, which never change, by device, for devices used so far
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments on the device of an array; they are copied once to each device."""
@@ -36,9 +36,9 @@ class Subgraph(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The subgraph of a call, the exchange of the rows that it reads, and the positions of this rank's own rows.
+    """Subgraph of a call, exchange of the rows that it reads, and positions of this rank's own rows.
 
-    An entry of `own` is None if the subgraph has exactly the own rows.
+    An entry of `own` is None if the subgraph has exactly the rank's own rows.
     """
 
     subgraph: Subgraph
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Chunks of blocks, starting with `first` of `number` in all, and the exchange of the rows that they read."""
+    """Consecutive chunks that this rank adds, from chunk `first` of `number`, and the exchange of rows for them."""
 
     subgraphs: list[Subgraph]
     halos: dict[str, Halo]
@@ -57,7 +57,7 @@ class Chunks(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A graph divided among the ranks of a communicator; made by `partition`, `partition_pieces` or `rows`.
+    """Graph divided among the ranks of a communicator. `partition`, `partition_pieces` and `rows` make one.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Partition:
     sizes : mapping
         Global number of nodes, edges and so on, by symbol of the operator table.
     owned : mapping
-        Symbol to the ascending global numbers of the rows that this rank owns and its arrays contain; read-only.
+        Ascending global numbers of the rows that this rank owns and its arrays contain, by symbol; read-only.
     cuda_aware : bool
         Whether device arrays are passed to MPI directly; otherwise they are copied through pinned host memory.
     """
@@ -82,7 +82,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         for array in (*self.owned.values(), *self.owners, self.table):
-            array.setflags(write=False)  # layouts, chunks and row partitions depend on these alone, and are kept
+            array.setflags(write=False)  # the remembered layouts, chunks and row partitions depend on these alone
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={ids.size} of {self.sizes[name]}" for name, ids in self.owned.items())
@@ -91,13 +91,13 @@ class Partition:
     # ---- arrays ------------------------------------------------------------------------------------------------------
 
     def take(self, array: Any, symbol: str, axis: int = 0) -> Any:
-        """Return the rows that this rank owns of an array of all rows.
+        """Select the rows that this rank owns from an array of all rows.
 
         Parameters
         ----------
         array : array
         symbol : str
-            Size of the axis, by its name in the operator table: ``"num_edges"``, ...
+            Name of the axis's size in the operator table, such as ``"num_edges"``.
         axis : int
         """
         xp, own = get_array_module(array), self._list_own_ids(symbol)
@@ -108,7 +108,7 @@ class Partition:
         return xp.take(array, xp.asarray(own), axis)
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
-        """Return all rows, on every rank, of an array of which each rank passes its own. All ranks must call it."""
+        """Return an array of all rows on every rank, when each rank passes its own rows. All ranks must call it."""
         with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
             own = self._list_own_ids(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
@@ -124,7 +124,7 @@ class Partition:
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
     def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
-        """Return the rows that this rank owns, of which each rank passes arbitrary ones. All ranks must call it.
+        """Return the rows that this rank owns, when each rank passes arbitrary rows. All ranks must call it.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class Partition:
         Raises
         ------
         TypeError, ValueError
-            On all ranks, if an argument is wrong on one, or a number is passed twice or not at all.
+            On all ranks, if an argument is wrong on one rank, or a number is passed twice or not at all.
         """
         comm, size = self.comm, self.comm.size
         with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
@@ -167,12 +167,12 @@ class Partition:
         ranks = keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [owners_by_id[np.searchsorted(owners_by_id[:, 0], q[:, 0])][:, 1:] for q in asked]
-        holders = np.concatenate(exchange(comm, answers))[:, 0]  # own is ascending, and so are keepers
+        holders = np.concatenate(exchange(comm, answers))[:, 0]  # in the order of own, since keepers ascend with it
         order = np.argsort(ids)
         return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
 
     def rows(self, symbol: str = "num_edges") -> "Partition":
-        """Return a partition of one kind of rows, for operators without a graph, which call these rows edges.
+        """Return a partition of one kind of rows for operators without a graph, which call these rows edges.
 
         Parameters
         ----------
@@ -199,17 +199,17 @@ class Partition:
 
     @lazy
     def outputs(self) -> Layout:
-        """Layout for results that depend only on own blocks: outputs, and entities that no other block reads."""
+        """Layout for results that depend on own blocks only: outputs, and entities that no other block reads."""
         return self._layout(self.owned[self.kind.block], self.table)
 
     @lazy
     def everything(self) -> Layout:
-        """Layout for results of all own entities, with all blocks that read them, whichever rank owns the blocks."""
+        """Layout for results of all own entities, with all blocks that read them, including blocks of other ranks."""
         return self._layout(*self._neighbours())
 
     @lazy
     def chunks(self) -> Chunks:
-        """Chunks of a sum over all blocks; they do not depend on the number of ranks."""
+        """Chunks of a sum over all blocks. Their limits do not depend on the number of ranks."""
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)
 
@@ -244,11 +244,11 @@ class Partition:
 
     @lazy
     def nothing(self) -> Subgraph:
-        """A subgraph without blocks."""
+        """Subgraph without blocks."""
         return self._subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
 
     def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all blocks that read entities of this rank, and their table; other ranks send theirs."""
+        """Return all blocks, including other ranks' blocks, that read entities of this rank, and their table."""
         comm, own = self.comm, self.owned[self.kind.block]
         columns = list(self.kind.block_columns)
         pairs = [own[:0]]  # blocks of this rank, with the owners of the entities that they read
@@ -266,7 +266,7 @@ class Partition:
         return np.sort(blocks), sort_rows(np.concatenate([self.table, *exchange(comm, tables)]))
 
     def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
-        """Return the entities that the rows of a table read, by symbol, and their owners."""
+        """Return the entities that the rows of a table read and their owners, both by symbol."""
         ids, owners = {}, {}
         for s, entities in self.kind.entities(table, self.owners).items():
             ids[s], at = np.unique(entities.ids, return_index=True)
@@ -274,7 +274,7 @@ class Partition:
         return ids, owners
 
     def _subgraph(self, rows: np.ndarray, blocks: np.ndarray, at_hand: Ids) -> Subgraph:
-        """Return the subgraph of some blocks, given their table rows; arrays have the rows `at_hand`."""
+        """Return the subgraph of some blocks, given their table rows and the rows `at_hand` in the call's arrays."""
         ids, _ = self._read(rows)
         ids[self.kind.block] = blocks
         places = {s: _find(at_hand[s], ids[s]) for s in ids}
@@ -301,5 +301,5 @@ class Partition:
 
 
 def _find(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
-    """Return the positions of `some` of the `ids`; None if these are all."""
+    """Return the positions of `some` within `ids`; None if they are all of them."""
     return None if some.size == ids.size else np.searchsorted(ids, some)

@@ -1,4 +1,4 @@
-"""Number of threads of a rank: its share of the machine's processors, unless the user has chosen a number."""
+"""Number of threads of a rank: its share of the machine's processors, unless the user chooses a number."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ _shares: list[int] = []
 
 
 def tell(listener: Callable[[int], None]) -> None:
-    """Call a function with the share of processors, now and whenever it decreases."""
+    """Call a function with this rank's number of processors, now and whenever the number decreases."""
     _listeners.append(listener)
     if _shares:
         listener(min(_shares))
 
 
 def limit_threads_to_share(comm: MPI.Comm) -> None:
-    """Find this rank's share of the processors, and limit its threads to that number. All ranks must call this.
+    """Find this rank's share of the processors and limit its threads to that number. All ranks must call this.
 
     Ranks that the launcher has bound to different processors do not share them.
     """

@@ -1,8 +1,8 @@
-"""Global sums in an order that does not depend on the ranks: chunks of fixed size, added as a binary tree.
+"""Global sums in an order that does not depend on the ranks: chunks of fixed size are added as a binary tree.
 
 ``tree(n)`` adds the sums of n consecutive chunks: it splits them at the largest power of two below n, sums each side in
-the same way, and adds both. A rank adds all siblings of the tree that it has, and sends the remaining sums, at most two
-arrays for each level.
+the same way, and adds the two results. Each rank adds the siblings that it has and sends the remaining sums, at most
+two arrays per level of the tree.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, and their sum (a tuple of arrays)
+Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, sum of the chunks (a tuple of arrays)
 
 
 def add_tree(parts: Iterable[Any], first: int) -> Sums:
-    """Add the parts of the tree that one rank has: tuples of arrays, one for each of its chunks from `first` on."""
+    """Add as much of the tree as one rank can; `parts` are tuples of arrays, one per chunk from `first` on."""
     waiting: Sums = []
     for at, part in enumerate(parts, first):
         waiting.append((at, 1, tuple(map(_host, part))))

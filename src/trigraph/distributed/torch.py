@@ -1,8 +1,8 @@
-"""Operators on a divided graph in PyTorch, differentiable twice, and further functions that models need.
+"""Operators on a divided graph in PyTorch, differentiable twice, and other functions that models need.
 
-Tensors with rows contain the rows that the rank owns, and so do their gradients. Parameters are the same on all ranks,
-and their gradients are complete on every rank, so that they need no reduction. All ranks must make the same calls in
-the same order, in the backward pass too. Results are bitwise equal to those of one rank.
+Tensors with rows contain the rows that the rank owns, and so do their gradients. Parameters are the same on all ranks.
+Their gradients are complete on every rank and need no reduction. All ranks must make the same calls in the same order,
+including the backward pass. Results are bitwise equal for any number of ranks.
 """
 
 import os
@@ -27,16 +27,16 @@ from trigraph.torch.arrays import tensor_from, view_array
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
-# Elementwise functions of torch use vector instructions, and scalar ones for the last numbers, which round exponentials
-# differently. Rows are therefore padded to a multiple of LANES numbers, and torch gets at most AT_A_TIME numbers, which
-# it does not divide among threads. A number's result then does not depend on the number of rows.
+# Elementwise functions of torch use vector instructions, but scalar instructions, which round exponentials differently,
+# for the last numbers. Rows are therefore padded to a multiple of LANES numbers, and torch gets at most AT_A_TIME
+# numbers at once, which it does not divide among threads. A result then does not depend on the number of rows.
 LANES, AT_A_TIME = 32, 16384
 
 _threads = torch.get_num_threads()
 
 
 def _share_processors(number: int) -> None:
-    """Limit the threads of torch, unless the user has chosen their number."""
+    """Limit the number of threads of torch, unless the user has chosen it."""
     global _threads
     chosen = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     if torch.get_num_threads() == _threads and not chosen:
@@ -48,7 +48,7 @@ tell(_share_processors)
 
 
 class _Reverse(torch.autograd.Function):
-    """A function that refuses forward mode."""
+    """Autograd function that refuses forward mode."""
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -72,7 +72,7 @@ class _Derivative(_Reverse):
             return tuple(_tensor(getattr(fields, n)) for n in _arguments(spec, order - 1))
         results = [_tensor(fields)] if OPERATORS[name].single else [_tensor(array) for array in fields]
         outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
-        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # as all of them exist
+        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # none of them is None
         ctx.mark_non_differentiable(*(t for t in constants if t is not None))
         return results[0] if OPERATORS[name].single else tuple(results)
 
@@ -85,7 +85,7 @@ class _Derivative(_Reverse):
             )
         wanted = tuple(n for n, needed in zip(names, ctx.needs_input_grad[4:], strict=True) if needed)
         if order == 0:
-            cotangents = cotangents[: len(spec.outputs)]  # the others belong to constants
+            cotangents = cotangents[: len(spec.outputs)]  # the other cotangents belong to constants
         if not wanted or all(t is None for t in cotangents):
             return (None,) * (4 + len(names))
         if order == 0:
@@ -102,7 +102,7 @@ def _tensor(array: Any) -> Tensor | None:
 
 
 def _arguments(spec: Definition, order: int) -> tuple[str, ...]:
-    """Return the array arguments of an order in the table's order, inputs last."""
+    """Return the names of the array arguments of an order, in the table's order, inputs last."""
     inputs, gradients = [a.name for a in spec.inputs], [f"grad_{a.name}" for a in spec.outputs]
     return (*[f"gg_{n}" for n in inputs if order == 2], *[n for n in gradients if order], *inputs)
 
@@ -121,7 +121,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         results = _Derivative.apply(spec, 0, keywords, (), *inputs)  # type: ignore[no-untyped-call]
         return results if op.single else result_type(op.name)(*results)
 
-    doc = f"{spec.summary} As `trigraph.distributed.{op.name}`, of tensors, and differentiable twice."
+    doc = f"{spec.summary} Like `trigraph.distributed.{op.name}`, but for tensors, and twice differentiable."
     publish(call, "trigraph.distributed.torch", spec.name, signature, doc)
     return call
 
@@ -131,7 +131,7 @@ globals().update(FUNCTIONS)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> Tensor:
-    """Return ``x weight^T + bias``, by `basis_embedding_radial`: its bits do not depend on the number of rows.
+    """Return ``x weight^T + bias``, whose bits do not depend on the number of rows (by `basis_embedding_radial`).
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
     weight : Tensor, shape (outputs, inputs)
     bias : Tensor, shape (outputs,), or None
     rows : Partition
-        From `Partition.rows`; says which rows `x` has.
+        Partition of the rows of `x`, from `Partition.rows`.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
 
 
 def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply an elementwise function such that its bits do not depend on the number of rows.
+    """Apply an elementwise function so that its bits do not depend on the number of rows.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class _Total(_Reverse):
-    """The sum over the rows of all ranks; its derivative is `_Spread`."""
+    """Sum over the rows of all ranks; its derivative is `_Spread`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition) -> Tensor:
@@ -180,7 +180,7 @@ class _Total(_Reverse):
 
 
 class _Spread(_Reverse):
-    """A number that every rank has, repeated for each row; its derivative is the sum over the rows of all ranks."""
+    """Repetition of a number that every rank has for each row; its derivative is `_Total`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition, number: int) -> Tensor:
@@ -221,7 +221,7 @@ def total(x: Tensor, rows: Partition) -> Tensor:
     ----------
     x : Tensor, shape (number of rows, ...)
     rows : Partition
-        From `Partition.rows`.
+        Partition of the rows of `x`, from `Partition.rows`.
     """
     return _Total.apply(x, rows)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Shared by all graph objects, which are immutable and lie on one device."""
+"""Base of all graph objects, which are immutable and have all arrays on one device."""
 
 import contextlib
 import functools
@@ -16,9 +16,9 @@ R = TypeVar("R")
 
 
 def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which the device of the first array, tensor or graph object on one is the current one.
+    """Return a context whose current device is the device of the first array, tensor or graph object on a device.
 
-    That of a tensor has torch's stream and allocator, too.
+    For a tensor, the context also uses torch's stream and allocator.
     """
     context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     for value in values:
@@ -26,7 +26,7 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
             context = LIBRARIES["torch"]().on_device(value)
-        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # which a new one has not yet
+        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # a new object has no kind yet
             import cupy
 
             context = cupy.cuda.Device(int(value.device.removeprefix("cuda:")))
@@ -37,7 +37,7 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def on_device(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function run on the device of its arguments instead of the current one; see `entered`."""
+    """Make a function run on the device of its arguments instead of the current device; see `entered`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,8 +50,8 @@ def on_device(function: Callable[P, R]) -> Callable[P, R]:
 class LongRows(NamedTuple):
     """Rows of a CSR array with more than PART_SIZE positions, cut into parts of at most PART_SIZE positions.
 
-    `rows` has for each of them its row, its first part and the part after its last, `parts` for each part its row and
-    first position.
+    `rows` holds, for each long row, the row, its first part and the end of its parts. `parts` holds, for each part, its
+    row and its first position.
     """
 
     rows: Any
@@ -59,7 +59,7 @@ class LongRows(NamedTuple):
 
 
 def find_long_rows(offsets: Any) -> LongRows | None:
-    """Return the long rows of a CSR array, None if there is none; for a device array this synchronizes."""
+    """Return the long rows of a CSR array, or None if there are none; synchronizes for a device array."""
     xp, dtype = get_array_module(offsets), offsets.dtype
     sizes = offsets[1:] - offsets[:-1]
     rows = xp.flatnonzero(sizes > PART_SIZE)
@@ -73,34 +73,34 @@ def find_long_rows(offsets: Any) -> LongRows | None:
     return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
 
 
-FEW_PARALLEL = 4  # edges between the same two nodes, which `trigraph.plain` takes one after the other
+FEW_PARALLEL = 4  # `trigraph.plain` treats up to this many edges between the same two nodes one after the other
 ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLEL + 1}
-"""Numbers with which every graph is computed right: kernels read an order, such as `edge_ids`, even if it is trivial,
-and third derivatives take any number of edges between the same nodes."""
+"""Numbers that are right for every graph: kernels read an order, such as `edge_ids`, even if it is trivial, and third
+derivatives allow any number of edges between the same nodes."""
 
 
 def coarsen_number(name: str, number: int) -> int:
-    """Return a number of a graph that does not follow from sizes of arrays, so that many graphs share it.
+    """Coarsen a number of a graph that does not follow from array sizes, so that many graphs share a program.
 
-    Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such
-    powers, and others are set to `ALWAYS`. Results of the first two orders stay bitwise the same.
+    Largest degrees are rounded up to a power of two of at least PART_SIZE, because kernels compare them only with such
+    powers. Other numbers are set to `ALWAYS`. Results of the first two orders stay bitwise the same.
     """
     return ALWAYS.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
 
 
-# Called with every new graph object, and again when it is prepared: `trigraph.torch` makes tensors of its arrays.
+# Called with every new graph object and again when it is prepared. `trigraph.torch` makes tensors of its arrays.
 VIEWS: list[Callable[[Any], object]] = []
 
 
 class Immutable:
-    """Base of graph objects: attributes are set only once, by ``_set``, and a copy is the object itself."""
+    """Base class of graph objects. ``_set`` sets the attributes once, and a copy is the object itself."""
 
     __slots__ = ("__weakref__", "_built", "device", "kind")
 
-    kind: str  # "numpy" or "cupy"; "torch" for a graph that torch has assembled from tensors
+    kind: str  # "numpy" or "cupy"; "torch" for a graph that torch assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    # Orders and tensors, made at first use: they depend on the graph alone, which cannot change, and are kept with it,
-    # by their names. Arrays on a device can be written to; the graph is then no longer checked.
+    # Orders and tensors by name, made at first use. They depend on the graph alone, which cannot change. Arrays on a
+    # device can be written to; the graph is then no longer checked.
     _built: dict[str, Any]
 
     @staticmethod
@@ -109,7 +109,7 @@ class Immutable:
         return {"kind": name_library(array) or "torch", "device": find_device(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
-        if hasattr(self, next(iter(attributes))):  # a second __init__, while calls may be using the checked arrays
+        if hasattr(self, next(iter(attributes))):  # a second call of __init__; calls may be using the checked arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
         for value in attributes.values():
@@ -120,8 +120,8 @@ class Immutable:
             view(self)
 
     def long_rows(self, name: str) -> LongRows | None:
-        """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
-        key = f"long rows of {name}"  # they depend on these offsets alone: an attribute, or one of `prepare`'s result
+        """Return the long rows of the offsets `name`, an attribute of the graph or of `prepare`'s result."""
+        key = f"long rows of {name}"  # they depend on these offsets alone
         if key not in self._built:
             with self._at_home():
                 offsets = getattr(self if hasattr(self, name) else cast("Any", self).prepare(), name)
@@ -131,7 +131,7 @@ class Immutable:
         return self._built[key]
 
     def _at_home(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which arrays are allocated that the graph keeps: by torch where it has its tensors."""
+        """Return the context for allocating arrays that the graph keeps; torch allocates them if it has tensors."""
         return entered(self._built.get("tensors", (self,))[0])
 
     def _assign(self, **attributes: Any) -> None:
@@ -152,7 +152,7 @@ class Immutable:
 
 
 def to_device(value: Any) -> Any:
-    """Return an argument (an array, a graph or segments) with CuPy arrays in place of NumPy arrays."""
+    """Return an argument (an array, a graph or segments) with NumPy arrays replaced by CuPy arrays."""
     if isinstance(value, np.ndarray):
         return cupy_module().asarray(value)
     if isinstance(value, Immutable):

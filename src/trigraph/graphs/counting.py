@@ -1,4 +1,4 @@
-"""Stable counting sorts of index arrays, on the host by libtrigraph, which writes what becomes read-only arrays."""
+"""Stable counting sorts of index arrays. On the host, libtrigraph sorts and the results are read-only arrays."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ import numpy as np
 from trigraph.arrays import LARGEST_C_INT, LIBRARIES, check_memory, check_range, frozen, get_array_module, is_ascending
 
 WRONG_INDEX, NO_MEMORY = -1, -2  # of graphs.c
-# The arrays of a block begin at multiples of so many bytes, as those of malloc do.
+# Alignment in bytes of the arrays in a block of memory, the same as for malloc.
 ALIGNMENT = 16
 
-# Fewer edges are sorted by one thread, and do not decide how many there are: that is asked when it is first needed.
+# Fewer edges are sorted by one thread. The number of threads is then not read, so that it is fixed only when needed.
 LARGE = 2**17
 
-# A separate function pointer, because argtypes set on `ctypes.pythonapi` apply to the whole process.
+# A function pointer of our own, because argtypes set on `ctypes.pythonapi` apply to the whole process.
 _bytes_of_size = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
 
 
 class Order(NamedTuple):
-    """Positions in a stable order by key: those of key k are ``positions[offsets[k]:offsets[k+1]]``.
+    """Positions in a stable order by key; key k has the positions ``positions[offsets[k]:offsets[k+1]]``.
 
-    `most` is the largest number of positions of a key, `rises` says whether the keys never decrease.
+    `most` is the largest number of positions of a key. `rises` says whether the keys never decrease.
     """
 
     offsets: Any
@@ -34,16 +34,16 @@ class Order(NamedTuple):
     rises: bool
 
 
-@cache  # depends on the name and the dtype, which are its key, and the installed library, which does not change
+@cache  # key: name, dtype and numbers of arguments; the installed library does not change
 def _function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
-    """Return a function of libtrigraph for indices of a type."""
+    """Return a function of libtrigraph for indices of type `dtype`."""
     function = ctypes.CDLL(LIBRARIES["libtrigraph"]())[f"trigraph_{name}_i{8 * dtype.itemsize}"]
     function.argtypes = [ctypes.c_int] * integers + [ctypes.c_void_p] * (arrays + 1)
     return function
 
 
 def counts_fit(*numbers: int) -> bool:
-    """Whether libtrigraph, whose sizes are C's int, can count so many."""
+    """Return whether all numbers fit the sizes of libtrigraph, which are C's int."""
     return max(numbers) <= LARGEST_C_INT
 
 
@@ -52,8 +52,8 @@ def fill_arrays(
 ) -> tuple[int, list[int], list[np.ndarray]]:
     """Call a function of libtrigraph; return its status, its facts and the read-only arrays that it has written.
 
-    `given` are contiguous arrays of one dtype that nobody writes to, None for one that is absent, the first never;
-    results have the same dtype. They lie in one bytes object, which is filled before anything else knows it.
+    `given` holds contiguous arrays of one dtype that nobody writes to; each but the first may be None. The results have
+    the same dtype. They share one bytes object, which is filled before other code can see it.
     """
     dtype = given[0].dtype
     starts, size = [], 0
@@ -76,13 +76,13 @@ def fill_arrays(
 
 
 def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) -> Order:
-    """Sort positions by their keys, in linear time on the host, after a check that these are in 0..num_keys-1.
+    """Check that keys are in 0..num_keys-1 and sort positions by key, in linear time on the host.
 
-    Names are for the messages of errors. `keys` is an array that nobody writes to.
+    Error messages use the names. `keys` is an array that nobody writes to.
     """
     xp, dtype = get_array_module(keys), keys.dtype
     if xp is np:
-        check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
+        check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # the offsets and a copy
         if counts_fit(keys.size, num_keys):
             sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
             status, facts, (offsets, positions, _) = fill_arrays("sort", sizes, (keys, None), lengths)
@@ -101,9 +101,9 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
 def order_by_destination(
     src: np.ndarray, dst: np.ndarray, num_src: int, num_dst: int, loops: int = -1
 ) -> tuple[Order, np.ndarray]:
-    """Return edges of the host in order by destination, and the source of each; nodes are checked.
+    """Check the nodes of edges on the host, and return the order by destination and the source of each edge.
 
-    With `loops` >= 0, edges of a node to itself are left out first, and one of each of so many nodes is added.
+    If `loops` >= 0, self-loops are removed first, and a self-loop is added to each of the first `loops` nodes.
     """
     check_memory("CSC", "num_dst_nodes", num_dst, 2 * dst.dtype.itemsize)
     most, sizes = dst.size + max(loops, 0), (dst.size, num_dst, num_src, loops)

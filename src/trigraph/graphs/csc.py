@@ -1,8 +1,8 @@
-"""Graph objects: validated once when they are built, immutable afterwards.
+"""Graph objects, which are validated when they are built and immutable afterwards.
 
-A graph owns copies of its index arrays, so that they cannot change after they were range-checked. NumPy copies lie in
-bytes objects, which cannot be made writeable, neither by ``setflags`` nor through the array's base. CuPy has no
-read-only arrays: writing to the arrays of a graph on a device leaves a graph that is no longer checked.
+A graph owns copies of its index arrays, so that they cannot change after the range check. NumPy copies lie in bytes
+objects, which cannot be made writeable, neither by ``setflags`` nor through the array's base. CuPy has no read-only
+arrays: after a write to the arrays of a graph on a device, the graph is no longer checked.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
 class ReverseCSC(NamedTuple):
-    """The orders in which derivatives gather; arrays have the graph's kind and dtype.
+    """Orders in which derivatives gather rows. The arrays have the graph's type and dtype.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class ReverseCSC(NamedTuple):
         Destination of each position.
     src_offsets : array, shape (num_src_nodes + 1,)
     src_positions : array, shape (num_positions,)
-        Positions in a stable order by source: those of source j are ``src_positions[src_offsets[j]:src_offsets[j+1]]``.
+        Positions in a stable order by source; source j has ``src_positions[src_offsets[j]:src_offsets[j+1]]``.
     row_offsets : array, shape (num_edges + 1,)
     row_positions : array, shape (num_positions,)
         Positions in a stable order by row of the edge arrays.
@@ -50,7 +50,7 @@ class ReverseCSC(NamedTuple):
 
 
 def count_nodes(name: str, values: Any) -> int:
-    """Return the largest value + 1; ValueError if that exceeds the limit for the dtype."""
+    """Return the largest value + 1; raise ValueError if it exceeds the limit for the dtype."""
     if values.size == 0:
         return 0
     number, largest = int(values.max()) + 1, most(values.dtype)
@@ -61,7 +61,7 @@ def count_nodes(name: str, values: Any) -> int:
 
 
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
-    """Row of the edge arrays for each of `ends` (called `name` in messages), or None, and the number of rows."""
+    """Return the checked `edge_ids`, one per entry of `ends` (`name` in messages), or None, and the number of rows."""
     rows = None if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     if edge_ids is None:
         rows = ends.size if rows is None else rows
@@ -77,34 +77,34 @@ def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any
 
 
 class CSC(Immutable):
-    """A directed bipartite graph whose in-edges are stored by destination (compressed sparse columns).
+    """Directed bipartite graph whose in-edges are stored by destination (compressed sparse columns).
 
     The in-edges of destination `i` are the positions ``offsets[i]:offsets[i+1]``; their sources are ``indices[...]``.
 
     Parameters
     ----------
     offsets : array of int32 or int64, shape (num_dst_nodes + 1,)
-        Starts at 0, never decreases, ends at the number of positions.
+        Offsets, which start at 0, never decrease, and end at the number of positions.
     indices : array, same dtype, shape (num_positions,)
         Source of each position.
     num_src_nodes : int, optional
-        Defaults to the number of destinations.
+        Default: the number of destinations.
     edge_ids : array, same dtype, shape (num_positions,), optional
-        Row of the edge arrays for each position (default: the position itself). Positions may share a row, whose
-        gradients are then added up. Unused rows have gradients that are exactly 0.
+        Row of the edge arrays for each position (default: the position itself). Positions may share a row; their
+        gradients are then added. The gradients of unused rows are exactly 0.
     num_edges : int, optional
-        Rows of edge arrays. Defaults to the number of positions, or ``max(edge_ids) + 1``.
+        Number of rows of edge arrays. Default: the number of positions, or ``max(edge_ids) + 1``.
 
     Raises
     ------
     TypeError, ValueError
-        If an array has the wrong kind, dtype, rank or length, or a value is out of range.
+        If an array has the wrong type, dtype, rank or length, or a value is out of range.
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads. `prepare` builds the orders that derivatives gather in; the
-    first derivative calls it. NumPy arrays of a graph cannot be made writeable. CuPy arrays can be written to, and the
-    graph is then no longer checked.
+    A graph is immutable, picklable and safe to share between threads. The first derivative calls `prepare`, which
+    builds the orders in which derivatives gather rows. NumPy arrays of a graph cannot be made writeable. CuPy arrays
+    can be written to; the graph is then no longer checked.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class CSC(Immutable):
     offsets: Any
     indices: Any
     edge_ids: Any
-    edges_in_order: bool  # position p has row p, since no edge_ids were given
+    edges_in_order: bool  # position p has row p, because no edge_ids were given
     num_src_nodes: int
     num_dst_nodes: int
     num_positions: int
@@ -146,7 +146,7 @@ class CSC(Immutable):
                 f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; "
                 f"expected 0 to len(indices) = {num_positions}"
             )
-        falls = offsets[1:] < offsets[:-1]  # not the sign of a difference, which can overflow
+        falls = offsets[1:] < offsets[:-1]  # a difference could overflow
         if bool(falls.any()):
             at = int(falls.argmax())
             raise ValueError(
@@ -168,7 +168,7 @@ class CSC(Immutable):
     def _set_attributes(
         self, offsets: Any, indices: Any, edge_ids: Any, in_order: bool, num_src: int, rows: int, degree: int
     ) -> None:
-        """Set every attribute from what is checked, in arrays that nobody else writes to."""
+        """Set every attribute from checked values; nobody else writes to the arrays."""
         self._set(
             offsets=offsets,
             indices=indices,
@@ -193,9 +193,9 @@ class CSC(Immutable):
         )
 
     def prepare(self) -> ReverseCSC:
-        """Build the orders that derivatives gather in; later calls return the result of the first.
+        """Build the orders in which derivatives gather rows; later calls return the first result.
 
-        Threads that call this at the same time all build it instead of waiting, and all get the one finished first. A
+        Threads that call this at the same time all build the orders, and all get the result that is finished first. A
         lock would never be released in a process forked meanwhile, or in a signal handler that interrupts its holder.
 
         Returns
@@ -206,7 +206,7 @@ class CSC(Immutable):
         if reverse is None:
             with self._at_home():
                 reverse = self._built.setdefault("reverse", self._build_reverse())
-            if self.kind == "cupy":  # so that calls do not synchronize, and can be captured in a CUDA graph
+            if self.kind == "cupy":  # so that calls do not synchronize and a CUDA graph can capture them
                 self.long_rows("offsets")
                 self.long_rows("src_offsets")
                 if not self.edges_in_order:
@@ -247,22 +247,22 @@ class CSC(Immutable):
     def renumbered(self) -> "tuple[CSC, Any]":
         """Return the graph with its nodes renumbered so that neighbours are close in memory, and the new order.
 
-        Operators gather the rows of neighbours, which is faster if these lie close together. Renumbering helps meshes
-        and atoms that were numbered in another order; it does not help random graphs. The order is SciPy's reverse
+        Operators gather the rows of neighbours, which is faster if the rows lie close together. Renumbering helps for
+        meshes and atoms in an arbitrary order; it does not help for random graphs. The new order is SciPy's reverse
         Cuthill-McKee order, computed on the host.
 
         Returns
         -------
         graph : CSC
-            The same graph; edge arrays stay in their order, `edge_ids` holds the permutation.
+            The renumbered graph. Edge arrays keep their order; `edge_ids` holds the permutation.
         order : array of the graph's dtype, shape (num_nodes,)
-            Node `k` of the new graph is node ``order[k]`` of this one: its embedding is ``x[order]``, and
-            ``result[order] = new_result`` puts a result back.
+            Node `k` of the new graph is node ``order[k]`` of this graph: the new embedding is ``x[order]``, and
+            ``result[order] = new_result`` restores the order of a result.
 
         Raises
         ------
         ValueError
-            If the numbers of destinations and sources differ (they must be the same nodes), or exceed 2^31 - 1.
+            If the numbers of destinations and sources differ (they must be the same nodes) or exceed 2^31 - 1.
         """
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -278,7 +278,7 @@ class CSC(Immutable):
         src, dst, edge_ids = (
             a if self.kind == "numpy" else a.get() for a in (self.indices, self.prepare().destinations, self.edge_ids)
         )
-        ends = (src.astype(np.int32), dst.astype(np.int32))  # SciPy's function takes no others
+        ends = (src.astype(np.int32), dst.astype(np.int32))  # SciPy's function requires int32
         neighbours = csr_array((np.ones(src.size, np.int8), ends), (number, number))
         order = reverse_cuthill_mckee(neighbours).astype(dtype) if number else np.empty(0, dtype)
         place = np.empty_like(order)
@@ -297,21 +297,21 @@ class CSC(Immutable):
         edge_ids: Any = None,
         num_edges: int | None = None,
     ) -> "CSC":
-        """Build from one source and one destination for each edge, in any order.
+        """Build a graph from the source and the destination of each edge, in any order.
 
         Parameters
         ----------
         src, dst : arrays of int32 or int64, shape (num_edges,)
         num_src_nodes, num_dst_nodes : int, optional
-            Default to the largest value + 1; if one or both are missing, both default to the larger of the two.
+            Default: the largest node number in `src` and `dst` + 1, or the other number if it is larger.
         edge_ids : array, shape (num_edges,), optional
-            Row of the edge arrays for each edge (default: its place in `src`).
+            Row of the edge arrays for each edge (default: its position in `src`).
         num_edges : int, optional
 
         Returns
         -------
         CSC
-            Edge arrays stay in the caller's order; `edge_ids` holds the permutation.
+            Edge arrays keep the caller's order; `edge_ids` of the graph holds the permutation.
         """
         src = index_array("CSC", "src", src)
         dst = index_array("CSC", "dst", dst, src, "src")
@@ -336,10 +336,9 @@ class CSC(Immutable):
     def _from_nodes(
         cls, src: Any, dst: Any, num_src: int, num_dst: int, edge_ids: Any = None, rows: int = -1, loops: int = -1
     ) -> "CSC":
-        """Build from read-only arrays, of sizes that `counts_fit`, after a check of the nodes.
+        """Check the nodes and build a graph from read-only arrays whose sizes `counts_fit`.
 
-        With `loops` >= 0, edges of a node to itself are left out first, and one of each of so many nodes is added. -1
-        rows are as many as edges.
+        See `order_by_destination` for `loops`. ``rows=-1`` means one row for each edge.
         """
         (offsets, edges, degree, rises), indices = order_by_destination(src, dst, num_src, num_dst, loops)
         graph, in_order = cls.__new__(cls), edge_ids is None and rises
@@ -350,13 +349,13 @@ class CSC(Immutable):
     @classmethod
     @on_device
     def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> "CSC":
-        """Build from PyTorch Geometric's ``edge_index``: row 0 sources, row 1 destinations.
+        """Build a graph from PyTorch Geometric's ``edge_index``, with sources in row 0 and destinations in row 1.
 
         Parameters
         ----------
         edge_index : array or tensor of int32 or int64, shape (2, num_edges)
         num_nodes : int, optional
-            Defaults to the largest index + 1.
+            Default: the largest index + 1.
         """
         edge_index = as_array(edge_index, "CSC: edge_index")
         if name_library(edge_index) is None:
@@ -369,25 +368,25 @@ class CSC(Immutable):
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> "CSC":
-        """Build from a sparse matrix whose ``A[i, j]`` is the edge j -> i, so that sum aggregation is ``A @ X``.
+        """Build a graph from a sparse matrix: ``A[i, j]`` is the edge j -> i, so that sum aggregation is ``A @ X``.
 
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included. Arrays of CSR, CSC and BSR may be longer
-            than ``indptr[-1]``: what follows is no entry. Of CSR and CSC it is a row of edge arrays that nothing uses.
+            Stored entries are edges, including explicit zeros and duplicates. Arrays of CSR, CSC and BSR may be longer
+            than ``indptr[-1]``; the rest holds no entries. For CSR and CSC, it counts as unused rows of edge arrays.
 
         Returns
         -------
         CSC
-            Edge arrays have the order of ``matrix.data`` where that has one value for each entry: COO, CSR and CSC. Of
-            another format (BSR, DIA, DOK, LIL), edges and their order are those of ``matrix.tocoo().data``; SciPy
-            leaves out the zeros that a DIA matrix stores.
+            Edge arrays have the order of ``matrix.data`` for the formats COO, CSR and CSC, which store one value per
+            entry. For other formats (BSR, DIA, DOK, LIL), the edges and their order follow ``matrix.tocoo().data``;
+            SciPy then omits the zeros that a DIA matrix stores.
 
         Raises
         ------
         TypeError, ValueError
-            If it is no such matrix, or one whose index arrays were changed to what is no matrix.
+            If `matrix` is not a sparse matrix, or if its index arrays are not valid.
         """
         from scipy import sparse
 
@@ -403,7 +402,7 @@ class CSC(Immutable):
             rows = max(len(matrix.data), indices.size)
             if matrix.format == "csr":
                 return cls(offsets, indices, num_src, num_edges=rows)
-            by_column = cls(offsets, indices, num_dst)  # checked, as SciPy's conversions are not
+            by_column = cls(offsets, indices, num_dst)  # checks the arrays; SciPy's conversions do not
             columns = np.repeat(np.arange(by_column.num_dst_nodes, dtype=dtype), np.diff(offsets))
             return cls.from_coo(columns, indices, num_src, num_dst, num_edges=rows)
         if matrix.format == "bsr":
@@ -415,13 +414,13 @@ class CSC(Immutable):
 
     @classmethod
     def from_networkx(cls, graph: Any) -> "CSC":
-        """Build from a networkx graph; nodes are numbered in the order of ``graph.nodes``.
+        """Build a graph from a networkx graph, with nodes numbered in the order of ``graph.nodes``.
 
         Parameters
         ----------
         graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
             Edge u -> v of a directed graph is an in-edge of v. An undirected edge becomes two positions that share a
-            row, its place in ``list(graph.edges)``; a self loop becomes one position.
+            row, the edge's index in ``list(graph.edges)``; a self-loop becomes one position.
         """
         if not (hasattr(graph, "is_directed") and hasattr(graph, "edges")):
             raise TypeError(f"CSC: graph is a {type(graph).__name__}; expected a networkx graph")

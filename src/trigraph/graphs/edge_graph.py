@@ -1,7 +1,7 @@
-"""Edges of an interatomic graph, the edges adjacent to them, and the edges that an angular sum leaves out.
+"""Edges of an interatomic graph, their adjacent edges, and the edges that an angular sum leaves out.
 
-For the edge e = (j -> i) the sum of `agg_edge_to_edge` runs over the in-edges e' = (k -> j) of its source, except those
-that the exclusion rule leaves out. They are found when the graph is built, not at each call.
+For the edge e = (j -> i), the sum of `agg_edge_to_edge` runs over the in-edges e' = (k -> j) of its source, except for
+edges that the exclusion rule leaves out. They are found once, when the graph is built.
 """
 
 import math
@@ -29,14 +29,14 @@ from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
 from trigraph.graphs.reverse import reverse_position
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
-# A pair of nodes is numbered source * num_nodes + destination, in int64.
+# A pair of nodes has the number source * num_nodes + destination, an int64.
 MOST_NODES = math.isqrt(2**63 - 1)
 
 
 class LeftOut(NamedTuple):
-    """The in-edges of its source that edge `e` leaves out: ``dst_edge_index[start[e]:stop[e]]``.
+    """In-edges of its source that edge `e` leaves out: ``dst_edge_index[start[e]:stop[e]]``.
 
-    Leaving out is mutual: the edges that leave out `e` are the same ones.
+    The relation is symmetric: if `e` leaves out `f`, then `f` leaves out `e`.
     """
 
     start: Any
@@ -44,25 +44,25 @@ class LeftOut(NamedTuple):
 
 
 class Triplets(NamedTuple):
-    """Edge `inner` enters the sum of edge `outer`; sorted by `outer`."""
+    """Pairs of edges, sorted by `outer`; edge `inner` is a term in the sum of edge `outer`."""
 
     outer: Any
     inner: Any
 
 
 class SortedEdges(NamedTuple):
-    """A graph and the permutation that sorted its edges: edge arrays in its order are ``x[permutation]``."""
+    """Graph and the permutation that sorted its edges; ``x[permutation]`` sorts an edge array."""
 
     graph: "EdgeGraph"
     permutation: Any
 
 
 class NeighborEdges(NamedTuple):
-    """A graph of neighbours, sorted by source, destination and shift.
+    """Graph of neighbours, sorted by source, destination and shift.
 
-    For other positions of the same atoms, compute ``vec = positions[graph.src] - positions[graph.dst] + offset``, and
-    for another cell, ``offset = shifts @ cell``. `vec` and `offset` (num_edges, 3) have the dtype and unit of the
-    positions; `shifts` (num_edges, 3) count whole cells: ASE's S with i = dst and j = src.
+    For other positions of the same atoms, compute ``vec = positions[graph.src] - positions[graph.dst] + offset``. For
+    another cell, compute ``offset = shifts @ cell``. `vec` and `offset` (num_edges, 3) have the dtype and unit of the
+    positions. `shifts` (num_edges, 3) count whole cells: ASE's S with i = dst and j = src.
     """
 
     graph: "EdgeGraph"
@@ -72,20 +72,20 @@ class NeighborEdges(NamedTuple):
 
 
 class EdgeGraph(Immutable):
-    """Directed edges sorted by source, with the order by destination and the edges each exclusion rule leaves out.
+    """Directed edges sorted by source, with their order by destination and the edges left out by exclusion rules.
 
-    The vector of edge e is ``pos[src[e]] - pos[dst[e]] + offset[e]``, with an offset of whole cells if it is periodic.
+    The vector of edge e is ``pos[src[e]] - pos[dst[e]] + offset[e]``; a periodic offset is a lattice vector.
 
     Parameters
     ----------
     src, dst : arrays of int32 or int64, shape (num_edges,)
-        Ends of each edge; `src` never decreases (see `sorted`). Parallel edges are periodic images of each other.
+        Ends of each edge; `src` must not decrease (see `sorted`). Parallel edges are periodic images of each other.
     num_nodes : int
     shifts : array of int32 or int64, shape (num_edges, 3), optional
         Cells crossed by each edge: ASE's S with i = dst and j = src. The reverse of (j, i, S) is (i, j, -S).
     vec : array of float32 or float64, shape (num_edges, 3), optional
-        Vector of each edge, not kept. Without `shifts`, the reverse of an edge is the one with the opposite vector,
-        within 64 eps of its length.
+        Vector of each edge, not kept. Without `shifts`, the reverse of an edge is the edge back whose vector is
+        opposite, within 64 eps of its length.
 
     Attributes
     ----------
@@ -93,27 +93,27 @@ class EdgeGraph(Immutable):
     src_offsets, dst_offsets : arrays, shape (num_nodes + 1,)
         Edges out of j are ``src_offsets[j]:src_offsets[j+1]``.
     dst_edge_index : array, shape (num_edges,)
-        Edges in a stable order by destination: edges into j are ``dst_edge_index[dst_offsets[j]:dst_offsets[j+1]]``,
-        sorted by source.
+        Edges in a stable order by destination. The edges into j, sorted by source, are
+        ``dst_edge_index[dst_offsets[j]:dst_offsets[j+1]]``.
     reverse_start, reverse_stop : arrays, shape (num_edges,)
-        Edges from dst[e] to src[e], periodic images included: ``dst_edge_index[reverse_start[e]:reverse_stop[e]]``.
+        Edges from dst[e] to src[e], including periodic images: ``dst_edge_index[reverse_start[e]:reverse_stop[e]]``.
     reverse_edge : array, shape (num_edges,), or None
-        The reverse of each edge, the one with the opposite vector; -1 if there is none. None if it is ambiguous: there
-        are parallel edges, and neither `shifts` nor `vec` was given.
+        Reverse of each edge, which has the opposite vector; -1 if there is none. The array is None if reverses are
+        ambiguous, because there are parallel edges and neither `shifts` nor `vec` was given.
     num_nodes, num_edges : int
     max_in_degree, max_out_degree : int
     max_parallel_edges : int
-        Most edges that share source and destination.
+        Largest number of edges that share source and destination.
 
     Raises
     ------
     TypeError, ValueError
-        If an array has the wrong kind, dtype or shape, a value is out of range, the edges are not sorted by source, a
-        vector has no length, or an edge has two reverses.
+        If an array has the wrong type, dtype or shape, a value is out of range, the edges are not sorted by source, a
+        vector has zero length, or an edge has two reverses.
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads; but arrays on a device can be written to (see `CSC`).
+    A graph is immutable, picklable and safe to share between threads. Arrays on a device can be written to; see `CSC`.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class EdgeGraph(Immutable):
     def _build(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
         """Set every attribute; whichever of the last three arguments is given determines the reverse edges."""
         xp, dtype = get_array_module(src), src.dtype
-        # src is sorted, so that the order by source is the order of the edges.
+        # src is sorted, so the order by source is the order of the edges.
         src_offsets, _, out_degree, _ = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes)
         dst_offsets, by_dst, in_degree, _ = order_by("EdgeGraph", "dst", dst, "num_nodes", num_nodes)
         by_ends = shifts is None and vec is None
@@ -178,7 +178,7 @@ class EdgeGraph(Immutable):
         self._set(
             src=src,
             dst=dst,
-            src_offsets=frozen(src_offsets),  # a copy, without the order that lies beside it
+            src_offsets=frozen(src_offsets),  # a copy, to free the order that shares its memory
             dst_offsets=dst_offsets,
             dst_edge_index=by_dst,
             reverse_start=start,
@@ -197,7 +197,7 @@ class EdgeGraph(Immutable):
     @classmethod
     @on_device
     def sorted(cls, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> SortedEdges:
-        """Build from edges in any order.
+        """Build a graph from edges in any order.
 
         Parameters
         ----------
@@ -207,12 +207,12 @@ class EdgeGraph(Immutable):
         Returns
         -------
         SortedEdges
-            The graph and the permutation: edge arrays in its order are ``x[permutation]``.
+            The graph and the permutation of the edges; ``x[permutation]`` sorts an edge array.
 
         Raises
         ------
         TypeError, ValueError
-            As for `EdgeGraph`; if an edge has two reverses, the message gives their numbers in the sorted order.
+            As for `EdgeGraph`. If an edge has two reverses, the message gives their numbers in the sorted order.
         """
         like = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
@@ -226,32 +226,32 @@ class EdgeGraph(Immutable):
 
     @classmethod
     def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
-        """Build from atoms: an edge for each pair closer than `cutoff`, periodic images included.
+        """Build a graph from atoms, with an edge for each pair closer than `cutoff`, including periodic images.
 
         Parameters
         ----------
         positions : numpy.ndarray or CPU tensor of float32 or float64, shape (num_nodes, 3)
         cutoff : float
-            In the unit of the positions.
+            Cutoff in the unit of the positions.
         cell : numpy.ndarray or CPU tensor of float32 or float64, shape (3, 3), optional
-            Cell vectors in rows; only those of periodic directions are read.
+            Cell vectors in rows. Only the vectors of periodic directions are used.
         pbc : bool or three of them
             Which directions are periodic.
 
         Returns
         -------
         NeighborEdges
-            The graph (int64), and `vec`, `offset` and `shifts` of its edges. If `positions` is a tensor, they are
-            tensors without a gradient.
+            The graph, with int64 indices, and `vec`, `offset` and `shifts` of its edges. If `positions` is a tensor,
+            these three are tensors without a gradient.
 
         Raises
         ------
         ImportError
             If neither matscipy nor ase is installed.
         TypeError, ValueError
-            If an argument is of the wrong kind, dtype or shape, a periodic direction has no cell vector, two atoms
-            coincide, or one is so many cells from the origin (2^18 in float64, 2896 in float32) that its position has
-            lost its digits.
+            If an argument has the wrong type, dtype or shape, a periodic direction has no cell vector, two atoms
+            coincide, or an atom is more than 2^18 cells (float64) or 2896 cells (float32) from the origin, where too
+            few digits of its position are left.
         """
         like, positions = positions, as_array(positions, "EdgeGraph: positions")
         cell, pbc = as_array(cell, "EdgeGraph: cell"), as_array(pbc, "EdgeGraph: pbc")
@@ -262,13 +262,13 @@ class EdgeGraph(Immutable):
 
     @classmethod
     def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:
-        """Build from ``ase.Atoms``, with their cell and periodic directions.
+        """Build a graph from ``ase.Atoms``, with their cell and periodic directions.
 
         Parameters
         ----------
         atoms : ase.Atoms
         cutoff : float
-            In the unit of the positions.
+            Cutoff in the unit of the positions.
 
         Returns
         -------
@@ -280,24 +280,24 @@ class EdgeGraph(Immutable):
         return cls.from_positions(atoms.positions, cutoff, np.asarray(atoms.cell), atoms.pbc)
 
     def left_out(self, exclude: str | None, operator: str = "EdgeGraph") -> LeftOut:
-        """Return which in-edges of its source each edge leaves out.
+        """Return the in-edges of its source that each edge leaves out.
 
         Parameters
         ----------
         exclude : {"node", "edge", None}
-            "node": those that come from the edge's own destination. "edge": only the edge's reverse (`reverse_edge`).
+            "node": in-edges that come from the edge's own destination. "edge": only the edge's `reverse_edge`.
         operator : str
-            For the messages.
+            Name for error messages.
 
         Returns
         -------
         LeftOut
-            Nothing is computed: the arrays were built with the graph.
+            Arrays that were built with the graph; nothing is computed.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such rule, or it is "edge" and the reverse of an edge is ambiguous.
+            If there is no such rule, or if the rule is "edge" and the reverse of an edge is ambiguous.
         """
         if exclude is not None and not isinstance(exclude, str):
             raise TypeError(f"{operator}: exclude is a {type(exclude).__name__}; expected 'node', 'edge' or None")
@@ -312,33 +312,33 @@ class EdgeGraph(Immutable):
 
     @on_device
     def require_reverse(self, operator: str) -> None:
-        """Raise ValueError if it is unknown which of several parallel edges is the reverse of an edge."""
+        """Raise ValueError if the reverse of an edge is ambiguous."""
         if self.reverse_edge is not None:
             return
-        if self.kind == "jax":  # whose numbers a program that is traced does not have
+        if self.kind == "jax":  # a traced program does not have the numbers of the edges
             raise ValueError(
                 f"{operator}: exclude is 'edge' and graph has parallel edges; expected an EdgeGraph built with shifts "
-                "or vec, which tell the reverse of an edge"
+                "or vec, which identify the reverse of an edge"
             )
         src, dst = self.src[self.dst_edge_index], self.dst[self.dst_edge_index]
         at = int(get_array_module(src).argmax((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])))
         first, second = int(self.dst_edge_index[at]), int(self.dst_edge_index[at + 1])
         raise ValueError(
             f"{operator}: exclude is 'edge' and graph has parallel edges ({first} and {second}, both from node "
-            f"{int(src[at])} to node {int(dst[at])}); expected an EdgeGraph built with shifts or vec, which tell the "
+            f"{int(src[at])} to node {int(dst[at])}); expected an EdgeGraph built with shifts or vec, which identify the "
             "reverse of an edge"
         )
 
     @on_device
     def num_triplets(self, exclude: str | None = "node") -> int:
-        """Return the number of terms of the sum over all edges."""
+        """Return the number of terms in the sums of all edges."""
         start, stop = self.left_out(exclude)
         in_degree = self.dst_offsets[1:] - self.dst_offsets[:-1]
         return int(in_degree[self.src].sum()) - int((stop - start).sum())
 
     @on_device
     def triplets(self, exclude: str | None = "node") -> Triplets:
-        """Return the pairs of edges that the sum runs over.
+        """Return the pairs of edges that are terms of the sums.
 
         Parameters
         ----------
@@ -355,14 +355,14 @@ class EdgeGraph(Immutable):
         terms = self.dst_offsets[self.src + 1] - first - (stop - start)
         ends = xp.cumsum(terms, dtype=np.int64)
         triplet = xp.arange(int(ends[-1]) if self.num_edges else 0)
-        # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
+        # searchsorted instead of repeat, because cupy.repeat needs its counts on the host.
         outer = xp.searchsorted(ends, triplet, side="right")
         position = first[outer] + (triplet - (ends - terms)[outer])
         position += xp.where(position >= start[outer], (stop - start)[outer], 0)
         return Triplets(outer.astype(dtype), self.dst_edge_index[position])
 
     def prepare(self) -> "EdgeGraph":
-        """Return the graph itself, which has every order already; `CSC` builds the orders of derivatives here."""
+        """Return the graph itself, which has every order already. For a `CSC`, `prepare` builds orders."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -374,7 +374,7 @@ class EdgeGraph(Immutable):
 
 @on_device
 def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
-    """Build a graph with known reverse edges (of a pickle or a part of a graph), and check everything."""
+    """Build a graph with known reverse edges, from a pickle or for a part of a graph, and check everything."""
     src, dst, num_nodes = _check_ends(src, dst, num_nodes)
     _check_sorted(src)
     if reverse_edge is not None:
@@ -385,7 +385,7 @@ def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeG
 
 
 def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
-    """Return a copy of the reverse edges; raise unless each connects the same nodes, and its reverse is the edge."""
+    """Return a copy of the reverse edges; raise unless each goes back to the source and has the edge as its reverse."""
     xp = get_array_module(src)
     reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
@@ -422,7 +422,7 @@ def _check_sorted(src: Any) -> None:
 
 
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
-    """Check an array with a row of three for each edge."""
+    """Check an array that has a row of three numbers for each edge."""
     kind, expected = name_library(src), " or ".join(d.name for d in dtypes)
     value = as_array(value, f"EdgeGraph: {name}")
     if name_library(value) != kind:
@@ -439,7 +439,7 @@ def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any
 
 
 def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
-    """Check shapes and kinds, and that no edge is known to have zero length."""
+    """Check shapes and types, and that no edge has zero length as far as is known."""
     xp = get_array_module(src)
     if shifts is not None:
         shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)
@@ -468,17 +468,17 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
 
 
 def _are_zero(rows: Any) -> Any:
-    """Whether each row of three is zero; column by column, which for NumPy takes less time than row by row."""
+    """Return whether each row of three is zero; NumPy is faster column by column."""
     return (rows[:, 0] == 0) & (rows[:, 1] == 0) & (rows[:, 2] == 0)
 
 
 def _edges_back(
     src: Any, dst: Any, num_nodes: int, dst_offsets: Any, by_dst: Any, shifts: Any, wanted: bool
 ) -> tuple[Any, Any, int, list[Any]]:
-    """Return the range of the edges back for each edge, and the largest number of edges between the same nodes.
+    """Return the range of edges back for each edge, and the largest number of edges between the same nodes.
 
-    With `wanted`, `edge_start`, `edge_stop` and `reverse_edge` follow where libtrigraph finds one reverse of each edge
-    at most, without long searches.
+    With `wanted`, the last result is `edge_start`, `edge_stop` and `reverse_edge`; it is empty if an edge has several
+    reverses or libtrigraph would have to search long.
     """
     n = int(src.size)
     if name_library(src) == "numpy" and counts_fit(n, num_nodes):
@@ -487,7 +487,7 @@ def _edges_back(
         lengths = [n, n] + [n if wanted else 0] * 3
         status, (most, *_), (start, stop, *found) = fill_arrays("edges_back", (num_nodes, n, wanted), given, lengths)
         return start, stop, most, found if status == 0 else []
-    # The in-edges of a node ascend by source, so that those from one source are contiguous.
+    # The in-edges of a node ascend by source, so the edges from one source are contiguous.
     xp, dtype = get_array_module(src), src.dtype
     pairs, asked = _pair_number(dst[by_dst], src[by_dst], num_nodes), _pair_number(src, dst, num_nodes)
     start, stop = xp.searchsorted(pairs, asked, side="left"), xp.searchsorted(pairs, asked, side="right")

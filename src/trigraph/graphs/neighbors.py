@@ -1,4 +1,4 @@
-"""Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that depends on neither."""
+"""Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that does not depend on the package."""
 
 import math
 from typing import Any
@@ -11,10 +11,10 @@ from trigraph.graphs.counting import order_by
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
 LARGEST_SHIFT = 2**19
-# Squares of positions, cells and cutoffs up to here do not overflow, nor does the square of its inverse underflow.
+# Squares of positions, cells and cutoffs up to this number do not overflow, and its inverse squared does not underflow.
 LARGEST_NUMBER = 2.0**500
 # In a cell with a periodic direction, atoms may be this many cutoffs from the origin along the other directions. The
-# search uses float64, of whose 52 bits 26 are then left for distances below the cutoff.
+# search uses float64 with 52 bits, which leaves 26 bits for distances below the cutoff.
 MOST_CUTOFFS = 2**26
 
 
@@ -23,12 +23,12 @@ def neighbors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
 
-    Arguments, shapes and errors are as for ``EdgeGraph.from_positions``; offsets have the dtype of the positions.
+    See ``EdgeGraph.from_positions`` for arguments, shapes and errors. Offsets have the dtype of the positions.
     """
     _check_matrix("positions", positions, "(num_nodes, 3)")
     pbc = _check_pbc(pbc)
     box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
-    # Zero the other rows instead of dropping them: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
+    # The other rows are set to zero, not dropped: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
     if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
         came = None if cell is None else box.tolist()
         raise ValueError(
@@ -42,9 +42,9 @@ def neighbors(
 def find_neighbors_of_molecules(
     positions: np.ndarray, cutoff: Any, of_atom: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the results of `neighbors` for many structures without cells, in one search; `of_atom` tells them apart.
+    """Return the results of `neighbors` for many structures without cells, in one search.
 
-    Errors do not tell of which structure they are.
+    `of_atom` holds the structure of each atom. Errors do not name the structure.
     """
     _check_matrix("positions", positions, "(num_nodes, 3)")
     box, pbc = np.zeros((3, 3)), np.zeros(3, bool)
@@ -62,7 +62,7 @@ def _check_pbc(pbc: Any) -> np.ndarray:
 
 
 def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
-    """Check that an array is finite, floating and has rows of three; `expected` is the shape named in messages."""
+    """Check that an array is finite, floating and has rows of three; `expected` is the shape for messages."""
     if name_library(value) != "numpy":
         raise TypeError(
             f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray or a CPU tensor of float32 or "
@@ -90,10 +90,10 @@ def _check_cutoff(cutoff: Any) -> float:
 
 
 def find_cell_limit(dtype: np.dtype) -> int:
-    """Return how many cells from the origin an atom may be along a periodic direction.
+    """Return the largest distance of an atom from the origin along a periodic direction, in cells.
 
     A position that is N cells away is rounded by up to N eps / 2 of a cell, which leaves half of the digits for
-    N = 1 / sqrt(eps). Two atoms on opposite sides of the origin can be twice that far from each other.
+    N = 1 / sqrt(eps). Two atoms on opposite sides of the origin can be twice as far from each other.
     """
     return min(int(float(np.finfo(dtype).eps) ** -0.5), LARGEST_SHIFT // 2)
 
@@ -106,19 +106,19 @@ def _pairs(
     most_cells: int,
     of_atom: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return source, destination and shifts of every pair closer than the cutoff, sorted by all of these.
+    """Return source, destination and shifts of every pair closer than the cutoff, sorted by all three.
 
-    Without periodic directions `of_atom` may tell structures apart, between which there are no pairs.
+    Without periodic directions, `of_atom` may hold the structure of each atom; there are no pairs between structures.
     """
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
     box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
-    # Search a little further and select here, by distances that are bitwise equal for an edge and its reverse.
+    # Search slightly further, then select by distances that are bitwise equal for an edge and its reverse.
     reach = _reach(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
-    if of_atom is not None:  # whose places are lost among the digits of atoms far away
+    if of_atom is not None:  # rounding of positions far away can bring structures together
         inside &= of_atom[i] == of_atom[j]
     i, j, shifts = i[inside], j[inside], shifts[inside]
     order = _order(j, i, shifts, len(positions))
@@ -126,11 +126,11 @@ def _pairs(
 
 
 def _order(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) -> np.ndarray:
-    """Return the order by source, destination and shifts: stable counting sorts by the last key first."""
+    """Return the order by source, destination and shifts, from stable counting sorts that start with the last key."""
     columns = shifts.T
     lowest, highest = ([int(m) for m in extreme(columns, axis=1, initial=0)] for extreme in (np.min, np.max))
     sizes = [high - low + 1 for low, high in zip(lowest, highest, strict=True)]
-    if math.prod(sizes) > max(len(src), 2**16):  # more cells than a count of each is worth
+    if math.prod(sizes) > max(len(src), 2**16):  # too many cells to count each
         return np.lexsort((*columns[::-1], dst, src))
     cells = np.ravel_multi_index([s - low for s, low in zip(columns, lowest, strict=True)], sizes)
     order = order_by("EdgeGraph", "shifts", cells, "cells", math.prod(sizes)).positions
@@ -140,7 +140,7 @@ def _order(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) ->
 
 
 def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """``shifts @ cell``, but exactly odd in the shifts, which a matrix product need not be."""
+    """Return ``shifts @ cell``, but exactly odd in the shifts; a matrix product need not be."""
     counts, offset = shifts.T.astype(np.float64), np.empty(shifts.shape)
     for k in range(3):
         offset[:, k] = counts[0] * cell[0, k] + counts[1] * cell[1, k] + counts[2] * cell[2, k]
@@ -155,12 +155,12 @@ def _search_box(
     most_cells: int,
     of_atom: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a cell that holds all atoms, the atoms moved into it, and by how many cells each was moved back.
+    """Return a cell that holds all atoms, the atoms moved into it, and the number of cells by which each was moved.
 
-    Neighbour lists sort atoms into bins of the cell. Along directions that are not periodic, the cell has to fit the
+    Neighbour lists sort atoms into bins of the cell. Along directions that are not periodic, the cell must fit the
     atoms: otherwise all atoms share one bin, which takes quadratic time, or empty bins take memory. Shifts along these
-    directions are zero, so that the vectors chosen here appear in no result. Along periodic directions neighbour lists
-    accept atoms outside the cell, but matscipy counts the cells in int32.
+    directions are zero, so the cell vectors chosen here do not affect the result. Along periodic directions, neighbour
+    lists accept atoms outside the cell, but matscipy counts the cells in int32.
     """
     box = cell.copy()
     periodic = box[pbc]
@@ -178,7 +178,7 @@ def _search_box(
 def _check_distances(
     positions: np.ndarray, at: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> None:
-    """Raise ValueError if an atom is too many cells (along periodic directions) or cutoffs (others) from the origin.
+    """Raise ValueError if an atom is too far from the origin, in cells along periodic directions, else in cutoffs.
 
     If no direction is periodic, nothing is rounded, and atoms may be anywhere.
     """
@@ -195,9 +195,9 @@ def _check_distances(
 
 
 def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
-    """Return how far to search: the cutoff, or more if bins of that width would be too many and mostly empty.
+    """Return the width of the bins: the cutoff, or more if bins of that width would be too many and mostly empty.
 
-    Neighbour lists store data for each bin and count bins in int32. There are at most 2^20 bins, or one for each atom.
+    Neighbour lists store data for each bin and count bins in int32. There are at most 2^20 bins or one bin per atom.
     """
     heights = 1 / np.linalg.norm(np.linalg.inv(box / cutoff), axis=0)
     reach = 1.0
@@ -207,10 +207,10 @@ def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
 
 
 def _groups(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest coordinate of each one's group, and its new value, so that little space stays empty.
+    """Return the lowest coordinate of each atom's group, and its new value, which leaves little space empty.
 
-    Gaps within a group are at most two cutoffs wide. Gaps between groups are two cutoffs wide afterwards. A group has
-    atoms of one structure only, if `of_atom` tells these apart.
+    Gaps within a group are at most two cutoffs wide; the new gaps between groups are two cutoffs wide. With `of_atom`,
+    the structure of each atom, a group has atoms of one structure only.
     """
     order = np.argsort(at, kind="stable") if of_atom is None else np.lexsort((at, of_atom))
     ascending = at[order]
@@ -225,7 +225,7 @@ def _groups(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[
 
 
 def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
-    """Return ASE's i, j and S; from matscipy if it is installed, which gives the same pairs faster."""
+    """Return ASE's i, j and S. If matscipy is installed, it finds the same pairs faster."""
     try:
         from matscipy.neighbours import neighbour_list
     except ImportError:

@@ -1,4 +1,4 @@
-"""Find the reverse of each edge: by the cells it crosses, by its vector, or by its ends alone."""
+"""Search for the reverse of each edge by the cells that it crosses, by its vector, or by its ends alone."""
 
 import math
 from typing import Any
@@ -8,17 +8,17 @@ import numpy as np
 from trigraph.arrays import get_array_module
 from trigraph.graphs.neighbors import LARGEST_SHIFT
 
-# Allowed relative difference of a vector and minus the vector of its reverse, in units of eps of their dtype.
+# Allowed relative difference between a vector and the negative vector of its reverse, in units of the dtype's eps.
 OPPOSITE = 64
 
 
 def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
-    """Position in `by_dst` of the reverse of each edge, -1 if there is none."""
+    """Return the position in `by_dst` of the reverse of each edge, or -1 if there is none."""
     xp = get_array_module(src)
     if src.size == 0:
         return start
     if shifts is None and vec is None:
-        # Without parallel edges, the one edge back is the reverse. No edge is its own reverse.
+        # Without parallel edges, the only edge back is the reverse. No edge is its own reverse.
         return xp.where((stop - start == 1) & (src != dst), start, -1)
     if shifts is not None:
         base = 2 * LARGEST_SHIFT + 1
@@ -26,8 +26,8 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
         odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
     else:
         odd = _projection(vec)
-    # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates of an edge are in
-    # its range start:stop, where bisection finds the reverse.
+    # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates of an edge lie in its
+    # range start:stop, where bisection finds the reverse.
     order = xp.argsort(odd[by_dst], kind="stable")
     order = order[xp.argsort(pairs[order], kind="stable")]
     values = odd[by_dst[order]]
@@ -39,13 +39,13 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
 
 
 def _projection(vec: Any) -> Any:
-    """Component along a direction that separates any two vectors of a cubic lattice; exactly odd in `vec`."""
+    """Project on a direction that separates any two vectors of a cubic lattice; the result is exactly odd in `vec`."""
     x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
     return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
 
 
 def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
-    """First index in start:stop, where `values` ascends, whose value is not below the target; else `stop`."""
+    """Return the first index in start:stop, where `values` ascends, with a value >= the target; otherwise `stop`."""
     xp = get_array_module(values)
     low, high = start, stop
     for _ in range(int((stop - start).max()).bit_length()):
@@ -76,10 +76,10 @@ def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: A
 
 
 def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
-    """Position of the nearest candidate with |v + v'| <= 64 eps |v|.
+    """Return the position of the nearest candidate with |v + v'| <= 64 eps |v|, or -1.
 
-    A candidate that is opposite within sqrt(eps) but not within 64 eps raises. It is not another image of the pair,
-    which would differ by a lattice vector, but a reverse edge with too much rounding.
+    Raise if a candidate is opposite within sqrt(eps) but not within 64 eps. It is a reverse edge with too large a
+    rounding error; another image of the pair would differ by a lattice vector.
     """
     xp = get_array_module(values)
     eps = float(np.finfo(vec.dtype).eps)
@@ -94,7 +94,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
         if e.size == 0:
             break
         candidate = edges[cursor[e]]
-        # Use the longer of the two lengths, so that the relation is symmetric.
+        # The longer of the two lengths makes the relation symmetric.
         scale = xp.maximum(length[e], length[candidate])
         gap = _length(v[e] + v[candidate]) / scale
         twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
@@ -110,7 +110,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
         at = int(xp.argmax(unsure))
         raise ValueError(
             f"EdgeGraph: vec[{int(edges[place[at]])}] is opposite to vec[{at}] but for {float(nearest[at]):.1e} of its "
-            f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts to tell the reverse"
+            f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts, which identify the reverse"
         )
     return xp.where(nearest <= OPPOSITE * eps, place, -1)
 

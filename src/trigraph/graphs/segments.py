@@ -1,4 +1,4 @@
-"""Segments: the members of each sum."""
+"""Segments, which hold the members of each sum."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
 class Segments(Immutable):
-    """Members (triplets, edges) and the segment (an edge, an atom) each belongs to, in any order.
+    """Members, such as triplets or edges, in any order, and the segment (an edge or an atom) of each.
 
     Segment `s` has the members ``order[offsets[s]:offsets[s+1]]``, in ascending order; it may have none.
 
@@ -28,19 +28,19 @@ class Segments(Immutable):
         Members in a stable order by segment; ``0, 1, 2, ...`` where `is_sorted`.
     num_members, num_segments : int
     max_size : int
-        Members of the largest segment.
+        Number of members of the largest segment.
     is_sorted : bool
         Whether `index` never decreases, so that `order` is the identity.
 
     Raises
     ------
     TypeError, ValueError
-        If `index` has the wrong kind, dtype or rank, or holds a value outside ``0 .. num_segments-1``.
+        If `index` has the wrong type, dtype or rank, or holds a value outside ``0 .. num_segments-1``.
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads; but arrays on a device can be written to (see `CSC`).
-    Arrays over members stay in the caller's order. Building takes linear time on the host.
+    Segments are immutable, picklable and safe to share between threads. Arrays on a device can be written to; see
+    `CSC`. Arrays over members keep the caller's order. Building takes linear time on the host.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Segments(Immutable):
             **self._common_attributes(index),
             is_sorted=is_sorted,
         )
-        if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize, and can be captured
+        if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize and can be captured
             self.long_rows("offsets")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,5 +89,5 @@ class Segments(Immutable):
         )
 
     def prepare(self) -> "Segments":
-        """Return the object itself, which has every order already; `CSC` builds the orders of derivatives here."""
+        """Return the object itself, which has every order already. For a `CSC`, `prepare` builds orders."""
         return self

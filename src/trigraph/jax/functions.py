@@ -1,4 +1,4 @@
-"""The public functions: they bind and check their arguments as those of `trigraph` do, by shapes and dtypes alone."""
+"""The public functions, which bind and check arguments like the functions of `trigraph`, by shape and dtype alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ LARGEST = 2**31 - 1
 
 
 class _JaxArrays(ArrayLibrary):
-    """JAX and NumPy arrays; checks look at shapes and dtypes alone, so that arrays may be traced."""
+    """JAX and NumPy arrays. Checks use shapes and dtypes alone, so that arrays may be traced."""
 
     floats = "float32 or float64"
 

@@ -1,4 +1,4 @@
-"""Graph objects as pytrees: leaves are their arrays, reverse orders included, and the static part is their numbers."""
+"""Graph objects as pytrees. The leaves are their arrays, including reverse orders; the static part is their numbers."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -12,10 +12,10 @@ from trigraph.table import GRAPH_PARTS
 
 
 def on_cpu(array: Any, what: str) -> Any:
-    """Return a NumPy or JAX array as a JAX array of the same dtype; traced arrays are returned unchanged.
+    """Return a NumPy or JAX array as a JAX array of the same dtype; return traced arrays unchanged.
 
-    TypeError if JAX would convert the dtype; ValueError, naming `what`, if it is on another device than a CPU, or if
-    its memory was given away.
+    Raise TypeError if JAX would convert the dtype. Raise ValueError, naming `what`, if the array is not on a CPU or if
+    its memory was donated.
     """
     if isinstance(array, jax.core.Tracer):
         return array
@@ -39,18 +39,18 @@ def on_cpu(array: Any, what: str) -> Any:
 
 
 def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    # Outside a mesh, leaves and numbers depend only on the graph, which never changes and keeps them.
+    # Outside a mesh, leaves and numbers depend only on the graph, which never changes, and are kept with it.
     flat = graph._built.get("jax")
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]
     if graph.kind == "numpy" and (first := getattr(graph, parts.arrays[0])).dtype.itemsize == 8:
-        on_cpu(first, f"{name}: {parts.arrays[0]}")  # it raises, also where 64 bits were enabled before
+        on_cpu(first, f"{name}: {parts.arrays[0]}")  # raises also if 64 bits were enabled in an earlier call
     if flat is None:
         if graph.kind not in ("numpy", "jax"):
             raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
         reverse = graph.prepare()
         arrays = [getattr(graph, a) for a in parts.arrays] + [getattr(reverse, a) for a in parts.reverse]
-        # Arrays that are made under a mesh belong to it, and constants of a program that is traced to that.
+        # Arrays made under a mesh belong to the mesh; constants made during tracing would belong to the traced program.
         under_mesh = hasattr(jax.sharding, "get_abstract_mesh") and not jax.sharding.get_abstract_mesh().empty
         if graph.kind == "numpy":
             with nullcontext() if under_mesh else jax.ensure_compile_time_eval():
@@ -65,7 +65,7 @@ def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
 
 
 def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
-    """Return a graph of any leaves, which JAX also uses for other things than arrays."""
+    """Return a graph with the given leaves. They may be anything, because JAX also unflattens other objects."""
     parts, leaves = GRAPH_PARTS[cls.__name__], tuple(leaves)
     graph, count = cls.__new__(cls), len(parts.arrays)
     built = {"jax": (leaves, numbers)} | ({"reverse": ReverseCSC(*leaves[count:])} if parts.reverse else {})
@@ -75,7 +75,7 @@ def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> A
 
 
 def rebuild_graph(graph: Any) -> Any:
-    """Return a graph with JAX arrays: that of its leaves."""
+    """Return a copy of a graph with JAX arrays."""
     return _unflatten(type(graph), *reversed(_flatten(graph)))
 
 

@@ -1,11 +1,11 @@
-"""The JAX primitive of all operators: its derivatives, and its compilation to a call of XLA's interface.
+"""The JAX primitive of all operators, its derivatives, and its compilation to a call of XLA's interface.
 
-With ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``, the
-tangent of the forward along ``a`` is the first part of bwd2, which does not depend on ``g``, and each operator is
-linear in ``g`` and in ``a``, with the transpose that the table gives. `BOTH` is the tangent of bwd along ``along_`` of
-``g`` and ``gg_`` of ``x``, whose transpose is one call of bwd2 for both. `SECOND` is the second derivative
-``D2F[a, b]`` of the forward along two directions. The operators have its transpose, but not itself: it is computed by
-the plain form, and so is everything of third order.
+Let ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``. The
+tangent of the forward operator along ``a`` is the first part of bwd2, which does not depend on ``g``. Each operator is
+linear in ``g`` and in ``a``, and the table gives its transpose. `BOTH` is the tangent of bwd along ``along_`` of ``g``
+and ``gg_`` of ``x``; its transpose is one call of bwd2 for both. `SECOND` is the second derivative ``D2F[a, b]`` of the
+forward operator along two directions. The compiled operators have the transpose of `SECOND`, but not `SECOND` itself:
+the plain form computes it, and everything of third order.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ TARGET = "trigraph"
 
 
 class Form(NamedTuple):
-    """What is static in a call: a definition, the order, sizes, attributes, and the names of operands and results."""
+    """Static part of a call: definition, order, sizes, attributes, and names of operands and results."""
 
     name: str
     order: int
@@ -46,12 +46,12 @@ class Form(NamedTuple):
 
     @property
     def spec(self) -> Definition:
-        """The definition."""
+        """Definition of the operator table."""
         return SPECS[self.name]
 
     @property
     def op(self) -> Operator:
-        """The operator; for `SECOND`, bwd2, which has its result as a field."""
+        """Operator of this order. `SECOND` uses bwd2, which has a field for its result."""
         return OPERATORS[f"{self.name}_{ORDERS[min(self.order, 2)]}"]
 
 
@@ -64,7 +64,7 @@ Values = dict[str, Any]
 
 
 def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values:
-    """Return the wanted fields of a call by name; cotangents and gradients that are not among the values are zero."""
+    """Return the wanted fields of a call by name. Cotangents and gradients that `values` lacks are zero."""
     if not wanted:
         return {}
     form = form._replace(names=tuple(values), wanted=tuple(wanted))
@@ -72,14 +72,14 @@ def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values
 
 
 def _manual_axes(aval: Any) -> frozenset[Any]:
-    """Return the axes of `jax.shard_map` along which an array varies, its type's `vma` in JAX 0.6 to 0.9."""
+    """Return the axes of `jax.shard_map` along which an array varies, called `vma` in JAX 0.6 to 0.9."""
     manual = getattr(aval, "manual_axis_type", None)
     axes: frozenset[Any] = getattr(aval, "vma", frozenset()) if manual is None else manual.varying
     return axes
 
 
 def _vary_alike(operands: Collection[Any]) -> list[Any]:
-    """Cast operands so that they vary along the same axes; a cast is transposed to the sum of the cotangents."""
+    """Cast operands so that they vary along the same axes; the transpose of a cast is a sum of cotangents."""
     axes_of_each = [_manual_axes(type_of(x)) for x in operands]
     axes = frozenset[Any]().union(*axes_of_each)
     if not axes:
@@ -92,7 +92,7 @@ def _vary_alike(operands: Collection[Any]) -> list[Any]:
 
 
 def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of the wanted fields; `dtypes` are those of the operands."""
+    """Return the shapes and dtypes of the wanted fields, given the dtypes of the operands."""
     fields, sizes = {f.name: f for f in form.op.fields}, dict(form.sizes)
     index, real = dtypes[form.names[0]], dtypes[form.spec.inputs[0].name]
     return [
@@ -104,13 +104,13 @@ def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct
 
 
 def _compute(*operands: Any, form: Form) -> Sequence[Any]:
-    """Compute a call by the handler, or by the plain form."""
+    """Compute a call with the handler or the plain form."""
     values, sizes, op = dict(zip(form.names, operands, strict=True)), dict(form.sizes), form.op
     results = _results(form, {n: v.dtype for n, v in values.items()})
     fields = {f.name: f for f in op.fields}
     written = [math.prod(r.shape) for r in results]
     numbers = [sizes[s] for s in form.spec.symbols]
-    if not (all(numbers) and all(written)):  # nothing to sum over
+    if not (all(numbers) and all(written)):  # all sums are empty
         return [
             jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
         ]
@@ -147,7 +147,7 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
 
 
 def _has(form: Form, name: str) -> bool:
-    """Whether an optional input or graph object is there."""
+    """Return whether an optional input or graph object was given."""
     return bool(dict(form.sizes).get(f"has_{name}"))
 
 
@@ -175,7 +175,7 @@ def _abstract(*operands: Any, form: Form) -> list[Any]:
 
 
 def _split(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
-    """Return arrays of the graph, inputs and results given back, and by prefix the other operands without it."""
+    """Return the operands without prefix and, by prefix, the other operands under their names without prefix."""
     prefixes: dict[str, Values] = {"grad": {}, "gg": {}, "along": {}}
     rest = {}
     for name, value in values.items():
@@ -205,7 +205,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     moved = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
     rest, of = _split(form, values)
     along, by = _split(form, moved)
-    # What fwd gave back has no tangent of its own: bwd2 takes it as a function of the inputs.
+    # Results of fwd among the operands have no tangent of their own: bwd2 treats them as functions of the inputs.
     along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
     second, third = form._replace(order=2), form._replace(order=SECOND)
     inputs = [n for n in form.wanted if not n.startswith("grad_")]
@@ -249,7 +249,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
 
 
 def _reuses_results(form: Form, name: str) -> bool:
-    """Whether bwd takes a result of fwd back."""
+    """Return whether bwd takes a result of fwd as an argument."""
     when = dict(form.spec.given_back_when).get(name)
     return name in form.spec.given_back and (when is None or bool(evaluate(when, dict(form.sizes))))
 
@@ -264,13 +264,13 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     targets = [n.partition("_")[2] for n in unknown]
     first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
     parts: list[Values] = []
-    if form.order == 1:  # in the gradients
+    if form.order == 1:  # with respect to the gradients
         parts.append(call(second, rest | _prefix(gg=inputs), unknown) if inputs else {})
     elif form.order == BOTH:
         unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
         fields = call(second, rest | _prefix(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
         parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
-    elif prefix == "grad":  # the derivatives in inputs of bwd2
+    elif prefix == "grad":  # bwd2's derivatives with respect to inputs
         fields = call(third, rest | _prefix(gg=of["gg"], along=inputs), unknown) if inputs else {}
         parts.append(fields)
     elif form.order == 2:
@@ -278,7 +278,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
             parts.append(call(first, rest | _prefix(grad=by["grad"]), targets))
         if inputs:
             parts.append(call(second, rest | _prefix(gg=inputs, grad=of["grad"]), targets))
-    elif by["grad"]:  # SECOND, symmetric in its directions
+    elif by["grad"]:  # SECOND is symmetric in its directions
         other = of["gg"] if prefix == "along" else of["along"]
         parts.append(call(second, rest | _prefix(gg=other, grad=by["grad"]), targets))
     fields = _sum(*parts)
@@ -297,7 +297,7 @@ def _both(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
 
 
 def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
-    """Return the derivative of the plain form along the operands gg, as a function of the inputs, and the inputs."""
+    """Return the derivative of the plain form along the gg operands, as a function of the inputs, and the inputs."""
     rest, of = _split(form, values)
     inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
     gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
@@ -309,7 +309,7 @@ def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
 
 
 def _second(form: Form, values: Mapping[str, Any]) -> Values:
-    """Return D2F[gg, along] of every output by the plain form."""
+    """Compute D2F[gg, along] of every output with the plain form."""
     derivative, inputs = _directional(form, values)
     along = _split(form, values)[1]["along"]
     fields: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
@@ -319,7 +319,7 @@ def _second(form: Form, values: Mapping[str, Any]) -> Values:
 
 
 def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -> Values:
-    """Return the tangents of fields of bwd2 that are derivatives in inputs, or of `SECOND`, by the plain form."""
+    """Compute with the plain form the tangents of `SECOND` or of bwd2's derivatives with respect to inputs."""
     if not wanted:
         return {}
     inputs = {a.name: values[a.name] for a in form.spec.inputs if a.name in values}
@@ -338,7 +338,7 @@ def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -
 
 
 def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -> tuple[Any, Any]:
-    """Call the operator for each entry, one after another."""
+    """Call the operator for one entry of the batch after another."""
     batched = [jnp.moveaxis(x, a, 0) for x, a in zip(operands, axes, strict=True) if a is not None]
 
     def first(entries: Sequence[Any]) -> Any:
@@ -349,7 +349,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -
 
 
 def _load() -> None:
-    """Load the handler, which calls the C interface of the fast path, and register it."""
+    """Load and register the handler, which calls the C interface of the fast path."""
     spec = importlib.util.find_spec("trigraph.fortran._xla")
     if spec is None or spec.origin is None:
         raise ImportError(

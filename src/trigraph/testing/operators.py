@@ -13,7 +13,7 @@ from slopecheck.units import missing, spoil_new_memory
 
 
 class OperatorError(AssertionError):
-    """Checks of an operator failed; the message lists them, `result` holds all checks.
+    """Exception for failed checks of an operator. The message lists them; `result` holds all checks.
 
     Attributes
     ----------
@@ -48,24 +48,24 @@ def verify(
     seed: int = 0,
     raises: bool = True,
 ) -> Result:
-    """Check an implementation of an operator, as ``trigraph verify --implementation``, in this process.
+    """Check an implementation of an operator in this process, like ``trigraph verify --implementation``.
 
     Parameters
     ----------
     function : callable
-        Function of NumPy arrays for one operator, such as ``"gno_kernel_bwd"``; with `framework`, a forward function of
-        tensors for a definition, such as ``"gno_kernel"``, which the framework differentiates.
+        Function of NumPy arrays for one operator, such as ``"gno_kernel_bwd"``. With `framework`, a forward function of
+        tensors for a definition, such as ``"gno_kernel"``; the framework differentiates it.
     operator : str, optional
-        Default: the name of the function.
+        Name of the operator (default: the name of the function).
     framework : {"torch", "jax"}, optional
     device : str, optional
         Device of the tensors for `framework` (default: ``"cpu"``).
     where : iterable of str, optional
-        Settings ``"name=value"`` to which the cases are restricted, as for ``--where``.
+        Settings ``"name=value"`` that select cases, as for ``--where``.
     dtypes : iterable of {"float32", "float64"}, optional
-        Default: both.
+        Precisions to check (default: both).
     skip : mapping of str to str, optional
-        Kinds of check to skip (such as ``"nan"``), each with the reason.
+        Kinds of check to skip, such as ``"nan"``, each with the reason.
     timeout : float, optional
         Time limit in seconds for the checks of one kind in one case. All checks then run in a separate process, as for
         `check_derivatives`, so that a function may hang or crash.
@@ -77,12 +77,12 @@ def verify(
     Returns
     -------
     Result
-        Prints as a table; has ``plot()`` and ``save("report.html")``.
+        All checks. It prints as a table and has the methods ``plot()`` and ``save("report.html")``.
 
     Raises
     ------
     OperatorError
-        If a check failed or none passed, and `raises` is True; an AssertionError with the attribute `result`.
+        If a check failed or none passed, and `raises` is True. It is an AssertionError with the attribute `result`.
     TypeError, ValueError
         If `function` is not callable, an operator, framework, device, setting or kind is unknown, or no process can be
         started.
@@ -123,7 +123,7 @@ def verify(
 
 
 class _Plan(Plan):
-    """The units of a run as steps."""
+    """Plan of a run with one step for each unit."""
 
     def __init__(self, name: str, request: Mapping[str, Any], forked: bool) -> None:
         from trigraph.verification.run import plan

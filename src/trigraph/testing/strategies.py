@@ -1,4 +1,4 @@
-"""Hypothesis strategies for graphs: high-degree nodes, isolated nodes, multi-edges, shared rows, and empty graphs.
+"""Hypothesis strategies for graphs with high-degree nodes, isolated nodes, multi-edges, shared rows, or no nodes.
 
 They require hypothesis (extra ``testing``). Graphs shrink to few nodes and edges.
 
@@ -21,11 +21,11 @@ INDEX_DTYPES = (np.int32, np.int64)
 
 
 def _numbers(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
-    """Return `count` numbers below `bound`, sometimes mostly equal; none if `bound` is 0."""
+    """Draw `count` numbers below `bound`, which are sometimes mostly equal; no numbers if `bound` is 0."""
     if not bound:
         return np.zeros(0, index)
     each = st.integers(0, bound - 1)
-    if draw(st.booleans()):  # a hub
+    if draw(st.booleans()):  # a node of high degree
         each = st.just(draw(each)) | each
     return np.array(draw(st.lists(each, min_size=count, max_size=count)), index)
 
@@ -37,20 +37,20 @@ def index_dtypes() -> st.SearchStrategy[Any]:
 
 @st.composite
 def csc(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any = None) -> CSC:
-    """Return a strategy for bipartite graphs by destination.
+    """Return a strategy for bipartite graphs stored by destination.
 
     Parameters
     ----------
     max_nodes, max_edges : int
-        Largest numbers of sources, destinations and rows of edge arrays; largest number of positions.
+        Largest numbers of sources, destinations and rows of edge arrays, and largest number of positions.
     index : dtype, optional
         Dtype of the indices (default: int32 or int64).
 
     Returns
     -------
     strategy of trigraph.CSC
-        With parallel edges, high-degree nodes, nodes without edges, positions that share a row of the edge arrays,
-        unused rows, and graphs without edges or nodes.
+        Graphs with parallel edges, high-degree nodes, nodes without edges, positions that share a row of the edge
+        arrays, or unused rows, and graphs without edges or nodes.
     """
     index = index or draw(index_dtypes())
     n_src, n_dst, rows = (draw(st.integers(0, max_nodes)) for _ in range(3))
@@ -72,8 +72,8 @@ def edge_graph(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any =
     Returns
     -------
     strategy of trigraph.EdgeGraph
-        With periodic images that differ in their shifts, edges from a node to its own image, high-degree nodes, atoms
-        without edges, edges with and without their reverse, and graphs without edges or nodes.
+        Graphs with periodic images that differ in their shifts, edges from a node to its own image, high-degree nodes,
+        atoms without edges, or edges with and without their reverse, and graphs without edges or nodes.
     """
     index, nodes = index or draw(index_dtypes()), draw(st.integers(0, max_nodes))
     count = draw(st.integers(0, max_edges // 2)) if nodes else 0
@@ -106,7 +106,7 @@ def segments(
     Returns
     -------
     strategy of trigraph.Segments
-        In any order, with segments that have most members, and empty ones.
+        Segments with members in any order; some have most of the members, and some are empty.
     """
     index = index or draw(index_dtypes())
     bound = draw(st.integers(1 if num_members else 0, max_segments))

@@ -23,8 +23,8 @@ LEGACY = 1  # CUDA's handle of the legacy default stream; CuPy interprets torch'
 CHUNK, SMALL = 1 << 20, 1 << 16  # bytes of a shared allocation, and of the largest array in it
 ALIGNMENT = 512  # bytes, as in torch and CuPy
 
-_here = threading.local()  # `device` whose torch stream is current in CuPy in this thread
-# Tensors whose memory CuPy's arrays use, by address, which is that of no other tensor as long as the tensor exists.
+_here = threading.local()  # `device` whose torch stream is CuPy's current stream in this thread
+# Tensors whose memory CuPy's arrays use, by address. As long as a tensor exists, no other tensor has its address.
 _tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
@@ -49,9 +49,9 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
-    if needed and not pointer:  # torch's efficient zeros, which have no memory
+    if needed and not pointer:  # torch's efficient zero tensors have no memory
         return view_array(value.clone())
-    # `Tensor.numpy` would forbid the owner of the storage ever to resize it, as frameworks that shard parameters do.
+    # After `Tensor.numpy`, the storage could never be resized, but frameworks that shard parameters resize it.
     memory = Memory.at(pointer, value)
     shape, dtype = value.shape, convert_dtype(value.dtype)
     if dense:
@@ -60,22 +60,22 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
 
 
 class Memory(ctypes.Array):  # type: ignore[type-arg]
-    """Memory from an address on, of which the array that views it knows the end; keeps its owner alive."""
+    """Memory that starts at an address and keeps its owner alive. Only the array that views it knows its length."""
 
     __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_char, sys.maxsize
 
     @classmethod
     def at(cls, address: int, owner: Any) -> Any:
-        """Return the memory from an address on that `owner` owns."""
+        """Return the memory of `owner` that starts at an address."""
         memory: Any = cls.from_address(address)
         memory.owner = owner
         return memory
 
 
-@functools.cache  # a function of its argument
+@functools.cache  # key: the dtype, on which alone the result depends
 def convert_dtype(dtype: torch.dtype) -> np.dtype:
-    """Return the NumPy dtype of a torch dtype; for bfloat16, that of ml_dtypes."""
+    """Return the NumPy dtype of a torch dtype, or the dtype of ml_dtypes for bfloat16."""
     if dtype is torch.bfloat16:
         try:
             import ml_dtypes
@@ -87,9 +87,9 @@ def convert_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def _array_on_device(value: torch.Tensor) -> Any:
-    """Return a CuPy view of a tensor. Outside of `on_device`, CuPy's stream waits for torch's.
+    """Return a CuPy view of a tensor. Outside of `on_device`, CuPy's stream waits for torch's stream.
 
-    DLPack would not support bfloat16 nor, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
+    DLPack would not support bfloat16 or, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """
     cupy = cupy_module()
 
@@ -106,7 +106,7 @@ def _array_on_device(value: torch.Tensor) -> Any:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has its own memory, unlike the wrappers of torch.func."""
+    """Return whether a tensor has its own memory, unlike the wrappers of torch.func."""
     try:
         tensor.untyped_storage()
     except RuntimeError:
@@ -115,19 +115,19 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a wrapper of torch.vmap, which hides one dimension; always False in torch 2.6."""
+    """Return whether a tensor is a wrapper of torch.vmap, which hides one dimension. Always False in torch 2.6."""
     unwrap = getattr(torch.func, "debug_unwrap", None)
     return unwrap is not None and unwrap(tensor, recurse=False).dim() > tensor.dim()
 
 
 class _Found:
-    """Holds a tensor. Unlike a list, torch.func does not copy an object."""
+    """Holder of a tensor. torch.func would copy a list, but does not copy this object."""
 
     tensor: torch.Tensor
 
 
 class _Beneath(torch.autograd.Function):
-    """Stores the tensor beneath all wrappers of torch.func, which are removed when `forward` runs, in a `_Found`."""
+    """Store the tensor beneath all wrappers of torch.func in a `_Found`; torch removes them before `forward` runs."""
 
     @staticmethod
     def forward(tensor: torch.Tensor, holder: _Found) -> torch.Tensor:
@@ -148,7 +148,7 @@ class _Beneath(torch.autograd.Function):
 
 
 def beneath(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor beneath the wrappers of torch.func; raise ValueError if torch.vmap batches it."""
+    """Return the tensor beneath the wrappers of torch.func; raise ValueError if torch.vmap has batched it."""
     holder = _Found()
     _Beneath.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
     return holder.tensor
@@ -157,8 +157,8 @@ def beneath(tensor: torch.Tensor) -> torch.Tensor:
 def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
     """Call a function in a new thread, on this thread's CUDA stream, and return its result.
 
-    Dispatch modes, transforms of torch.func, inference mode and default devices belong to a thread; tensors that are
-    created in a new thread are ordinary tensors.
+    Dispatch modes, transforms of torch.func, inference mode and default devices belong to a thread. Tensors created in
+    a new thread are therefore ordinary tensors.
     """
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
     outcome: Future[R] = Future()
@@ -177,11 +177,11 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
 
 
 def as_array(value: torch.Tensor, what: str) -> Any:
-    """Return an array that views a dense tensor's memory; the tensor itself if torch.vmap batches it.
+    """Return an array that views a dense tensor's memory, or the tensor itself if torch.vmap has batched it.
 
-    ValueError, whose message begins with `what`, if the storage of the tensor was released.
+    Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released.
     """
-    value = value.resolve_neg()  # a copy if torch has only marked the values as negated
+    value = value.resolve_neg()  # copies if torch has only marked the values as negated
     try:
         return view_array(value, what)
     except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
@@ -216,7 +216,7 @@ class _Handle:
         return 0, self.handle
 
 
-@functools.lru_cache(maxsize=256)  # by device and handle, which are all that the object holds
+@functools.lru_cache(maxsize=256)  # key: device and handle; the object holds nothing else
 def _wrap_stream(device: int, handle: int) -> Any:
     return cupy_module().cuda.Stream.from_external(_Handle(handle))
 
@@ -227,7 +227,7 @@ def _get_current_stream(device: int) -> Any:
 
 
 class _Allocator:
-    """CuPy allocator that uses torch's. Small arrays share allocations, which cost more than kernel launches."""
+    """CuPy allocator that uses torch's. Small arrays can share allocations, which cost more than kernel launches."""
 
     def __init__(self, cuda: Any, device: torch.device, shares: bool) -> None:
         self.cuda, self.device, self.shares = cuda, device, shares
@@ -253,9 +253,9 @@ class _Allocator:
 
 @contextlib.contextmanager
 def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
-    """Run CuPy on a CUDA tensor's device, on torch's current stream there, with memory from torch's allocator.
+    """Run CuPy on a CUDA tensor's device and torch's current stream, with memory from torch's allocator.
 
-    With `shares`, small arrays share an allocation, which lives as long as any of them; use it for temporary arrays.
+    With `shares`, small arrays share an allocation, which lives as long as any of them. Use this for temporary arrays.
     """
     if not tensor.is_cuda:
         yield

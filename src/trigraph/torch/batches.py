@@ -1,4 +1,4 @@
-"""Batches of torch.vmap: one call on copies of the graph, with nodes and edges of their own, computes all entries."""
+"""Batches of torch.vmap. One call computes all entries on a graph that consists of disjoint copies of the graph."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from trigraph.table import GRAPH_PARTS, SYMBOLS, Array
 from trigraph.torch.graphs import assemble, numbers, tensors, uncompiled
 from trigraph.torch.signatures import apply_to_entries
 
-MOST_ROWS = 1 << 16  # of an array that several entries share: more would take memory and save no time
+MOST_ROWS = 1 << 16  # rows of an array that several entries share; more would take memory and save no time
 
 
 def find_member_axis(array: Array) -> int | None:
-    """Return the axis that counts nodes, edges or other members of a graph; None if an array belongs to all of them."""
+    """Return the axis of nodes, edges or other members of a graph, or None if an array belongs to the whole graph."""
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
 
 def copies(graph: Any, number: int, reverse: bool) -> Any:
-    """Return so many copies of a graph as one graph of tensors, with its reverse arrays if `reverse`."""
+    """Return `number` copies of a graph as one graph of tensors, with its reverse arrays if `reverse`."""
     parts = GRAPH_PARTS[type(graph).__name__]
     given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
     for size, names in parts.numbered.items():
@@ -32,7 +32,7 @@ def copies(graph: Any, number: int, reverse: bool) -> Any:
 
 
 def _repeat(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
-    """Return copies of an array whose elements number members of the graph, of which there are `size`."""
+    """Return `number` copies of an array whose elements are numbers of members, shifted by `size` from copy to copy."""
     if t is None:
         return None
     shifts = size * torch.arange(number, dtype=t.dtype, device=t.device)[:, None]
@@ -42,20 +42,20 @@ def _repeat(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tenso
 
 
 def _shift(t: Tensor, shifts: Tensor) -> Tensor:
-    return torch.where(t < 0, t, t + shifts)  # -1 stands for none
+    return torch.where(t < 0, t, t + shifts)  # -1 means none
 
 
 def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule for torch.vmap of a `TorchOperator`, whose flat arguments `apply` takes.
+    """Return the torch.vmap rule of a `TorchOperator`; `apply` calls it with flat arguments.
 
-    What is the same for all members, such as weights, cannot differ from copy to copy: where it is batched, or where
-    its gradient is wanted, the operator is applied to one entry after another.
+    An array that belongs to the whole graph, such as weights, cannot differ from copy to copy. If it is batched or its
+    gradient is wanted, the operator is applied to one entry after another.
     """
     axes = {a.name: find_member_axis(a) for a in (*op.op.arguments, *op.op.fields)}
     indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
     common = [f.name for f in op.op.fields if axes[f.name] is None]
     lengths = (len(parts.arrays) + len(parts.reverse) for _, parts in op.graphs)
-    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]  # reverse orders are last
+    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]  # reverse orders come last
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         number = info.batch_size
@@ -82,11 +82,11 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         return _results(results)
 
     def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
-        """Return the results of some entries, stacked."""
+        """Return the stacked results of some entries."""
         arrays, keywords = op.unflatten(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
-        shifts: Any = None  # of indices
+        shifts: Any = None  # to add to indices, for each copy
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
@@ -102,7 +102,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         stacked = []
         for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
             axis = axes[f.name]
-            if axis is None or t.dim() <= axis:  # without elements
+            if axis is None or t.dim() <= axis:  # not requested, without elements
                 stacked.append(t.expand(number, *t.shape))
                 continue
             t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
@@ -111,7 +111,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
 
     def _entries_at_once(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:
         if any(d is not None for d in in_dims[op.num_arrays : op.num_tensors]):
-            return 1  # a graph for each entry
+            return 1  # each entry has its own graph
         rows = [t.shape[0] for t in args[op.num_arrays : op.num_tensors] if t is not None]
         for name, t, d in zip(op.array_names, args, in_dims, strict=False):
             axis = axes[name]
@@ -120,12 +120,12 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             elif d is not None:
                 return 1
         if not all(isinstance(n, int) for n in rows):
-            return 1  # symbols of a program, whose indices might not number so many copies
+            return 1  # symbolic sizes of a program: the indices might overflow for many copies
         return max(1, MOST_ROWS // max(1, *rows))
 
     return uncompiled(rule)
 
 
 def _results(results: Sequence[Tensor]) -> tuple[Any, Any]:
-    """Return the results of a rule, whose batched dimensions are the first."""
+    """Return the results of a rule, with the batched dimension first."""
     return (tuple(results), (0,) * len(results)) if len(results) > 1 else (results[0], 0)

@@ -1,4 +1,4 @@
-"""Conversion of existing models to trigraph's operators: `convert` changes the classes of supported layers in place."""
+"""Conversion of models to trigraph's operators. `convert` changes the classes of supported layers in place."""
 
 import inspect
 import sys
@@ -18,7 +18,7 @@ from trigraph.torch.potentials import dimenet
 
 
 class Layer(NamedTuple):
-    """A layer that `convert` examined.
+    """Layer that `convert` examined.
 
     Attributes
     ----------
@@ -37,14 +37,14 @@ class Layer(NamedTuple):
 
 @dataclass
 class Conversion:
-    """Result of `convert`; prints as a table.
+    """Result of `convert`, which prints as a table.
 
     Attributes
     ----------
     replaced : list of Layer
         Layers that now use trigraph's operators.
     left : list of Layer
-        Layers of a supported kind that were not converted, with reasons.
+        Supported layers that were not converted, with reasons.
     """
 
     replaced: list[Layer] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Conversion:
         Raises
         ------
         RuntimeError
-            If a layer has got another class since, as by a parametrization; then all layers stay as they are.
+            If the class of a layer has changed since, for example by a parametrization. Then no layer is restored.
         """
         for layer, cls, _ in self._undo:
             if type(layer) is not cls:
@@ -76,10 +76,10 @@ class Conversion:
 
 
 class _Unfit(Exception):
-    """Reason why a layer cannot be converted."""
+    """Exception with the reason why a layer cannot be converted."""
 
 
-# New class and attributes of a layer and its sublayers, all determined before any of them changes.
+# New classes and attributes of a layer and its sublayers; all are determined before any layer changes.
 _Changes = list[tuple[Module, type[Module], dict[str, Any]]]
 
 
@@ -88,9 +88,9 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:
-    """Raise unless a layer's submodules are of these classes, and neither it nor they hold more than their classes set.
+    """Raise if a submodule is of another class, or if a module has attributes that override its class.
 
-    Attributes and submodules that are called `as_they_are` may be anything. Hooks on the layer itself are kept.
+    Attributes and submodules named in `as_they_are` are not checked. Hooks on the layer itself are kept.
     """
     for path, part in layer.named_modules():
         if not set(path.split(".")).isdisjoint(as_they_are):
@@ -98,16 +98,16 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are:
         if part is not layer and type(part) not in kinds:
             raise _Unfit(f"its {path} is a {_name_class(type(part))}, which its constructor does not make")
         if part is not layer and has_hooks(part):
-            raise _Unfit(f"hooks look into its {path}")
+            raise _Unfit(f"its {path} has hooks")
         for name, value in vars(part).items():
             if name not in as_they_are and (callable(value) or callable(getattr(type(part), name, None))):
-                raise _Unfit(f"its {f'{path}.{name}'.strip('.')} is replaced by one of the instance")
+                raise _Unfit(f"its {f'{path}.{name}'.strip('.')} was replaced on the instance")
 
 
 def _check_parameters(
     layer: Module, make: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
-    """Raise unless parameters are ordinary ones of one dtype, with the names and shapes of the module that is made."""
+    """Raise unless all are ordinary parameters of one dtype, with the names and shapes of the module from `make`."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
@@ -117,7 +117,7 @@ def _check_parameters(
     if make is None:
         return
     try:
-        with torch.device("meta"):  # neither memory nor random numbers
+        with torch.device("meta"):  # needs no memory and draws no random numbers
             like = dict(make().named_parameters(remove_duplicate=False))
     except (TypeError, ValueError) as error:
         raise _Unfit(str(error)) from None
@@ -151,9 +151,9 @@ def _limit(name: str, value: int) -> int:
 
 
 class _Unused(Module):
-    """The spherical basis of PyTorch Geometric's DimeNet++, which a converted model does not call.
+    """Spherical basis of PyTorch Geometric's DimeNet++, which a converted model does not call.
 
-    Copies and pickles leave out its functions: sympy has made them, and no pickle can hold them.
+    Copies and pickles omit its functions, because functions made by sympy cannot be pickled.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,14 +161,14 @@ class _Unused(Module):
 
 
 def _classes_beside(model: Module) -> tuple[type[Module], ...]:
-    """Return the classes that are defined where a model's is, and those of torch that it is made of."""
+    """Return the classes defined in the module of a model's class, and the classes of torch that the model uses."""
     name = type(model).__module__
     beside = [c for c in vars(sys.modules[name]).values() if isinstance(c, type) and c.__module__ == name]
     return (*beside, torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList)
 
 
 def _like_dimenet(model: Any, sizes: dict[str, int], exponent: int) -> Module:
-    """Return our model with the sizes of PyTorch Geometric's."""
+    """Return trigraph's model with the sizes of PyTorch Geometric's model."""
     output, blocks = model.output_blocks[0], model.interaction_blocks
     first = blocks[0] if len(blocks) else None
     return dimenet.DimeNetPlusPlus(
@@ -197,7 +197,7 @@ def _dimenet(model: Any) -> _Changes:
     exponent = _limit("envelope_exponent", model.rbf.envelope.p - 1)
 
     def act(block: Any) -> dict[str, Any]:
-        """Replace SiLU of torch or PyTorch Geometric by ours, which is faster in second derivatives."""
+        """Replace the SiLU of torch or PyTorch Geometric by trigraph's, whose second derivatives are faster."""
         if type(block.act) is torch.nn.SiLU:
             return {"act": SiLU()}
         return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
@@ -228,7 +228,7 @@ def _dimenet(model: Any) -> _Changes:
 
 
 def _same_arguments(layer: Module, cls: type[Module]) -> None:
-    """Raise unless both classes' forwards have the same parameters, unlike other classes of that name (gemnet_gp)."""
+    """Raise unless both forwards have the same parameters; another class of the same name (gemnet_gp) has others."""
     theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
     if theirs != ours:
         raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
@@ -240,12 +240,12 @@ def _basis_embedding(layer: Any) -> _Changes:
     _check_parameters(layer)
     shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
     if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
-        raise _Unfit(f"weight has shape {shape}, which is not that of fairchem-core 1.10")
+        raise _Unfit(f"weight has shape {shape}, which differs from fairchem-core 1.10")
     return [(layer, nn.BasisEmbedding, {"padded": True})]
 
 
 def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...]:
-    """Return the classes of a Dense of fairchem without activation, whose weight is used in place of it."""
+    """Return the classes in a Dense layer of fairchem without activation; only the weight of the layer is used."""
     kind, package = type(dense), type(layer).__module__.partition(".")[0]
     if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
         raise _Unfit(f"its bilinear is a {_name_class(kind)}; expected the Dense of {package}")
@@ -286,7 +286,7 @@ def _pair(layer: Any) -> _Changes:
 
 
 class _Known(NamedTuple):
-    """A supported class: the top-level packages that define it, and the function that converts it."""
+    """Supported class: top-level packages that define it, and function that converts it."""
 
     packages: tuple[str, ...]
     changes: Callable[[Any], _Changes]
@@ -306,14 +306,14 @@ def _name_class(cls: type) -> str:
 
 
 def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
-    """Yield path, layer, kind, and a reason against conversion, for layers of supported kinds or derived from them."""
+    """Yield path, layer, entry of `_KNOWN`, and reason against conversion or None, for supported or derived layers."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
             entry, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
             if entry is None or package not in entry.packages:
                 continue
             if type(layer).__module__.partition(".")[0] == "trigraph":
-                break  # converted before
+                break  # already converted
             reason = None if cls is type(layer) else f"it is derived from {cls.__name__} and may change its methods"
             yield path, layer, entry, reason
             break
@@ -322,7 +322,7 @@ def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None
 def _replace_class(
     layer: Module, cls: type[Module], attributes: dict[str, Any]
 ) -> tuple[Module, type[Module], Callable[[], None]]:
-    """Set the new class and attributes of a layer; return both, and a function that restores the old ones."""
+    """Set the class and attributes of a layer; return layer, class and a function that restores the old state."""
     original = type(layer)
     before = {name: getattr(layer, name) for name in attributes if hasattr(layer, name)}
     layer.__class__ = cls
@@ -345,8 +345,8 @@ def convert(model: Module) -> Conversion:
     Only the classes of layers change. Parameters, hooks, devices, dtypes and training flags stay the same, and
     references to layers, optimizers and checkpoints remain valid.
 
-    A layer is converted only if all of its state is known: its methods, submodules and parameters, and the hooks on its
-    sublayers, are those that its constructor makes. Hooks on the layer itself are kept.
+    A layer is converted only if its methods, submodules and parameters, and the hooks on its sublayers, are exactly as
+    its constructor makes them. Hooks on the layer itself are kept.
 
     Supported layers: ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric; ``BasisEmbedding`` and
     ``PairInteraction`` of fairchem-core 1.10; ``EfficientInteractionBilinear`` of GemNet-OC, GemNet-dT and MatterGen.
@@ -354,12 +354,12 @@ def convert(model: Module) -> Conversion:
     Parameters
     ----------
     model : torch.nn.Module
-        Modified in place; it may itself be a supported layer.
+        Model to modify in place. It may itself be a supported layer.
 
     Returns
     -------
     Conversion
-        Layers that were converted, layers that were not and why; `revert` undoes the conversion.
+        Converted layers, and layers that were not converted, with reasons. `revert` undoes the conversion.
 
     Raises
     ------
@@ -369,7 +369,7 @@ def convert(model: Module) -> Conversion:
     Notes
     -----
     A converted DimeNet++ needs neither pyg-lib nor torch_sparse. If an atom has more than `max_num_neighbors`
-    neighbours, it keeps the nearest, whereas PyTorch Geometric keeps the first that it finds.
+    neighbours, it uses the nearest, whereas PyTorch Geometric uses the first that it finds.
 
     Examples
     --------

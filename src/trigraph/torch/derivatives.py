@@ -1,7 +1,7 @@
-"""Derivatives of torch's operators: X_bwd of X_fwd, X_bwd2 of X_bwd, and X_bwd3 or plain forms of X_bwd2.
+"""Derivatives of torch's operators: X_bwd for X_fwd, X_bwd2 for X_bwd, and X_bwd3 or plain forms for X_bwd2.
 
-X_bwd3, the derivative of X_bwd2 for operators that are not linear in each input, has no derivative itself: where a
-further one may follow, torch differentiates their plain forms.
+X_bwd3 is the derivative of X_bwd2 for operators that are not linear in each input. It has no derivative itself: if
+another derivative may follow, torch differentiates the plain form of the operator instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # By the choices of a call, on which alone it depends what exists and what bwd reuses.
+        # Results of `chosen`. Key: the choices of a call; nothing else decides which fields exist and which bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
@@ -41,12 +41,12 @@ class Derivative:
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
-        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode."""
+        """Save arguments and reusable results for reverse mode and, if `forwards`, also for forward mode."""
         count = self.op.num_tensors
         results = output if isinstance(output, tuple) else (output,)
         ctx.rest = inputs[count:]
         left, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
-        # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
+        # Autograd frees saved tensors, including graphs, after the backward pass, and raises if they were modified.
         saved = (*inputs[:count], *[None if i is None else results[i] for i in places])
         ctx.save_for_backward(*saved)
         if forwards:
@@ -59,9 +59,8 @@ class Derivative:
     def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without a derivative, and the positions of results that bwd reuses.
 
-        Among the former are fields without elements, which are not requested or do not exist for the attributes of the
-        call. A position is None if the result does not exist or bwd does not read it, so that its memory can be freed
-        or overwritten.
+        The former include fields that are not requested or do not exist for the attributes of the call. A position is
+        None if the result does not exist or if bwd does not read it, so that its memory can be freed or overwritten.
         """
         if self.op.op.selective:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
@@ -76,7 +75,7 @@ class Derivative:
         return choice
 
     def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arrays of the call and its reusable results by name, and all others."""
+        """Return the arrays and reusable results of the call by name, and the `keywords` of the call."""
         count = self.op.num_tensors
         arrays, keywords = self.op.unflatten((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
@@ -85,7 +84,7 @@ class Derivative:
         return values, keywords
 
     def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
-        """Call a derivative with the graph, attributes and backend of the original call; return its fields by name."""
+        """Call a derivative with graph, attributes and backend of the original call; return its fields by name."""
         if not fields:
             return {}
         result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
@@ -97,11 +96,11 @@ class Derivative:
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
     def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
-        """Return a function from names of bwd2's arguments to their gradients, given cotangents of its fields.
+        """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
-        A multilinear operator has them by calls of its operators (`trigraph.backends.third.multilinear`), which
-        differentiate to any order in this way. Other operators use their plain forms, or X_bwd3 if the backend has it
-        and nothing is recorded or has a tangent.
+        For a multilinear operator, calls of its own orders give the gradients (`trigraph.backends.third.multilinear`),
+        and so derivatives of any order. Other operators use X_bwd3 if the backend has it and nothing is recorded or has
+        a tangent; otherwise they use the plain form.
         """
         if not self.spec.is_multilinear(keywords):
             bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
@@ -122,7 +121,7 @@ class Derivative:
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
-        if all(t is None for t in cotangents):  # reached by results that bwd reuses; zeros times NaN would be NaN
+        if all(t is None for t in cotangents):  # happens for results that bwd reuses; zeros times NaN would be NaN
             return (None,) * len(needed)
         values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:
@@ -141,10 +140,10 @@ class Derivative:
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
     def plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
-        """Return what `backward` does for a plain call of fwd whose gradients are not recorded, None if it is not so.
+        """Return the result of `backward` for a plain call of fwd whose gradients are not recorded, otherwise None.
 
-        The arguments of bwd are the gradients of the outputs, the arrays of fwd and its results; its fields are
-        derivatives in these arrays, and its attributes are the first ones of fwd.
+        The arguments of bwd are the gradients of the outputs, the arrays of fwd and its results. The fields of bwd are
+        derivatives with respect to these arrays, and its attributes are the first attributes of fwd.
         """
         bwd = self.later[0]
         native = bwd.native
@@ -165,7 +164,7 @@ class Derivative:
     def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
-        With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
+        With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product. Its other fields are the
         derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
         values, keywords = self.arguments(ctx, saved)
@@ -187,7 +186,7 @@ class Derivative:
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
-        # Torch's assertion fails if a differentiable result has no tangent.
+        # An assertion of torch fails if a differentiable result has no tangent.
         named = ((n, by_field.get(n)) for n in self.fields)
         results = tuple(torch.zeros_like(values[n]) if t is None and n not in left else t for n, t in named)
         return results if len(results) > 1 else results[0]
@@ -195,7 +194,7 @@ class Derivative:
     def third_tangents(
         self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the derivatives of bwd2's fields along tangents of its arguments: the transpose of `third`."""
+        """Return the derivatives of bwd2's fields along tangents of its arguments, the transpose of `third`."""
         names = [n for n in self.inputs if values[n] is not None]
         wanted = keywords["wanted"].split(",")
         if self.spec.is_multilinear(keywords):
@@ -219,7 +218,7 @@ class Derivative:
         return self.gradients(self.curvature(values, keywords, along, mixed), wanted)
 
     def curvature(self, *arguments: Any) -> Any:
-        """Return `trigraph.torch.plain.curvature` of the operator."""
+        """Return the result of `trigraph.torch.plain.curvature` for this operator."""
         values, keywords, *more = arguments
         # Any operation of torch removes the wrappers of levels of torch.func that have ended; torch.func.vjp does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
@@ -228,9 +227,9 @@ class Derivative:
     def gradients(
         self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str], alone: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Return gradients of what `curvature` returned in those of its arrays that are wanted.
+        """Return the gradients of the function from `curvature` with respect to the wanted arrays.
 
-        If nothing else is recorded or has a tangent (`alone`), tensors need no wrappers of torch.func, which cost much.
+        If nothing else is recorded or has a tangent (`alone`), tensors need no wrappers of torch.func, which are slow.
         """
         arrays, function = curvature
         some = [n for n in wanted if n in arrays]
@@ -245,7 +244,7 @@ class Derivative:
 
 
 def register() -> None:
-    """Register the derivative of each operator, for compiled programs and for calls outside of them."""
+    """Register the derivative of each operator for compiled programs and for all other calls."""
     for name, op in OPERATORS_OF_TORCH.items():
         derivative = op.derivative = Derivative(op)
 

@@ -44,26 +44,26 @@ class _Owner:
 
 
 def view_tensor(array: Any) -> Any:
-    """Return a tensor that views an array's memory; tensors and None are returned unchanged."""
+    """Return a tensor that views an array's memory; return tensors and None unchanged."""
     if array is None or isinstance(array, torch.Tensor):
         return array
     if not isinstance(array, np.ndarray):
         return tensor_from(array)
-    # Torch warns about read-only arrays; nothing writes to this one, which is declared as writeable.
+    # Torch warns about read-only arrays. This array is declared writeable, but nothing writes to it.
     return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
 
 
 def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
     """Return arrays as ordinary tensors, regardless of the modes and transforms that are active.
 
-    Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors of
-    inference mode, but the cached tensors of a graph outlive all of these.
+    Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors made in
+    inference mode. The cached tensors of a graph outlive such modes and must not depend on them.
     """
     arrays = tuple(arrays)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but one that is empty may not show it
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # one stands for all; an empty tensor may look plain
         return plain
     return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
@@ -73,14 +73,14 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         return False
     try:
         return tensor.numel() == 0 or tensor.data_ptr() != 0
-    except RuntimeError:  # the wrapper of a transform has no memory
+    except RuntimeError:  # a wrapper of a transform has no memory
         return False
 
 
 def _view(graph: Any) -> None:
     """Cache the arrays of a graph as tensors, and the reverse arrays once they exist.
 
-    They are views of arrays that never change, and are kept with the graph, in `_built`.
+    The tensors are views of arrays that never change, and are kept with the graph in `_built`.
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if graph.kind == "cupy":
@@ -99,7 +99,7 @@ def _stream(graph: Any) -> Any:
 
 
 def record_streams(graphs: Iterable[Any]) -> None:
-    """Prevent reuse of the memory of graphs until the current stream is done, if they were built on another."""
+    """Prevent reuse of the memory of graphs built on another stream until the current stream is done."""
     for graph in graphs:
         built = {} if graph is None else graph._built
         if "streams" in built and built["streams"] != {stream := _stream(graph)}:
@@ -109,7 +109,7 @@ def record_streams(graphs: Iterable[Any]) -> None:
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:
-    """Return the graph that caches these tensors (reverse ones may be None), or None if it no longer exists."""
+    """Return the graph that caches these tensors (reverse tensors may be None), or None if it no longer exists."""
     owner = getattr(tensors[0], "trigraph", None)
     graph = None if owner is None else owner.graph()
     if graph is None:
@@ -121,7 +121,7 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors, followed by the reverse arrays, or by None for each of them.
+    """Return the arrays of a graph as tensors, followed by its reverse arrays or by None for each of them.
 
     The reverse arrays are built once per graph, except in a compiled program, which builds missing ones in each call.
     """
@@ -168,14 +168,14 @@ def numbers(graph: Any) -> tuple[int, ...]:
 
 
 def constants(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph that do not follow from tensor shapes, `coarsened`."""
+    """Return the numbers of a graph that do not follow from tensor shapes, coarsened by `coarsen_number`."""
     derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
     named = zip(GRAPH_PARTS[type(graph).__name__].numbers, numbers(graph), strict=True)
     return tuple(coarsen_number(k, n) for k, n in named if k not in derived)
 
 
 def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Build a graph from its tensors, reverse ones included, and its `constants`."""
+    """Build a graph from its tensors, including reverse tensors, and its `constants`."""
     parts = GRAPH_PARTS[type_name]
     named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
     sizes = {name: named[array].shape[0] - less for name, array, less in parts.reverse_lengths}
@@ -203,10 +203,10 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
 
 
 def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long: Any = None) -> Any:
-    """Build a graph whose arrays are the memory of these tensors, reverse ones included, without checks.
+    """Build a graph whose arrays are the memory of these tensors, including reverse tensors, without checks.
 
-    The tensors may be written to, but not the numbers. `long` has the `LongRows` of offsets by name; other offsets must
-    never have long rows, so that no call looks for them.
+    The tensors may change later, but the numbers may not. `long` holds the `LongRows` of offsets by name. Other offsets
+    must never have long rows, so that no call searches for them.
     """
     with on_device(tensors_of_graph[0]):
         graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
@@ -220,20 +220,20 @@ def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts:
 
 @dataclass
 class GraphTensors:
-    """A graph object as tensors and numbers, which `torch.export` and `make_fx` support as arguments.
+    """Graph object as tensors and numbers, which `torch.export` and `make_fx` support as arguments.
 
     Parameters
     ----------
     type_name : {'CSC', 'EdgeGraph', 'Segments'}
     tensors : list of (Tensor or None)
-        Index tensors of the graph, then its reverse arrays.
+        Index tensors of the graph, followed by its reverse arrays.
     numbers : list of int
-        Numbers that do not follow from tensor shapes: largest degrees, rounded up to 128 or a larger power of two, and
-        others that are the same for all graphs.
+        Numbers that do not follow from tensor shapes: largest degrees, rounded up to a power of two of at least 128,
+        and numbers that are the same for all graphs.
 
     Notes
     -----
-    Construct it with :meth:`of`; in an exported or traced program, :meth:`graph` returns the graph object. That is not
+    Construct it with :meth:`of`. In an exported or traced program, :meth:`graph` returns the graph object. It is not
     checked again, not even after a write to its tensors, and works with `trigraph.torch` only. A program exported with
     :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, supports graphs of any size with the same
     `numbers`.
@@ -255,25 +255,25 @@ class GraphTensors:
         if type(graph).__name__ not in GRAPH_PARTS:
             expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
-        # Copies, because a caller may write to tensors, but must not reach the memory of a graph that was checked.
+        # Copies, because a caller may write to these tensors, but not to the memory of a checked graph.
         copies = [None if t is None else t.detach().clone() for t in tensors(graph, True)]
         return cls(type(graph).__name__, copies, list(constants(graph)))
 
     @property
     def dynamic_shapes(self) -> list[Any]:
-        """The `dynamic_shapes` of this argument in ``torch.export.export``, for graphs of any size."""
+        """`dynamic_shapes` of this argument in ``torch.export.export``, for graphs of any size."""
         auto = torch.export.Dim.AUTO
         return [None, [None if t is None else {0: auto} for t in self.tensors], [None for _ in self.numbers]]
 
     def graph(self) -> Any:
-        """Return a graph object with these tensors as arrays."""
+        """Return a graph object whose arrays are these tensors."""
         return build_from_tensors(self.type_name, self.tensors, self.numbers)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle for `torch.save` as a graph, which `torch.load` rebuilds and checks.
 
-        Safe loading would call this class with arbitrary tensors of a checkpoint, which it may modify afterwards.
-        Therefore only `rebuilt_apart`, whose tensors are copies, is registered for it.
+        Safe loading could call this class with arbitrary tensors of a checkpoint and modify them afterwards. Therefore
+        only `rebuilt_apart`, whose tensors are copies, is registered for safe loading.
         """
         if protocol != torch.serialization.DEFAULT_PROTOCOL:
             return super().__reduce_ex__(protocol)
@@ -281,14 +281,14 @@ class GraphTensors:
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the graph object of a checkpoint by calling its constructor, which checks `arguments` (tensors)."""
+    """Return the graph object of a checkpoint. Its constructor checks `arguments`, which are tensors."""
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
 
 
 def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
-    """Return the `GraphTensors` of the graph that `rebuilt` returns, for a checkpoint."""
+    """Return the `GraphTensors` of a checkpoint, made from the graph that `rebuilt` returns."""
     return GraphTensors.of(rebuilt(type_name, arguments))
 
 
@@ -296,7 +296,7 @@ MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, 
 
 
 def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
-    """Pickle a graph with tensors for torch.save, recognized by its protocol, and with arrays otherwise.
+    """Pickle a graph with tensors for torch.save, which is recognized by its protocol, and with arrays otherwise.
 
     `torch.load` with weights_only=True loads tensors and numbers and calls `rebuilt`, which checks them.
     """
@@ -328,7 +328,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _disable(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function, with the reason that an error of ``fullgraph=True`` shows, where this torch takes one."""
+    """Exclude a function from compilation; if torch supports it, errors of ``fullgraph=True`` show the reason."""
     text = (
         "trigraph builds graphs, finds neighbours and takes derivatives outside of compiled programs: "
         "with fullgraph=True pass a graph (trigraph.CSC.from_edge_index) or neighbors; "
@@ -357,7 +357,7 @@ def _build_outside(cls: type) -> None:
 
 
 def register(library: torch.library.Library) -> None:
-    """Register graph objects with torch, and cache tensors on all graphs that are built from now on."""
+    """Register graph objects with torch, and cache tensors with all graphs that are built from now on."""
     results = ", ".join("Tensor" for _ in ReverseCSC._fields)
     library.define(
         "reverse_csc(Tensor offsets, Tensor indices, Tensor edge_ids, SymInt num_src_nodes, SymInt num_edges) -> "

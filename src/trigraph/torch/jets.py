@@ -1,8 +1,8 @@
 """Two directional derivatives at once: arithmetic with numbers f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0.
 
-The plain forms (`trigraph.plain`) compute with these in place of tensors. For inputs x + a e + c d, the parts of the
-results are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero, and nothing is
-computed for it.
+The plain forms (`trigraph.plain`) can compute with these numbers instead of tensors. For inputs x + a e + c d, the
+parts of a result are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero, and
+nothing is computed for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,23 +15,23 @@ from torch import Tensor
 
 from trigraph.torch.signatures import Elementwise, allow_nesting
 
-PARTS = range(4)  # of f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
+PARTS = range(4)  # f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
 
 
 class Jet:
-    """A tensor with its derivatives along two directions, all of the same shape."""
+    """Tensor with its derivatives along two directions, all of the same shape."""
 
     def __init__(self, parts: Iterable[Tensor | None]) -> None:
         self.parts = tuple(parts)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what depends on the values alone, such as the shape."""
+        """Return an attribute of the value, such as the shape."""
         return getattr(self.parts[0], name)
 
     def __getitem__(self, at: Any) -> "Jet":
         dim = int(isinstance(at, tuple) and at[0] == slice(None))
         index = at[1] if dim else at
-        if isinstance(index, Tensor) and index.dtype == torch.int64:  # whose derivative is faster than that of t[at]
+        if isinstance(index, Tensor) and index.dtype == torch.int64:  # index_select has a faster derivative than t[at]
             return linear(lambda t: t.index_select(dim, index), self)
         return linear(lambda t: t[at], self)
 
@@ -40,11 +40,11 @@ class Jet:
         return (Jet(None if t is None else t[i] for t in rows) for i in range(self.shape[0]))
 
     def reshape(self, *shape: int) -> "Jet":
-        """As of tensors."""
+        """Reshape like a tensor."""
         return linear(lambda t: t.reshape(*shape), self)
 
     def sum(self, axis: int) -> "Jet":
-        """As of tensors."""
+        """Sum like a tensor."""
         return linear(lambda t: t.sum(axis), self)
 
     def __neg__(self) -> "Jet":
@@ -100,7 +100,7 @@ class Jet:
 
 
 def jet(value: Any) -> Jet:
-    """Return a tensor or number as a constant."""
+    """Return a tensor or number as a constant jet; return a jet unchanged."""
     return value if isinstance(value, Jet) else Jet((value, None, None, None))
 
 
@@ -110,7 +110,7 @@ def linear(function: Callable[[Tensor], Tensor], x: Jet) -> Jet:
 
 
 def joined(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return `torch.stack` or `torch.concatenate` for tensors or jets."""
+    """Return a version of `torch.stack` or `torch.concatenate` for tensors or jets."""
 
     def of(arguments: Sequence[Any], axis: int = 0) -> Any:
         if not any(isinstance(a, Jet) for a in arguments):
@@ -143,13 +143,13 @@ def multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
 
 
 def add_to(sums: list[Tensor | None], k: int, term: Tensor) -> None:
-    """Add a term to a part."""
+    """Add a term to part `k`."""
     before = sums[k]
     sums[k] = term if before is None else before + term
 
 
 def bits(places: Sequence[int]) -> int:
-    """Return the bits of all together."""
+    """Return the bitwise or of all numbers."""
     total = 0
     for k in places:
         total |= k
@@ -159,7 +159,7 @@ def bits(places: Sequence[int]) -> int:
 def compose(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
     """Return an elementwise function for tensors and jets.
 
-    `derivatives` are the first two; each takes the value of the function, and its argument.
+    `derivatives` are the first two derivatives; each takes the value and the argument of the function.
     """
 
     def of(x: Any) -> Any:
@@ -180,7 +180,7 @@ def compose(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Any:
-    """Return `torch.where` of tensors, jets or numbers."""
+    """Return the result of `torch.where` for tensors, jets or numbers."""
     if not (isinstance(a, Jet) or isinstance(b, Jet)):
         return torch.where(condition, a, b)
     pairs = zip(jet(a).parts, jet(b).parts, strict=True)
@@ -191,7 +191,7 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
 
 
 class _Expm1(Elementwise):
-    """Of torch's expm1 the derivative is the value + 1, which has lost digits where the value is close to -1."""
+    """expm1 with an accurate derivative. Torch's derivative, the value + 1, loses digits for values close to -1."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class _Expm1(Elementwise):
 
 
 class Namespace:
-    """Functions of torch on tensors and jets; those that are not named here take the values alone."""
+    """Functions of torch for tensors and jets. Functions that are not defined here use the values alone."""
 
     where, stack, concatenate = map(staticmethod, (where, joined(torch.stack), joined(torch.concatenate)))
     sin = staticmethod(compose(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
@@ -225,7 +225,7 @@ class Namespace:
 
     @staticmethod
     def einsum(equation: str, *operands: Any) -> Any:
-        """As torch's."""
+        """Evaluate like `torch.einsum`."""
         return multilinear(partial(torch.einsum, equation), *operands)
 
     def __getattr__(self, name: str) -> Any:
@@ -234,7 +234,7 @@ class Namespace:
 
 
 def make_linear(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return a function of tensors that is linear in its first argument, for jets too."""
+    """Extend a function of tensors that is linear in its first argument to jets."""
     return lambda rows, *rest: (
         linear(lambda t: function(t, *rest), rows) if isinstance(rows, Jet) else function(rows, *rest)
     )

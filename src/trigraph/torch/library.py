@@ -1,9 +1,9 @@
 """Torch's operators ``trigraph::X_fwd``, ``X_bwd`` and ``X_bwd2``, one for each order of each definition of the table.
 
-The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend,
-and for derivatives the names of the requested fields. It returns a tensor for each field, without elements if the field
-is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2 that of X_bwd; forward mode uses the
-same three (`trigraph.torch.derivatives`).
+The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend
+and, for derivatives, the names of the requested fields. It returns a tensor for each field; the tensor has no elements
+if the field is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2 is the derivative of
+X_bwd. Forward mode uses the same operators (`trigraph.torch.derivatives`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +27,10 @@ LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
 class TorchOperator:
-    """One operator of the table as a torch operator: its schema, the order of its arguments, its kernels.
+    """Operator of the table as a torch operator: schema, order of the arguments, and kernels.
 
-    Arguments have two forms. Within trigraph they are a list of arrays in the order of the table, and `keywords`:
-    graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher they are flat
+    Arguments have two forms. Within trigraph, they are a list of arrays in the order of the table, and `keywords`:
+    graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, they are flat
     (`flatten`), with graph objects as tensors and numbers.
     """
 
@@ -47,10 +47,10 @@ class TorchOperator:
         self.native: NativeOperator | None = None
         self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
-        self.derivative: Any = None  # which `trigraph.torch.derivatives` registers: it is made of operators
+        self.derivative: Any = None  # set by `trigraph.torch.derivatives`, because it consists of operators
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Call the operator, and record it if an array requires a gradient or has a tangent."""
+        """Call the operator, and record the call if an array requires a gradient or has a tangent."""
         results = self.compute_plain(arrays, keywords)
         if results is not None:
             return results
@@ -70,14 +70,14 @@ class TorchOperator:
             if not made or "nference tensor" not in str(error):
                 raise
             raise RuntimeError(
-                f"{self.op.name}: {', '.join(made)}: made in torch.inference_mode(), of which torch takes no "
+                f"{self.op.name}: {', '.join(made)}: made in torch.inference_mode(), for which torch computes no "
                 "derivatives; expected tensors, and a model, that were made outside, or torch.no_grad() around the call"
             ) from error
 
     def compute_plain(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Compute a call in C++, and record it if an array requires a gradient; None if it is not plain, or refused.
+        """Compute a plain call in C++, and record it if an array requires a gradient; None if not plain or refused.
 
-        Plain are calls on the CPU by the default backend, outside of programs, of transforms and of forward mode.
+        Plain calls run on the CPU with the default backend, outside of programs, transforms and forward mode.
         """
         native = self.native
         if native is None or keywords["backend"] or (needed := native.look(arrays)) is None:
@@ -90,12 +90,12 @@ class TorchOperator:
             if recorded:
                 return self.plain_function.apply(rest, [keywords[name] for name in self.plain_names], *arrays)
             return native.eager(*arrays, *rest)
-        except REFUSED:  # RuntimeError also where a transform is active
+        except REFUSED:  # a transform that is active also causes a RuntimeError
             return None
 
     @lazy
     def plain_function(self) -> Any:
-        """The torch.autograd.Function that records a plain call."""
+        """`torch.autograd.Function` that records a plain call."""
         eager: Any = self.native.eager if self.native else None
         numbered = self.num_tensors - self.num_arrays
 
@@ -117,7 +117,7 @@ class TorchOperator:
         return Plain
 
     def call_flat(self, *args: Any) -> Any:
-        """Call the operator with flat arguments, recorded as by `__call__`.
+        """Call the operator with flat arguments, and record the call like `__call__`.
 
         Raise RuntimeError if torch.func differentiates it inside a compiled program, because torch has no kernel.
         """
@@ -136,11 +136,11 @@ class TorchOperator:
 
     @lazy
     def function(self) -> Any:
-        """The torch.autograd.Function that records a call outside of compiled programs, which record `overload`.
+        """`torch.autograd.Function` that records a call outside of compiled programs, which record `overload`.
 
-        Its first argument is whether forward mode is active; only then are tensors saved for it.
+        Its first argument says whether forward mode is active; if not, no tensors are saved for forward mode.
         """
-        # A nested vmap may have more levels beneath, for which only a custom function has rules.
+        # A nested vmap may have further levels, for which only a custom function has rules.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
@@ -170,7 +170,7 @@ class TorchOperator:
         return Recorded
 
     def compute_unrecorded(self, args: Sequence[Any]) -> Any:
-        """Call the operator with flat arguments, in C++ if there is one for them."""
+        """Call the operator with flat arguments, in C++ if possible."""
         native = self.native
         if native is not None and not args[self.backend_place] and args[self.first].device.type == "cpu":
             results = native(args)
@@ -180,12 +180,12 @@ class TorchOperator:
 
     @lazy
     def overload(self) -> Any:
-        """The operator in torch's dispatcher."""
+        """Operator in torch's dispatcher."""
         return getattr(torch.ops.trigraph, self.op.name).default
 
     @lazy
     def composite(self) -> Any:
-        """The operator that compiled programs call, implemented by `call_flat`."""
+        """Operator that compiled programs call, implemented by `call_flat`."""
         return getattr(torch.ops.trigraph, f"call_{self.op.name}").default
 
     @property
@@ -233,12 +233,12 @@ class TorchOperator:
 
     @lazy
     def kernel(self) -> Callable[..., Any]:
-        """The dispatcher's kernel for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
+        """Kernel of the dispatcher for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
 
         def run(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                # Arrays of a graph are viewed on torch's stream too: CuPy's own stream must not wait during a capture.
+                # Arrays of a graph are also viewed on torch's stream: CuPy's stream must not wait during a capture.
                 with on_device(first, shares=True):
                     fields = self.compute(args).values()
                 if self.op.single:
@@ -252,9 +252,8 @@ class TorchOperator:
     def compute(self, args: Sequence[Any], out: Any = None) -> dict[str, Any]:
         """Check a call with flat arguments and compute on their device, which `on_device` has made current.
 
-        Return its fields by name, with the caller's tensors if `out` has some. Torch allocates results on a device,
-        because `Tensor.record_stream` does not protect memory of another library from reuse while another stream reads
-        it.
+        Return the fields by name, with the caller's tensors from `out`. On a device, torch allocates the results:
+        `Tensor.record_stream` cannot protect the memory of another library from reuse while another stream reads it.
         """
         op, (arrays, values) = self.op, self.unflatten(args, view_array)
         like: torch.Tensor = arrays[self.first]
@@ -307,13 +306,13 @@ class TorchOperator:
                 fields.append(first.new_empty(0))
                 continue
             shape, dtype = layout(op, f, values, sizes)
-            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision numbers
+            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision numbers are float32
             fields.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
         return fields[0] if op.single else tuple(fields)
 
 
 def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
-    """Convert half-precision tensors to float32 under autocast, following its policy for sums."""
+    """Convert half-precision tensors to float32 under autocast, according to its policy for sums."""
     if not torch.is_autocast_enabled(device):
         return arrays
     half = (torch.float16, torch.bfloat16)
@@ -321,12 +320,12 @@ def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
 
 
 def requires_grad(arrays: Sequence[Any]) -> bool:
-    """Whether a call with these arrays records reverse-mode differentiation."""
+    """Return whether a call with these arrays is recorded for reverse-mode differentiation."""
     return torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays)
 
 
 def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
-    """Whether an array has, or may have beneath a wrapper of torch.func, a forward-mode tangent at this level.
+    """Return whether an array has a forward-mode tangent at this level, or may have one beneath torch.func's wrappers.
 
     The default is the current level.
     """

@@ -1,9 +1,9 @@
-"""Torch's operators in C++ (``fortran/torch.cpp``), which compute on the CPU without Python where torch has them.
+"""Torch's operators in C++ (``fortran/torch.cpp``), which compute on the CPU without Python, if they were built.
 
-An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers in place
-of choices and a number whose bits are the requested fields. A call that its checks refuse is computed by
-``trigraph::X``, which says why. ``trigraph_cpu::eager_X`` is the same without a derivative, for which torch would ask
-Python in each call. Where a dispatch mode is active, as in a trace, it is ``trigraph_cpu::X``.
+An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers instead of
+choices, and with a number whose bits are the requested fields. If its checks refuse a call, ``trigraph::X`` computes
+the call or raises an error with the reason. ``trigraph_cpu::eager_X`` is the same operator without a derivative, for
+which torch would call Python each time. If a dispatch mode is active, as in a trace, it calls ``trigraph_cpu::X``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _load() -> Any:
-    """Load the operators; return the namespace that has them, or None."""
+    """Load the operators; return their namespace, or None if there are none."""
     if torch_operators()[0] != "C++":
         return None
     try:
         lead_library()
-    except (ImportError, ValueError):  # no build of the fast path, which calls will say
+    except (ImportError, ValueError):  # there is no build of the fast path; calls will raise this error again
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
     return torch.ops.trigraph_cpu
@@ -40,14 +40,14 @@ _FRAGMENT = torch.library.Library("trigraph_cpu", "FRAGMENT") if _OPERATORS else
 
 
 class NativeOperator:
-    """An operator in C++; `fake` and `vmap` are the rules of ``trigraph::X`` for its flat arguments."""
+    """Operator in C++. `fake` and `vmap` are the rules of ``trigraph::X`` for its flat arguments."""
 
     def __init__(self, op: Operator, numbers: int, fake: Callable[..., Any], vmap: Callable[..., Any]) -> None:
         self.op, self.overload = op, getattr(_OPERATORS, op.name).default
-        self.start = numbers  # of the attributes among the arguments
+        self.start = numbers  # position of the first attribute among the arguments
         self.stop = numbers + len(op.attributes)
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
-        # The bits for the names of requested fields, separated by commas; nothing else decides them.
+        # Results of `mask`. Key: the names of the requested fields; nothing else decides the bits.
         self.masks: dict[str, int] = {}
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
@@ -66,7 +66,7 @@ class NativeOperator:
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
 
     def register_autograd(self, backward: Callable[..., Any], save: Callable[..., Any]) -> None:
-        """Register the derivative of ``trigraph::X``, which programs that were traced without one need."""
+        """Register the derivative of ``trigraph::X``, which programs traced without a derivative need."""
         torch.library.register_autograd(
             f"trigraph_cpu::{self.op.name}",
             backward,
@@ -75,9 +75,9 @@ class NativeOperator:
         )
 
     def look(self, arrays: Sequence[Any]) -> bool | None:
-        """Return whether one of the arrays requires a gradient, None if the call is not plain.
+        """Return whether one of the arrays requires a gradient, or None if the call is not plain.
 
-        Plain are torch's own tensors on the CPU, outside of programs, transforms and forward mode.
+        A call is plain if it has torch's own tensors on the CPU, outside of programs, transforms and forward mode.
         """
         if torch.compiler.is_compiling():
             return None
@@ -88,19 +88,19 @@ class NativeOperator:
                     if not nullable:
                         return None
                 elif type(array) in _PLAIN and array.is_cpu:
-                    array.untyped_storage()  # which wrappers of torch.func do not have
+                    array.untyped_storage()  # raises for wrappers of torch.func
                     needed = needed or array.requires_grad
                 else:
                     return None
-            # If forward mode is active, `unpack_dual` returns another tensor, hence `is`.
+            # If forward mode is active, `unpack_dual` returns another tensor, so `is` fails.
             return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None
 
     def number_rest(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
-        """Return the arguments that follow the arrays, if graphs and attributes are as the operator takes them.
+        """Return the arguments after the arrays, or None if the operator cannot take the graphs or attributes.
 
-        The reverse arrays of graphs are among them if `reverse`.
+        They include the reverse arrays of graphs if `reverse`.
         """
         rest: list[Any] = []
         numbers: list[Any] = []
@@ -124,7 +124,7 @@ class NativeOperator:
         return rest + numbers
 
     def number_arguments(self, args: Any) -> list[Any]:
-        """Return the arguments of the operator for those of ``trigraph::X``."""
+        """Convert the arguments of ``trigraph::X`` to arguments of this operator."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
         numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
         if not self.op.selective:
@@ -132,21 +132,21 @@ class NativeOperator:
         return [*args[: self.start], *numbers, self.mask(args[-1])]
 
     def mask(self, wanted: str) -> int:
-        """Return the bits for names of requested fields."""
+        """Return the bits for the names of requested fields, which are separated by commas."""
         mask = self.masks.get(wanted)
         if mask is None:
             mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
         return mask
 
     def name_arguments(self, args: Any) -> list[Any]:
-        """Return the arguments of ``trigraph::X`` for those of the operator."""
+        """Convert arguments of this operator to arguments of ``trigraph::X``."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
         wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.selective else []
         return [*args[: self.start], *values, "", *wanted]
 
     def __call__(self, args: Any) -> Any:
-        """Compute with the flat arguments of ``trigraph::X``; None if the operator refuses them."""
+        """Compute with the flat arguments of ``trigraph::X``; return None if the operator refuses them."""
         try:
             return self.overload(*self.number_arguments(args))
         except REFUSED:
@@ -154,9 +154,9 @@ class NativeOperator:
 
 
 def native(op: Operator, *rules: Any) -> NativeOperator | None:
-    """Return the operator in C++, None where there is none.
+    """Return the operator in C++, or None if there is none.
 
-    Third derivatives of definitions that are linear for some choices are calls of lower orders for these.
+    There is none for third derivatives of definitions that are linear for some choices, which use lower orders.
     """
     if not hasattr(_OPERATORS, op.name) or (op.order == 3 and op.definition.linear_when):
         return None

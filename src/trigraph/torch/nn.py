@@ -29,6 +29,6 @@ __all__ = [
     "add_self_loops",
 ]
 
-# Pickles of models made when `trigraph.torch.nn` was a folder name classes of these modules.
+# Old pickles of models refer to these modules, from when `trigraph.torch.nn` was a folder.
 for _module in (activations, gat, gemnet, gno, weighted, compiled, dimenet, potential, structures):
     _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module

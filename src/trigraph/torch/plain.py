@@ -1,6 +1,6 @@
-"""Every operator written with torch's own operations and multilinear operators, as in `trigraph.plain`.
+"""The plain form of every operator (`trigraph.plain`) in torch's operations and in multilinear operators.
 
-Third and higher derivatives come from it; `trigraph.torch` computes the first two with its operators.
+It gives third and higher derivatives; `trigraph.torch` computes the first two with its operators.
 """
 
 import math
@@ -19,13 +19,13 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.signatures import EachEntry, allow_nesting
 
 Values = Mapping[str, Any]
-# Index arrays of `Segments`, by argument, as `trigraph.plain` names them.
+# Names of the index arrays of `Segments` in `trigraph.plain`, by argument.
 SEGMENTS = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "input_of_triplet"}
 
 
 def _scatter(rows: Tensor, index: Tensor, num: int) -> Tensor:
     zeros = rows.new_zeros(num, *rows.shape[1:])
-    if rows.is_cuda:  # where index_add adds in any order, while index_put sorts the indices
+    if rows.is_cuda:  # on a device, index_add adds in any order, but index_put sorts the indices
         return zeros.index_put((index,), rows, accumulate=True)
     return zeros.index_add(0, index, rows)
 
@@ -40,7 +40,7 @@ def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
 
     In this graph each row p is a source and a destination with one edge between them, whose kernel is index[p].
     """
-    # In traced programs shapes are symbols, but `len` of a tensor is a constant.
+    # In traced programs, shapes are symbols, but `len` of a tensor is a constant.
     rows = torch.arange(index.shape[0] + 1, device=index.device)
     sizes = torch.zeros(num, dtype=index.dtype, device=index.device).index_add(0, index, torch.ones_like(index))
     offsets = torch.cat([rows[:1], sizes.cumsum(0)])
@@ -58,10 +58,10 @@ def _aggregate(
 
 
 class _Trilinear(EachEntry):
-    """A derivative of sum over rows p of a_p M_k(p) b_p, with k(p) the group of the row, in a, b or M.
+    """Derivative of the sum over rows p of a_p M_k(p) b_p with respect to a, b or M, where k(p) is the row's group.
 
-    `gno_aggregate` has all three, and never makes a matrix for each row. `which` is the place of the result among a
-    (rows, A), b (rows, B) and M (groups, A, B); the other two are given in this order.
+    `gno_aggregate` computes all three without a matrix for each row. `which` is the position of the result among
+    a (rows, A), b (rows, B) and M (groups, A, B); the other two are given in this order.
     """
 
     @staticmethod
@@ -111,7 +111,7 @@ _outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
 
 
 def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
-    """`_outer`, with the columns of all parts of b that a part of a is multiplied with in one call."""
+    """Compute `_outer` of jets, with one call for each part of a and all parts of b that multiply it."""
     a, b = jet(a), jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
     for k in PARTS:
@@ -125,7 +125,7 @@ def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
 
 
 class _Bessel(EachEntry):
-    """j_l and j_(l+1), whose derivatives follow from the two (DLMF 10.51.2) instead of from their series."""
+    """Functions j_l and j_(l+1), whose derivatives follow from both (DLMF 10.51.2) instead of from their series."""
 
     @staticmethod
     def forward(l: int, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
@@ -162,7 +162,7 @@ def _bessel(l: int, x: Any) -> Any:  # noqa: E741
 
 
 def _constant(x: Any) -> Any:
-    return x.detach()  # of a jet, that of its values
+    return x.detach()  # for a jet, its value without derivatives
 
 
 class _Harmonics(EachEntry):
@@ -211,7 +211,7 @@ def _harmonics(unit: Any, degree: int) -> Any:
 
 
 class _Softmax(EachEntry):
-    """The softmax, whose derivatives have deviations from means as factors. Quotients would lose them by rounding."""
+    """Softmax whose derivatives compute deviations from means; derivatives of quotients would lose them by rounding."""
 
     @staticmethod
     def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:
@@ -236,7 +236,7 @@ class _Softmax(EachEntry):
 
 
 def _deviation(alpha: Tensor, t: Tensor, index: Tensor, num: int) -> Tensor:
-    """Return t less its mean over rows that share an index, weighted by alpha."""
+    """Return t minus its mean over the rows that share an index, weighted by alpha."""
     return t - _scatter(alpha * t, index, num)[index]
 
 
@@ -272,7 +272,7 @@ LIBRARY = plain.Library(
 
 
 def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the index arrays of the graphs, and sizes of the graphs and attributes."""
+    """Return the index arrays of the graphs, and the sizes of graphs and attributes."""
     arrays: dict[str, Tensor] = {}
     kind = GRAPHS[spec.graph] if spec.graph else None
     for argument in kind.arguments if kind else ():
@@ -287,7 +287,7 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
         rows = torch.arange(arrays["offsets"].shape[0] - 1, device=arrays["offsets"].device)
         degrees = arrays["offsets"].diff()
         arrays["destinations"] = torch.repeat_interleave(rows, degrees, output_size=arrays["indices"].shape[0])
-    # As many edges at most are left out of a sum of `agg_edge_to_edge`.
+    # `max_parallel_edges` is the largest number of edges left out of a sum of `agg_edge_to_edge`.
     flags = {n: getattr(keywords["graph"], n) for n in ("max_parallel_edges",) if spec.graph == "edges"}
     return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
 
@@ -299,7 +299,7 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
-        """Return the outputs for arrays by name, and graphs and attributes; in half precision it sums in float32."""
+        """Return the outputs for arrays by name, and graphs and attributes. Half precision is summed in float32."""
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
@@ -313,11 +313,11 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
 def curvature(
     spec: Definition, values: Values, keywords: Values, seeds: Values, mixed: Values
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
-    """Return the arrays that bwd2 depends on, by name, and a function from some of them to a number.
+    """Return the arrays that bwd2 depends on, by name, and a function that maps some of them to a number.
 
     Let F be the operator, a the arrays gg_, g the arrays grad_, c the `seeds`, by the names of bwd2's fields, and b the
     arrays `mixed`, by the names of inputs. The number is <c of g, J a> + <g, D^2 F [a, c of the inputs] + J b>. Without
-    b it is the inner product of the seeds and bwd2's results.
+    b, it is the inner product of the seeds and bwd2's results.
     """
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     grads = [f"grad_{a.name}" for a in spec.outputs]

@@ -1,6 +1,6 @@
-"""PyTorch Geometric's GATConv as a class of PyTorch Geometric that computes with trigraph's operators.
+"""A subclass of PyTorch Geometric's GATConv that computes with trigraph's operators.
 
-Programs that ask for a ``MessagePassing``, such as ``torch_geometric.nn.to_hetero`` and the explainers, take it.
+Programs that require a ``MessagePassing``, such as ``torch_geometric.nn.to_hetero`` and the explainers, accept it.
 """
 
 import math
@@ -20,7 +20,7 @@ METHODS = ("message", "message_and_aggregate", "aggregate", "update", "edge_upda
 
 
 def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
-    """Return why a GATConv of PyTorch Geometric must compute as it does; None where trigraph's operators serve."""
+    """Return the reason why trigraph's operators cannot compute a GATConv of PyTorch Geometric; None if they can."""
     if layer.flow != "source_to_target":
         return f"flow is {layer.flow!r}; only 'source_to_target' is computed"
     if not isinstance(layer.aggr, str) or layer.aggr not in ("add", "sum"):
@@ -36,28 +36,27 @@ def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
     if layer.explain:
         return "an explainer masks its messages"
     if has_hooks(layer, STEPS):
-        return "hooks look into its message passing"
+        return "its message passing has hooks"
     changed = [name for name in (*METHODS, "propagate", "edge_updater") if name in vars(layer)]
     changed += [name for name in METHODS if not getattr(type(layer), name).__module__.startswith("torch_geometric.")]
-    return f"{' and '.join(changed)} of the layer is not that of PyTorch Geometric" if changed else None
+    return f"{' and '.join(changed)} of the layer is not PyTorch Geometric's" if changed else None
 
 
 class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
-    """``torch_geometric.nn.GATConv``, computed by `trigraph.torch.nn.GATConv`, which says what its arguments are.
+    """``torch_geometric.nn.GATConv``, computed by `trigraph.torch.nn.GATConv`; see there for the arguments.
 
-    PyTorch Geometric's own computation remains for what trigraph's operators do not do: an explainer that masks
-    messages, hooks on message passing, methods and an `aggr_module` that were replaced, a negative `negative_slope`.
+    PyTorch Geometric still computes what trigraph's operators do not support: an explainer that masks messages, hooks
+    on message passing, methods or an `aggr_module` that were replaced, and a negative `negative_slope`.
 
     Parameters
     ----------
     *args, **kwargs
-        As of ``torch_geometric.nn.GATConv``.
+        Arguments of ``torch_geometric.nn.GATConv``.
 
     Raises
     ------
     NotImplementedError
-        If `aggr`, `flow` or `decomposed_layers` are given, with other values than the default ones, or if
-        `negative_slope` is negative.
+        If `aggr`, `flow` or `decomposed_layers` has another value than its default, or if `negative_slope` is negative.
 
     Examples
     --------
@@ -68,7 +67,7 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     torch.Size([3, 6])
     """
 
-    # Explainers replace the messages of this one; a derived class would inherit one that GATConv has compiled.
+    # Explainers replace the messages of this method. Without it, the class would inherit GATConv's compiled version.
     propagate = torch_geometric.nn.MessagePassing.propagate
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -84,8 +83,8 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
         size: tuple[int, int] | None = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """Return new features of the destinations; as of `trigraph.torch.nn.GATConv`."""
-        # What PyTorch Geometric reads in the source of a class, to call the steps of message passing:
+        """Return new features of the destinations; see `trigraph.torch.nn.GATConv`."""
+        # PyTorch Geometric reads the next two comments in the source of a class, to call the steps of message passing:
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         owner = nn.GATConv if why_not(self) is None else torch_geometric.nn.GATConv

@@ -1,4 +1,4 @@
-"""What all of our custom functions of torch share: signatures, which `apply` reads, forward mode, and vmap."""
+"""Common parts of custom autograd functions: signatures, which `apply` reads, forward mode, and vmap."""
 
 import functools
 import inspect
@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 
 
 class _WithoutDefaults(inspect.Signature):
-    """Signature of a function without default arguments, to which a call binds arguments as they are given."""
+    """Signature of a function without default arguments, which binds arguments as they are given."""
 
     class Bound(NamedTuple):
-        """The part of `inspect.BoundArguments` that torch uses."""
+        """Part of `inspect.BoundArguments` that torch uses."""
 
         args: tuple[Any, ...]
         kwargs: dict[str, Any]
@@ -27,15 +27,15 @@ class _WithoutDefaults(inspect.Signature):
 
 
 def without_defaults(function: type[torch.autograd.Function]) -> None:
-    """Spare each call of `function.apply` the search for default arguments, of which `forward` has none."""
+    """Save each call of `function.apply` the search for default arguments, because `forward` has none."""
     function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
 
 def allow_nesting(jvp: Callable[..., Any]) -> Any:
-    """Return a custom function's `jvp` that outer levels of torch.func can differentiate in forward mode too.
+    """Return a `jvp` for a custom function that outer levels of torch.func can also differentiate in forward mode.
 
-    The one that is given takes the saved tensors as its second argument. Torch disables forward mode while a `jvp`
-    runs, which loses the tangents of outer levels without an error, and saved tensors have tangents of the own level.
+    The given `jvp` takes the saved tensors as its second argument. Torch disables forward mode while a `jvp` runs,
+    which silently loses the tangents of outer levels, and the saved tensors have tangents of the function's own level.
     """
 
     @functools.wraps(jvp)
@@ -44,7 +44,7 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
         pairs = zip(ctx.saved_tensors, floating, strict=True)
         # Compiled programs do not update the current level of `forward_ad`.
         saved = [forward_ad.unpack_dual(t, level=0).primal if is_floating else t for t, is_floating in pairs]
-        # `inference_mode(False)` is the public way to enable forward mode; it enables reverse mode too.
+        # `inference_mode(False)` is the public way to enable forward mode; it also enables reverse mode.
         recorded = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recorded):
             return jvp(ctx, saved, *tangents)
@@ -53,21 +53,21 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
 
 
 class Elementwise(torch.autograd.Function):
-    """A custom function whose arguments and results have one shape. Torch cannot nest the rule for vmap it generates.
+    """Custom function whose arguments and results have one shape, with its own rule for vmap.
 
-    That rule gives a `jvp` batched tensors, which `nested` could not unpack.
+    Torch's rule cannot be nested: it passes batched tensors to a `jvp`, which `allow_nesting` could not unpack.
     """
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Any) -> Any:
-        """Apply the function to tensors with one dimension more."""
+        """Apply the function to tensors with one more dimension."""
         pairs = zip(tensors, in_dims, strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs]
         return cls.apply(*moved), 0  # type: ignore[no-untyped-call]
 
 
 class EachEntry(torch.autograd.Function):
-    """A custom function that torch.vmap applies to one entry after another; see `Elementwise`."""
+    """Custom function that torch.vmap applies to one entry after another; see `Elementwise`."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
@@ -78,9 +78,9 @@ class EachEntry(torch.autograd.Function):
 def apply_to_entries(
     function: Callable[..., Any], number: int, in_dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return the results of a function for each entry of a batch of torch.vmap, stacked, and their batched dimensions.
+    """Return the stacked results of a function for each entry of a torch.vmap batch, and their batched dimensions.
 
-    The function is called with zeros if the batch has no entry.
+    If the batch has no entries, the function is called with zeros.
     """
     pairs = [*zip(args, in_dims, strict=True)]
     if number == 0:

@@ -1,1 +1,1 @@
-"""Layers of PyTorch on the operators; `trigraph.torch.nn` has their public names."""
+"""Layers of PyTorch that use the operators. Their public names are in `trigraph.torch.nn`."""

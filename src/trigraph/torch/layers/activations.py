@@ -1,4 +1,4 @@
-"""Activations by name, and a SiLU whose derivatives need few passes over memory."""
+"""Activation functions by name, and a SiLU whose derivatives need few passes over memory."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ _softplus_backward = torch.ops.aten.softplus_backward.default
 
 
 class _SiLU(Elementwise):
-    """x sigmoid(x). Its derivative is one operation; torch uses several if the derivative is itself differentiated."""
+    """x sigmoid(x) with a derivative in one operation. Torch uses several if the derivative is differentiated again."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class _SiLU(Elementwise):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)  # the same tensors: the rule that torch generates for vmap requires it
+        ctx.save_for_forward(*inputs)  # the same tensors, as the vmap rule that torch generates requires
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -75,8 +75,8 @@ class _Second(Elementwise):
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         if _is_plain(gg, grad, x):
             return _use_kernel(2, gg, grad, x)
-        # f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1, which is 1 beyond its
-        # threshold, x < -40, where s is less than any rounding of 1.
+        # f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1. Beyond its threshold,
+        # x < -40, that derivative is 1, and s is less than the rounding error of 1.
         first = _silu_backward(gg, x)
         half = torch.addcmul(first, gg, torch.nn.functional.silu(x), value=-0.5)
         return first, torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
@@ -90,7 +90,7 @@ class _Second(Elementwise):
     def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:
         gg, grad, x = ctx.saved_tensors
         tensors = ggg_grad, ggg_x, gg, grad, x
-        # Where operations are recorded, or a tensor has a tangent, a further derivative may follow.
+        # If operations are recorded or a tensor has a tangent, another derivative may follow.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
             return _use_kernel(3, *tensors)
         first, second, third = _derivatives(x)
@@ -110,7 +110,7 @@ class _Second(Elementwise):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], gg: Tensor, *tensors: Tensor) -> Any:
-        """As of `Elementwise`; where `gg` alone is batched, in which both results are linear, by products with it."""
+        """Multiply by `gg` if only `gg` is batched, since both results are linear in it; otherwise as `Elementwise`."""
         if in_dims[1:] != (None, None):
             return super().vmap(info, in_dims, gg, *tensors)
         gg = gg.movedim(in_dims[0], 0)  # type: ignore[arg-type]
@@ -123,14 +123,14 @@ for _function in (_SiLU, _First, _Second):
 
 
 def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first three derivatives in torch's operations, which are differentiable any number of times."""
+    """Return the first three derivatives, computed by operations of torch that are differentiable to any order."""
     s, rest = torch.sigmoid(x), torch.sigmoid(-x)
     p = s * rest
     return s + x * p, p * (2 + x * (rest - s)), p * (3 * (rest - s) + x * (1 - 6 * p))
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Whether the fast path takes these: tensors of one processor or CUDA device, of one shape and precision."""
+    """Return whether the fast path takes these tensors, which must share device, shape and precision."""
     x = tensors[-1]
     alike = (x.dtype, x.shape, x.device)
     return (
@@ -154,12 +154,12 @@ def _use_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     return tuple(results)
 
 
-_here = threading.local()  # `once`: whether derivatives of this thread's results are not differentiated
+_here = threading.local()  # `once`: whether results of this thread are differentiated at most once
 
 
 @contextlib.contextmanager
 def differentiated_once() -> Iterator[None]:
-    """Use torch's own SiLU, whose first derivative takes less time on the host, and others more; bits are the same."""
+    """Use torch's own SiLU. Its first derivative takes less time on the host; higher ones take more. Same bits."""
     before, _here.once = getattr(_here, "once", False), True
     try:
         yield
@@ -168,8 +168,8 @@ def differentiated_once() -> Iterator[None]:
 
 
 def silu(x: Tensor) -> Tensor:
-    """Return x sigmoid(x) elementwise, differentiable any number of times."""
-    # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
+    """Return x sigmoid(x) elementwise, differentiable to any order."""
+    # A traced program would record `silu_backward`, which has no derivative. A compiler fuses torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
     if getattr(_here, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):
@@ -178,7 +178,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 class SiLU(torch.nn.Module):
-    """x sigmoid(x), differentiable any number of times."""
+    """Activation x sigmoid(x), differentiable to any order."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of each element."""
@@ -186,7 +186,7 @@ class SiLU(torch.nn.Module):
 
 
 def activation(owner: str, act: str | Activation) -> Activation:
-    """Return a callable unchanged, or the activation of torch.nn with this name; "swish" is SiLU."""
+    """Return the activation of torch.nn with this name ("swish" means SiLU), or a callable unchanged."""
     if not isinstance(act, str):
         if not callable(act):
             raise TypeError(f"{owner}: act is a {type(act).__name__}; expected a callable or the name of an activation")

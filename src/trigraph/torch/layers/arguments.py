@@ -25,7 +25,7 @@ BOUNDS: dict[str, tuple[int, ...]] = {
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:
-    """Raise unless sizes are ints within `BOUNDS`, or at least 1."""
+    """Raise unless each size is an int within its `BOUNDS`, or at least 1 if it has none."""
     for name, value in sizes.items():
         count(owner, name, value, *BOUNDS.get(name, (1,)))
 
@@ -39,9 +39,9 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
 
 
 def widen_halves(*values: Any) -> list[Any]:
-    """Return floats of 16 bits on a CPU, whose operators do not take them, as float32, and other values unchanged.
+    """Convert floats of 16 bits on a CPU to float32, because its operators do not take them; return others unchanged.
 
-    Under autocast all are unchanged: the operators convert by themselves, and their results stay float32.
+    Under autocast, all values are unchanged: the operators convert them, and the results stay float32.
     """
     half = (torch.float16, torch.bfloat16)
     return [
@@ -55,7 +55,7 @@ def widen_halves(*values: Any) -> list[Any]:
 def count_inputs(linear: torch.nn.Module | None) -> int | None:
     """Return the number of inputs of a linear layer.
 
-    It is None where only the layer knows it: before the first call of a lazy one, in adapters, sequences, quantized and
+    Return None if it is unknown: for a lazy layer before its first call, and for adapters, sequences, quantized and
     parametrized layers.
     """
     if linear is None or is_parametrized(linear):
@@ -73,7 +73,7 @@ def check_device(owner: str, name: str, value: torch.Tensor) -> None:
 
 
 def refuse_script(module: torch.nn.Module) -> None:
-    """Raise NotImplementedError: torch.jit.script calls ``__prepare_scriptable__`` before it reads a layer."""
+    """Raise NotImplementedError. torch.jit.script calls this first, as a layer's ``__prepare_scriptable__``."""
     raise NotImplementedError(
         f"{type(module).__name__}: torch.jit.script cannot read the operators of trigraph; use torch.compile or "
         "torch.export"
@@ -81,7 +81,7 @@ def refuse_script(module: torch.nn.Module) -> None:
 
 
 def has_hooks(layer: torch.nn.Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
-    """Return whether a layer has hooks on these steps, other than methods of its own."""
+    """Return whether a layer has hooks on these steps, other than its own methods."""
     return any(
         getattr(hook, "__self__", None) is not layer
         for name, hooks in vars(layer).items()

@@ -1,4 +1,4 @@
-"""Edges of layers: graph objects from PyTorch Geometric's ``edge_index``, self loops, and checks of features."""
+"""Edges of layers: graph objects from PyTorch Geometric's ``edge_index``, self-loops, and checks of features."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": 
 
 
 def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
-    """Raise unless a value is a tensor of shape (rows, width); `symbols` is its shape in messages, None is any size."""
+    """Raise unless a value is a tensor of shape (rows, width), None for any size; messages show `symbols` as shape."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     check_device(owner, name, value)
     if value.dim() != 2 or width not in (None, value.shape[1]):
         more = "" if width is None else f" with {width} columns"
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
-    if rows is not None and value.shape[0] != rows:  # len() would become a constant in a traced program
+    if rows is not None and value.shape[0] != rows:  # len() would be a constant in a traced program
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
@@ -117,18 +117,18 @@ def list_matrix_edges(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, t
 def make_matrix(
     edge_index: torch.Tensor, values: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, layout: torch.layout
 ) -> torch.Tensor:
-    """Return values of edges as a sparse matrix (num_dst_nodes, num_src_nodes, ...) of a layout."""
+    """Return values of edges as a sparse matrix (num_dst_nodes, num_src_nodes, ...) with the given layout."""
     size = (num_dst_nodes, num_src_nodes, *values.shape[1:])
     matrix = torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False).coalesce()
     return matrix if layout is torch.sparse_coo else matrix.to_sparse(layout=layout)
 
 
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError, as `graph_of` does, for a node number out of range; compiled programs do not check."""
+    """Raise ValueError for a node number out of range, like `graph_of`. Compiled programs do not check."""
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if name_library(rows) is None:  # no values in a traced program, several in torch.vmap
+    if name_library(rows) is None:  # a traced program has no values, and torch.vmap has several
         return
     with _name_layer_in_errors(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
@@ -145,19 +145,19 @@ def _name_layer_in_errors(owner: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, MemoryError) as error:
-        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's own takes other arguments
+        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's subclass takes other arguments
         raise kind(f"{owner}: edge_index: {error}") from None
 
 
 def narrow_indices(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return indices as int32 if all values and counts fit, which halves what a device reads."""
+    """Return indices as int32 if all values and counts fit, which halves the memory that a device reads."""
     largest = torch.iinfo(torch.int32).max
     fits = all(i.numel() < largest and (i.numel() == 0 or int(i.max()) < largest) for i in indices)
     return tuple(i.to(torch.int32) for i in indices) if fits else indices
 
 
 class _Kept:
-    """Graphs of the edges that a private copy holds, by numbers of nodes and whether self loops were added."""
+    """Private copy of edges, and their graphs by numbers of nodes and by whether self-loops were added."""
 
     def __init__(self, edges: Any) -> None:
         numpy = name_library(edges) == "numpy"
@@ -165,16 +165,16 @@ class _Kept:
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
     def holds(self, edges: Any) -> bool:
-        """Whether the copy equals an array in kind, device, dtype, shape and all values; a device synchronizes."""
+        """Return whether the copy equals an array in type, device, dtype, shape and values; synchronizes a device."""
         own = self.edges
         alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
         return alike and find_device(own) == find_device(edges) and bool((own == edges).all())
 
 
 MOST_KEPT = 16  # tensors whose graphs are cached; a graph takes several times the memory of its tensor
-# A graph depends on the contents of an edge_index, on the numbers of nodes and on self loops. The key is the caller's
-# tensor object, then the other two; at every look-up the contents are compared with those that the graph was built
-# from, because nothing tells of writes by NumPy, DLPack, `Tensor.data` or another process.
+# A graph depends on the contents of an edge_index, on the numbers of nodes and on self-loops. The key is the caller's
+# tensor object, then the other two. Each look-up compares the contents with the private copy, because writes by NumPy,
+# DLPack, `Tensor.data` or another process cannot be detected otherwise.
 _kept = WeakTensorKeyDictionary()
 
 
@@ -182,9 +182,9 @@ _kept = WeakTensorKeyDictionary()
 def build_graph(
     owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, loops: bool = False
 ) -> CSC:
-    """Return the graph of an ``edge_index`` (row 0 sources, row 1 destinations), `loops` added as `with_loops` does.
+    """Return the graph of an ``edge_index``, with self-loops as from `with_loops` if `loops`.
 
-    It is cached with the caller's tensor, unless that is a tensor of a derived class or of a transform.
+    It is cached with the caller's tensor, unless the tensor is of a derived class or belongs to a transform.
     """
     with _name_layer_in_errors(owner):
         edges = as_array(edge_index, "the tensor")
@@ -206,18 +206,18 @@ def build_graph(
 
 
 def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
-    """Return the graph of an array of edges that nobody writes to."""
+    """Return the graph of an array of edges, to which nobody writes."""
     number = min(num_src_nodes, num_dst_nodes)
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
         return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or name_library(edges) == "cupy":
-        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # of the caller's edges, whose places messages name
+        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before self-loops shift the positions that messages name
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
 def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
-    """Return edges as a tensor that is narrow on a device, with self loops if `num_nodes` is given."""
+    """Return edges as a tensor, on a device with narrow indices, with self-loops if `num_nodes` is given."""
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = with_loops(edge_index, None, num_nodes, None)
@@ -225,7 +225,7 @@ def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
 
 
 def unwrap_graph_tensors(owner: str, edge_index: Any) -> Any:
-    """Return the graph that `GraphTensors` hold, and anything else unchanged."""
+    """Return the graph of `GraphTensors`, and anything else unchanged."""
     if not isinstance(edge_index, GraphTensors):
         return edge_index
     if edge_index.type_name != "CSC":
@@ -234,7 +234,7 @@ def unwrap_graph_tensors(owner: str, edge_index: Any) -> Any:
 
 
 def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
-    """Return the graph of an ``edge_index``, or a prepared graph, after a check of the node features.
+    """Check the node features, and return a prepared graph or the graph of an ``edge_index``.
 
     The features of destinations may be None only with a prepared graph.
     """
@@ -258,7 +258,7 @@ def list_edge_ends(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def source_and_destination(x: Any) -> tuple[Any, Any]:
-    """Return the features of sources and of destinations, which are equal unless `x` is a pair."""
+    """Return the features of sources and of destinations, which are the same unless `x` is a pair."""
     return tuple(x) if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)  # type: ignore[return-value]
 
 
@@ -271,14 +271,14 @@ def check_reduction(owner: str, fill_value: str) -> None:
 
 
 def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int, fill_value: Any) -> torch.Tensor:
-    """Return the edge features of the self loops of nodes ``0 .. num_nodes-1``."""
+    """Return the edge features of the self-loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
         fill = 1.0 if fill_value is None else fill_value
         value = torch.as_tensor(fill, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     check_reduction("add_self_loops", fill_value)
-    into = dst < num_nodes  # in a bipartite graph, only destinations that are also sources have a self loop
+    into = dst < num_nodes  # in a bipartite graph, only destinations that are also sources have a self-loop
     dst, edge_attr = dst[into].long(), edge_attr[into]
     each = dst.view(-1, *(1 for _ in shape[1:])).expand_as(edge_attr)
     product = fill_value == "mul"
@@ -305,7 +305,7 @@ def add_self_loops(
     num_nodes: int | None = None,
     fill_value: float | torch.Tensor | str | None = "mean",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Replace all self loops by exactly one at each node, as PyTorch Geometric's GATConv does.
+    """Replace all self-loops by exactly one at each node, like PyTorch Geometric's GATConv.
 
     Parameters
     ----------
@@ -316,19 +316,19 @@ def add_self_loops(
         of the numbers of sources and destinations.
     fill_value : float, tensor, str or None, optional
         Edge features of the loops: a value (None: 1.0, PyTorch Geometric's default), or a reduction of the features of
-        the node's in-edges ("mean", "add", "mul", "min", "max"). A node without edges gets 0, or 1 for "mul".
+        the node's in-edges ("mean", "add", "mul", "min", "max"). A node without in-edges gets 0, or 1 for "mul".
 
     Returns
     -------
     edge_index : tensor, shape (2, num_edges + num_nodes - removed)
-        All other edges in their order, then the loops.
+        The other edges in their original order, followed by the loops.
     edge_attr : tensor or None
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        If a tensor has the wrong dtype, shape or device, `num_nodes` is not an int >= 0 that the dtype of `edge_index`
-        can hold, `fill_value` is an unknown name, or memory for the loops is refused.
+        If a tensor has the wrong dtype, shape or device, `num_nodes` is not an int >= 0 that fits the dtype of
+        `edge_index`, `fill_value` is an unknown name, or there is no memory for the loops.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""Graph attention as a layer: GATConv with the parameters and results of PyTorch Geometric's."""
+"""Graph attention as a layer: GATConv with the parameters and results of PyTorch Geometric's GATConv."""
 
 import math
 import warnings
@@ -30,7 +30,7 @@ from trigraph.torch.layers.edges import (
 
 
 def _glorot(weight: torch.Tensor) -> None:
-    """Draw a weight by Glorot's uniform rule for its last two sizes."""
+    """Initialize a weight by Glorot's uniform rule for its last two sizes."""
     bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
     torch.nn.init.uniform_(weight, -bound, bound)
 
@@ -49,7 +49,7 @@ class _LazyLinear(torch.nn.LazyLinear):
 
 
 def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
-    """Return a linear layer without bias; the first call sets a number of inputs of -1."""
+    """Return a linear layer without bias; if `in_channels` is -1, the first call sets it."""
     if in_channels != -1:
         return _Linear(in_channels, out_channels, bias=False)
     with warnings.catch_warnings():
@@ -60,15 +60,15 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
 class GATConv(torch.nn.Module):
     """Graph attention with the parameters, state_dict and results of ``torch_geometric.nn.GATConv``.
 
-    Scores, softmax and sum are one operator, `trigraph.torch.mha_gat_n2n`, which stores no array of size edges times
-    channels. Torch's own operators replace it, as in PyTorch Geometric, for attention dropout in training and for
-    returned attention weights, which are differentiable.
+    One operator, `trigraph.torch.mha_gat_n2n`, computes scores, softmax and sum without storing an array of size edges
+    times channels. For attention dropout in training and for returned attention weights, which are differentiable, the
+    layer uses torch's own operators, like PyTorch Geometric.
 
     Parameters
     ----------
     in_channels : int or tuple of int
-        Width of the node features; a pair gives sources and destinations separate linear layers. The first call sets
-        a width of -1.
+        Width of the node features. For a pair, sources and destinations have separate linear layers. The first call
+        determines a width given as -1.
     out_channels : int
         Width of each head.
     heads : int, optional
@@ -79,12 +79,12 @@ class GATConv(torch.nn.Module):
     dropout : float, optional
         Probability of dropping an attention coefficient in training.
     add_self_loops : bool, optional
-        Replace all self loops by one at each node, as :func:`add_self_loops`. A bipartite graph gets as many as the
-        smaller number of nodes.
+        Replace all self-loops by one at each node, like :func:`add_self_loops`. In a bipartite graph, the number of
+        loops is the smaller of the two numbers of nodes.
     edge_dim : int, optional
         Width of the edge features (default: edge features are ignored).
     fill_value : float, tensor, str or None, optional
-        Edge features of the self loops, as in :func:`add_self_loops`.
+        Edge features of the self-loops, as in :func:`add_self_loops`.
     bias : bool, optional
     residual : bool, optional
         Add a linear function of the destinations' features.
@@ -98,7 +98,7 @@ class GATConv(torch.nn.Module):
     -----
     PyTorch Geometric's message-passing keywords (``aggr``, ``flow``) and torch_sparse matrices are not supported.
 
-    On a CPU, floats of 16 bits are computed in float32 between the linear layers, and results are rounded once.
+    On a CPU, computations with floats of 16 bits use float32 between the linear layers; results are rounded once.
 
     Source: Velickovic et al. (2018), arXiv:1710.10903.
 
@@ -171,7 +171,7 @@ class GATConv(torch.nn.Module):
 
     @property
     def _linears(self) -> tuple[Any, Any]:
-        """The linear layers of sources and of destinations."""
+        """Linear layers of sources and of destinations."""
         return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
 
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -184,7 +184,7 @@ class GATConv(torch.nn.Module):
         return x_src, x_dst, None if self.res is None else self.res(dst)
 
     def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
-        """Check features and edges; return the numbers of sources and destinations."""
+        """Check features and edges, and return the numbers of sources and destinations."""
         check_features("GATConv", src, dst, *map(count_inputs, self._linears))
         prepared = isinstance(edge_index, CSC)
         if prepared:
@@ -229,17 +229,17 @@ class GATConv(torch.nn.Module):
         Parameters
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
-            Features of the nodes, or of sources and of destinations; those of destinations may be None.
+            Features of the nodes, or a pair for sources and destinations; the second may be None.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or sparse tensor, or CSC, or GraphTensors
-            Sources and destinations; the layer builds a graph and caches it for this tensor object. Each call compares
-            all values with those that the graph was built from, which costs one pass over them; a CUDA device then
-            waits. A prepared graph requires ``add_self_loops=False``, and its edges are the rows of `edge_attr`;
-            programs compiled with ``fullgraph=True`` need one, and programs of ``torch.export`` need its GraphTensors.
-            A sparse adjacency matrix (COO, CSR or CSC) has a row for each destination and a column for each source;
-            values that are vectors serve as edge features if `edge_attr` is not given. Edges are in the order of its
-            values (COO: of its ``coalesce()``).
+            Sources and destinations. The layer builds a graph and caches it for this tensor object. Each call compares
+            all values with a copy, which costs one pass over them and synchronizes a CUDA device. A prepared graph, a
+            CSC, requires ``add_self_loops=False``; its edges are the rows of `edge_attr`. Programs compiled with
+            ``fullgraph=True`` require a prepared graph, and ``torch.export`` requires its GraphTensors. A sparse
+            adjacency matrix (COO, CSR or CSC) has a row for each destination and a column for each source. If its
+            values are vectors, they serve as edge features unless `edge_attr` is given. Edges keep the order of the
+            values (COO: after ``coalesce()``).
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
-            Not used if the layer has no `edge_dim`.
+            Edge features, ignored if the layer has no `edge_dim`.
         size : tuple of int, optional
             Numbers of sources and destinations.
         return_attention_weights : bool, optional
@@ -248,9 +248,10 @@ class GATConv(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
-            With attention weights, a tuple (this, (edges, weights)): edges (2, num_edges) include self loops, weights
-            have shape (num_edges, heads); a prepared graph gives them in the order of its positions. For a sparse
-            matrix, edges are a sparse matrix of the same layout, (num_dst_nodes, num_src_nodes, heads), of the weights.
+            With attention weights, a tuple (this tensor, (edges, weights)). Edges, shape (2, num_edges), include
+            self-loops; weights have shape (num_edges, heads). For a prepared graph, both are in the order of positions.
+            For a sparse matrix, the pair is replaced by a sparse matrix of the weights with the same layout, shape
+            (num_dst_nodes, num_src_nodes, heads).
 
         Raises
         ------
@@ -259,7 +260,7 @@ class GATConv(torch.nn.Module):
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
         RuntimeError
-            In the capture of a CUDA graph with such an `edge_index`.
+            While a CUDA graph is captured, with an `edge_index` that is not a prepared graph.
         """
         layout, edge_index = None, unwrap_graph_tensors("GATConv", edge_index)
         if is_matrix(edge_index):
@@ -281,7 +282,7 @@ class GATConv(torch.nn.Module):
                 )
         elif by_edge:
             check_indices("GATConv", edge_index, num_src, num_dst)
-        else:  # before anything is computed, because a compiled program breaks its graph here
+        else:  # before any computation, because a compiled program breaks its graph here
             graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
         if self.add_self_loops and (by_edge or edge_attr is not None):
             edge_index, edge_attr = with_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
@@ -326,7 +327,7 @@ class GATConv(torch.nn.Module):
         ends: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
         num_dst: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return output and attention coefficients, with dropout in training, by torch's own operators."""
+        """Compute output and attention coefficients, with dropout in training, by torch's own operators."""
         heads = (self.heads, self.out_channels)
         (src, dst, rows), values = ends, x_src.view(-1, *heads)
         score = (values * self.att_src).sum(-1)[src]
@@ -338,7 +339,7 @@ class GATConv(torch.nn.Module):
         score = leaky_relu(score, self.negative_slope)
         each = dst.long()[:, None].expand_as(score)
         peak = score.new_zeros(num_dst, self.heads).scatter_reduce(0, each, score.detach(), "amax", include_self=False)
-        # Under autocast the dtype may change from one operation to the next: each sum uses the dtype of its terms.
+        # Under autocast, the dtype may change from one operation to the next, so each sum uses the dtype of its terms.
         powers = (score - peak[dst]).exp()
         attention = powers / powers.new_zeros(num_dst, self.heads).index_add(0, dst, powers)[dst]
         attention = dropout(attention, self.dropout, self.training)

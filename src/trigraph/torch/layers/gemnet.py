@@ -1,7 +1,7 @@
-"""The efficient layers of GemNet-OC, with the parameters and results of fairchem's.
+"""The efficient layers of GemNet-OC, with the parameters and results of fairchem's layers.
 
 fairchem stores ragged lists as padded arrays: member `inner` of row `outer` is in slot ``[outer, inner]``, empty slots
-are zero, and the longest row determines the width. These layers support such arrays and, with ``padded=False``, the
+are zero, and the longest row determines the width. These layers support padded arrays and, with ``padded=False``, the
 ragged lists themselves, which need less memory and give the same sums.
 """
 
@@ -19,7 +19,7 @@ Index = torch.Tensor | Segments
 
 
 def _he_orthogonal(weight: torch.Tensor) -> None:
-    """Draw an orthogonal matrix, standardized over the summed dimensions, with variance 1 / (number of summands)."""
+    """Draw an orthogonal matrix, standardized over the summed dimensions, with variance 1 / (number of terms)."""
     torch.nn.init.orthogonal_(weight)
     summed = (0, 1) if weight.dim() == 3 else (1,)
     terms = weight[..., 0].numel() if weight.dim() == 3 else weight.shape[1]
@@ -29,7 +29,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
 
 
 def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
-    """Raise unless a value is a tensor of this shape, which is given in symbols and numbers; None may be any number."""
+    """Raise unless a value is a tensor of this shape, None for any size; `symbols` is the shape in messages."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
     pairs = [*zip(shape, value.shape, strict=False)]
@@ -76,7 +76,7 @@ class _Slots:
         )
         self.slot = self.outer * self.width + self.inner
         if bool((self.slot.diff() > 0).all()):
-            return  # ascending slots, the usual order of triplets, are distinct
+            return  # ascending slots, as in the usual order of triplets, are distinct
         order = torch.argsort(self.slot, stable=True)
         again = self.slot[order].diff() == 0
         if bool(again.any()):
@@ -87,7 +87,7 @@ class _Slots:
             )
 
     def pad(self, members: torch.Tensor) -> torch.Tensor:
-        """Return members in their slots, zero elsewhere, shape (num_rows, width, ...)."""
+        """Return an array of shape (num_rows, width, ...) with the members in their slots and zeros elsewhere."""
         if members.is_cpu and not torch.compiler.is_compiling():
             each = members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
@@ -96,7 +96,7 @@ class _Slots:
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
     def members(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the members of a padded array, the inverse of `pad`."""
+        """Return the members of a padded array; this is the inverse of `pad`."""
         return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 
@@ -104,7 +104,7 @@ _find_slots = uncompiled(_Slots)
 
 
 class BasisEmbedding(torch.nn.Module):
-    """Embed a radial basis and a circular or spherical basis, as fairchem's layer of this name.
+    """Embed a radial basis and a circular or spherical basis, like fairchem's layer of this name.
 
     Parameters
     ----------
@@ -113,8 +113,8 @@ class BasisEmbedding(torch.nn.Module):
     num_spherical : int, optional
         Number of circular or spherical functions (default: the layer is purely radial).
     padded : bool, optional
-        Pad the results as fairchem does. Otherwise rad_W1 has a row for each edge and sph is `sph_basis`, as programs
-        compiled with ``fullgraph=True`` need them. `EfficientInteractionBilinear` supports both.
+        Pad the results like fairchem. Otherwise, rad_W1 has a row for each edge and sph is `sph_basis`; programs
+        compiled with ``fullgraph=True`` require this. `EfficientInteractionBilinear` supports both.
 
     Attributes
     ----------
@@ -174,24 +174,24 @@ class BasisEmbedding(torch.nn.Module):
         idx_sph_outer : tensor of int32 or int64, shape (num_triplets,), or Segments
             Edge of each triplet; required with `sph_basis`.
         idx_sph_inner : tensor of int32 or int64, shape (num_triplets,), optional
-            Number of each triplet within its edge. Without it, the two bases are multiplied for each triplet.
+            Number of each triplet within its edge. Without it, the layer multiplies the two bases for each triplet.
         num_atoms : int
-            Required with `idx_rad_inner`.
+            Number of atoms; required with `idx_rad_inner`.
 
         Returns
         -------
         tensor or tuple of two tensors
-            Without `sph_basis`, rad_W1: (num_edges, interm), or (num_atoms, interm, Kmax2) padded by atom. With
-            `sph_basis` but no `idx_sph_inner`, (num_triplets, interm). With both, rad_W1 (num_edges, interm,
-            num_spherical), or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges,
-            num_spherical, Kmax). Kmax2 and Kmax are the lengths of the longest lists of an atom and of an edge. Not
-            padded: (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
+            Without `sph_basis`: rad_W1, (num_edges, interm), or (num_atoms, interm, Kmax2) if padded by atom. With
+            `sph_basis` but no `idx_sph_inner`: (num_triplets, interm). With both: rad_W1, (num_edges, interm,
+            num_spherical) or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fastest, and sph, (num_edges,
+            num_spherical, Kmax). Kmax2 and Kmax are the lengths of the longest lists of an atom and of an edge.
+            Without padding: (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
 
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `trigraph.torch.basis_embedding`; if an index is out of range, two members have the same slot, or
-            arguments are given that do not belong together; or if memory for padding is refused.
+            As for `trigraph.torch.basis_embedding`; or if an index is out of range, two members have the same slot, the
+            given arguments do not belong together, or there is no memory for padding.
         """
         owner = "BasisEmbedding"
         _check(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
@@ -237,7 +237,7 @@ class BasisEmbedding(torch.nn.Module):
 
 
 class EfficientInteractionBilinear(torch.nn.Module):
-    """Sum triplets or quadruplets into edges or atoms, as fairchem's layer of this name.
+    """Sum triplets or quadruplets for each edge or atom, like fairchem's layer of this name.
 
     Parameters
     ----------
@@ -272,12 +272,12 @@ class EfficientInteractionBilinear(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew."""
+        """Reinitialize the weight."""
         _he_orthogonal(self.weight)
 
     @property
     def weight(self) -> torch.Tensor:
-        """The bilinear layer's weight, with emb_size_in fast."""
+        """Weight of the bilinear layer, with emb_size_in as the fastest index."""
         return self.bilinear.get_submodule("linear").weight  # type: ignore[return-value]
 
     __prepare_scriptable__ = refuse_script
@@ -301,13 +301,13 @@ class EfficientInteractionBilinear(torch.nn.Module):
         Parameters
         ----------
         basis : tuple of two tensors
-            Result of :class:`BasisEmbedding`, padded or not.
+            Result of :class:`BasisEmbedding`, with or without padding.
         m : tensor, shape (num_triplets, emb_size_in)
             Embedding of the input of each triplet.
         idx_agg_outer, idx_agg_inner : tensor of int32 or int64, shape (num_triplets,)
-            Edge of each triplet (or Segments), and number of the triplet within the edge, only for a padded basis.
+            Edge of each triplet (or Segments), and, for a padded basis only, number of the triplet within the edge.
         idx_agg2_outer, idx_agg2_inner : tensor of int32 or int64, shape (num_edges,), optional
-            Atom of each edge (or Segments), and number of the edge within the atom, only for a padded basis.
+            Atom of each edge (or Segments), and, for a padded basis only, number of the edge within the atom.
         agg2_out_size : int
             Number of atoms; required with `idx_agg2_outer`.
 
@@ -364,7 +364,7 @@ def _bilinear(
 
 
 class MatterGenBilinear(torch.nn.Module):
-    """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which it is based.
+    """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which MatterGen is based.
 
     `trigraph.torch.convert` sets this class for their layers.
 
@@ -374,7 +374,7 @@ class MatterGenBilinear(torch.nn.Module):
 
     Notes
     -----
-    The originals raise for edges without triplets. Without edges, MatterGen's returns an array of shape (0, 0).
+    The originals raise if an edge has no triplets. Without edges, MatterGen's layer returns an array of shape (0, 0).
     """
 
     weight: torch.nn.Parameter
@@ -387,7 +387,7 @@ class MatterGenBilinear(torch.nn.Module):
         """Return the embedding of each edge, shape (num_edges, units_out).
 
         `basis` is the radial part (num_edges, emb_size_interm, num_spherical) and the padded spherical part
-        (num_edges, num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number within it.
+        (num_edges, num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number there.
         """
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
@@ -404,7 +404,7 @@ class PairInteraction(torch.nn.Module):
 
     Notes
     -----
-    The original raises without edges. The sums are those of `EfficientInteractionBilinear` into atoms, with one triplet
+    The original raises if there are no edges. The sums equal `EfficientInteractionBilinear` for atoms, with one triplet
     for each edge and a spherical basis equal to 1.
     """
 
@@ -418,10 +418,10 @@ class PairInteraction(torch.nn.Module):
     def forward(
         self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
     ) -> torch.Tensor:
-        """Return the contribution of the neighbours to the embedding `h` of each atom, in its shape.
+        """Return the contribution of the neighbours to the embedding of each atom, with the shape of `h`.
 
-        `rad_basis` is the result of a radial `BasisEmbedding`, padded by atom (num_atoms, emb_size_rbf, Kmax2) or not
-        (num_edges, emb_size_rbf). `target_neighbor_idx`, only for a padded basis, numbers the edges of each target.
+        `rad_basis` is the result of a radial `BasisEmbedding`: (num_atoms, emb_size_rbf, Kmax2) if padded by atom, else
+        (num_edges, emb_size_rbf). For a padded basis only, `target_neighbor_idx` numbers the edges of each target.
         """
         source, target = edge_index
         if not isinstance(rad_basis, torch.Tensor) or rad_basis.dim() != 3:

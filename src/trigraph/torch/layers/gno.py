@@ -1,4 +1,4 @@
-"""The layer of a graph neural operator, with athena's packed parameters."""
+"""Layer of a graph neural operator, with parameters packed as in athena."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class GNOLayer(torch.nn.Module):
     Parameters
     ----------
     in_channels : int or tuple of int
-        Width of the node features; a pair for sources and destinations.
+        Width of the node features, or a pair for sources and destinations.
     out_channels : int
     coord_dim : int
         Width of `coords`.
@@ -39,14 +39,14 @@ class GNOLayer(torch.nn.Module):
     Attributes
     ----------
     params : Parameter, shape (hidden*(coord_dim + 1 + F) + F,)
-        U | b_u | V | b_v, each block column-major, with F = in_channels*out_channels, as `trigraph.pack_gno_params`
-        returns and `trigraph.unpack_gno_params` reads.
+        U | b_u | V | b_v, each block column-major, with F = in_channels*out_channels; see `trigraph.pack_gno_params`
+        and `trigraph.unpack_gno_params`.
     weight : Parameter, shape (out_channels, in_channels)
     bias : Parameter, shape (out_channels,), or None
 
     Notes
     -----
-    On a CPU, floats of 16 bits are computed in float32, and results are rounded once.
+    On a CPU, computations with floats of 16 bits use float32; results are rounded once.
 
     Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
 
@@ -96,7 +96,7 @@ class GNOLayer(torch.nn.Module):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Width of the features of sources and of destinations."""
+        """Widths of the features of sources and of destinations."""
         return (self.in_channels, self.in_channels) if isinstance(self.in_channels, int) else self.in_channels
 
     __prepare_scriptable__ = refuse_script
@@ -106,7 +106,7 @@ class GNOLayer(torch.nn.Module):
         return f"{self.in_channels}, {self.out_channels}, coord_dim={self.coord_dim}, hidden={self.hidden}"
 
     def load_packed(self, values: torch.Tensor) -> None:
-        """Load all parameters from a vector in athena's order: U | b_u | V | b_v | W | b, blocks column-major.
+        """Load all parameters from a vector in athena's order, U | b_u | V | b_v | W | b, with column-major blocks.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class GNOLayer(torch.nn.Module):
         Raises
         ------
         TypeError, ValueError
-            If `values` is not a tensor, or has the wrong length.
+            If `values` is not a tensor or has the wrong length.
         """
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"GNOLayer: values is a {type(values).__name__}; expected a torch.Tensor")
@@ -136,10 +136,10 @@ class GNOLayer(torch.nn.Module):
         Parameters
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
-            Features of the nodes, or of sources and of destinations. With a prepared graph, the latter may be None;
-            the term W h is then omitted.
+            Features of the nodes, or a pair for sources and destinations. With a prepared graph, the second may be
+            None; the term W h is then omitted.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC, or GraphTensors
-            Sources and destinations, whose graph is built and cached as by `GATConv`; or a prepared graph.
+            Sources and destinations, or a prepared graph. The layer builds and caches a graph like `GATConv`.
         coords : tensor, shape (num_edges, coord_dim)
             Input of the kernel; in athena, the difference between the positions of the nodes.
 

@@ -1,4 +1,4 @@
-"""Weighted aggregation as a layer: a linear layer, then sum, mean, minimum or maximum over the in-edges."""
+"""Weighted aggregation as a layer: a linear layer, then the sum, mean, minimum or maximum over the in-edges."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class WeightedConv(torch.nn.Module):
     Parameters
     ----------
     in_channels : int or tuple of int
-        Width of the node features; a pair for sources and destinations.
+        Width of the node features, or a pair for sources and destinations.
     out_channels : int
     aggr : {"sum", "mean", "min", "max"}, optional
     mean_by : {"weight", "count"}, optional
@@ -35,7 +35,7 @@ class WeightedConv(torch.nn.Module):
     Notes
     -----
     The aggregation is `trigraph.torch.agg_weighted_n2n`; it is zero for a destination without in-edges.
-    On a CPU, floats of 16 bits are computed in float32, and results are rounded once.
+    On a CPU, computations with floats of 16 bits use float32; results are rounded once.
 
     Examples
     --------
@@ -88,12 +88,12 @@ class WeightedConv(torch.nn.Module):
         Parameters
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
-            Features of the nodes, or of sources and of destinations; the latter may be None if `root_weight` is False
-            and `edge_index` is a prepared graph.
+            Features of the nodes, or a pair for sources and destinations. The second may be None if `root_weight` is
+            False and `edge_index` is a prepared graph.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC, or GraphTensors
-            Sources and destinations, whose graph is built and cached as by `GATConv`; or a prepared graph.
+            Sources and destinations, or a prepared graph. The layer builds and caches a graph like `GATConv`.
         edge_weight : tensor, shape (num_edges,), optional
-            Default: ones.
+            Weights of the edges (default: ones).
 
         Returns
         -------

@@ -29,9 +29,9 @@ from trigraph.torch.potentials.replacement import Replacement, copy_model, surro
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
 from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums, trace
 
-MOST_PROGRAMS = 32  # of a potential
+MOST_PROGRAMS = 32  # per potential
 _log = logging.getLogger("trigraph")
-_LOCK = Lock()  # while a program is made: torch's tracer changes torch.nn.Module for all threads
+_LOCK = Lock()  # held while a program is made, because torch's tracer changes torch.nn.Module for all threads
 
 
 class _Kind(NamedTuple):
@@ -40,9 +40,9 @@ class _Kind(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
-    constants: tuple[tuple[int, ...], ...]  # of the graphs of the neighbours
+    constants: tuple[tuple[int, ...], ...]  # `constants` of each graph of the neighbours
     create_graph: bool
-    require_grad: tuple[bool | None, ...]  # by `Inputs.differentiated`, None for those that are absent
+    require_grad: tuple[bool | None, ...]  # for each tensor of `Inputs.differentiable`; None if it is absent
     surroundings: tuple[Any, ...]
 
 
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None) -> "Inputs":
-        """Flatten neighbours. An empty structure is added to a single one, because torch makes size 1 a constant."""
+        """Flatten neighbours. If there is one structure, add an empty one, because torch makes size 1 a constant."""
         batch = neighbors.batch
         if batch is None:
             batch = torch.zeros_like(z, dtype=tensors(neighbors.members, False)[0].dtype)
@@ -70,18 +70,18 @@ class Inputs(NamedTuple):
         if neighbors.num_structures == 1:
             members = (torch.cat([members[0], members[0][-1:]]), *members[1:])
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
-        # A program requires the strides that it was traced with.
+        # A program requires the strides with which it was traced.
         z, pos, batch = z.long().contiguous(), pos.contiguous(), batch.contiguous()
         cells, shifts, vector = (None if t is None else t.contiguous() for t in (cells, shifts, vector))
         return cls(z, pos, cells, batch, shifts, (*graphs, members), vector)
 
     @property
     def differentiable(self) -> tuple[Tensor | None, ...]:
-        """Return those in which a result may have a gradient."""
+        """Tensors with respect to which a result may have a gradient."""
         return self.pos, self.cells, self.vector
 
     def results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
-        """Return the product with the Hessian, or without a vector the fields of EnergyForcesStress; differentiable."""
+        """Return the differentiable product with the Hessian or, without a vector, the fields of EnergyForcesStress."""
         given = atoms_of_vectors, self.z, self.pos, self.cells, self.neighbors(constants)
         if self.vector is None:
             return tuple(derivatives(*given, create_graph=True))
@@ -95,12 +95,12 @@ class Inputs(NamedTuple):
 
 
 def list_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
-    """Return the graphs of neighbours."""
+    """Return the graphs of neighbours, in the order of `Inputs.graphs`."""
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
 def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
-    """Return at least so many structures for tracing: clusters of atoms of the given elements.
+    """Return at least `least` structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns the same symbol to equal sizes in the example. Therefore the numbers of atoms, edges and structures,
     the derived sizes of graphs (one or two larger, or twice as large), and the sizes of parameters all differ.
@@ -114,7 +114,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
         cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
-        # All neighbours: with at most two into each atom, numbers of atoms and edges could not differ in all sizes.
+        # Use all neighbours. With at most two into each atom, the sizes derived from atoms and edges could not differ.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
@@ -125,7 +125,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
 
 
 class _Atoms(Module):
-    """Wraps `atoms_of_vectors` as a forward method, for `torch.func.functional_call`."""
+    """Module whose forward method is `atoms_of_vectors`, for `torch.func.functional_call`."""
 
     def __init__(self, model: Potential) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class _Atoms(Module):
 
 
 class _Program:
-    """A compiled program for one kind of call and one key of a model: a function of its tensors and `Inputs`."""
+    """Compiled program for one kind of call and one key of a model; a function of the model's tensors and `Inputs`."""
 
     def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
@@ -150,12 +150,12 @@ class _Program:
         program = trace_program(copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, find_targets(program, key.state, example))
-        # Parsed once: its text, of some 16,000 characters for DimeNet++, takes 3 ms, its evaluation 0.1.
+        # Parsed once, because parsing takes 3 ms for DimeNet++ (some 16,000 characters) and evaluation takes 0.1 ms.
         self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
         from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
 
         self.conditions = ShapeEnv()
-        # Sizes of the last call that met the condition, which depends on sizes alone.
+        # Sizes of the last call that met the condition. The condition depends on sizes alone.
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -169,7 +169,7 @@ class _Program:
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
-            # Not in each call: `_compare` has compared results, whose strides these assertions are about.
+            # Without assertions of strides in each call: `_compare` below compares the results once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
         self.compiled = torch.compile(copy_code(run), dynamic=True, fullgraph=True, **options)
         got = self._compute_with_program(model, key, example)
@@ -185,12 +185,12 @@ class _Program:
     def __call__(self, state: Mapping[str, Tensor], inputs: Inputs) -> Any:
         if self.kind.create_graph:
             return self.compiled(list(state.values()), *inputs)
-        with torch.inference_mode():  # in which operators take no detour through Python, where autograd is written
+        with torch.inference_mode():  # operators then skip their autograd rules, which are in Python
             results = self.compiled(list(state.values()), *inputs)
-        return tuple(None if t is None else t.clone() for t in results)  # outside: autograd refuses tensors from inside
+        return tuple(None if t is None else t.clone() for t in results)  # autograd refuses tensors of inference mode
 
     def accepts_sizes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
-        """Return whether structures of these sizes meet the conditions of the trace."""
+        """Return whether the sizes of these structures meet the conditions of the trace."""
         leaves = list_tensors(state, inputs)
         shapes = [t.shape for t in leaves]
         if shapes != self.shapes and not self.conditions.evaluate_guards_expression(self.condition, leaves):
@@ -203,7 +203,7 @@ class _Program:
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return results and gradients of the model for the example, and its buffers afterwards.
 
-        Raise RuntimeError if the call changes anything else of the model.
+        Raise RuntimeError if the call changes anything else in the model.
         """
         eager = copy_model(model, key)
         before = ProgramKey(eager)
@@ -220,10 +220,10 @@ class _Program:
     def _compute_with_program(
         self, model: Potential, key: ProgramKey, example: Inputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return the same of the program, which the first call compiles."""
+        """Return results, gradients and buffers as computed by the program, which the first call compiles."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
-            with warnings.catch_warnings():  # torch makes an instance of autograd.Function, of which it warns itself
+            with warnings.catch_warnings():  # torch instantiates autograd.Function and warns about it
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
                 results = self._compute(state, example, None)
         except Exception as error:
@@ -241,8 +241,8 @@ class _Program:
     def _compare(self, name: str, got: Any, expected: Any) -> None:
         """Raise RuntimeError unless results and buffers of `_compute_with_program` and `_compute_with_model` agree.
 
-        Tracing ignores that a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
-        bounds detect such errors, not differences in rounding.
+        Tracing misses it when a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
+        bounds detect such errors, but not differences in rounding.
         """
         (values, buffers), (expected_values, expected_buffers) = got, expected
         eps = torch.finfo(self.kind.dtype).eps
@@ -263,7 +263,7 @@ class _Program:
                 )
 
     def _compute(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
-        """Return results and gradients of a model, or of the program, for the example."""
+        """Return results and gradients for the example, of a model or, if `model` is None, of the program."""
         if model is None:
             results = self(state, example)
         else:
@@ -294,7 +294,7 @@ def trace_program(
     owner: str = "compile_potential",
     results: Callable[[Inputs, Any, Sequence[Sequence[int]]], Any] = Inputs.results,
 ) -> Any:
-    """Trace results by parameters, buffers and `Inputs`; `plain` may hold tensors that are neither."""
+    """Trace `results` as a function of parameters, buffers and `Inputs`; errors name the attributes `plain`."""
 
     def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
@@ -314,25 +314,25 @@ def trace_program(
 
 
 def list_tensors(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
-    """Return the tensors that a traced program takes."""
+    """Return the tensors that a traced program takes as arguments."""
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
 
 
 class CompiledPotential(Replacement):
-    """A potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
+    """Potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
 
-    A program is the model as it was when the program was made, but takes structures of any size, and the parameters
-    and buffers that the model has in each call. The first call makes one, as does the first with another dtype, device,
-    presence of cells, `create_graph`, or setting of torch, and the first after a change of modes, hooks, classes or
-    attributes of modules. Attributes count by identity; numbers, texts, and lists, tuples, dictionaries and sets of
-    them by value. After other changes call `recompile`. Copies and pickles have no programs at first.
+    A program represents the model at the time of compilation, but takes structures of any size and reads parameters
+    and buffers in each call. The first call compiles a program. So does the first call with another dtype, device,
+    presence of cells, `create_graph` or setting of torch, and the first call after a change of modes, hooks, classes or
+    attributes of modules. Attributes are compared by identity; numbers, strings, and lists, tuples, dictionaries and
+    sets of these, by value. After other changes, call `recompile`. Copies and pickles have no programs at first.
 
     Attributes
     ----------
     model : Potential
         The original potential, with the same parameters.
     options : dict
-        Those of torch.compile.
+        Options of torch.compile.
     """
 
     def __init__(self, model: Potential, options: dict[str, Any]) -> None:
@@ -341,16 +341,16 @@ class CompiledPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # A program depends on the kind of call and on everything that its trace has read of the model, of which
-        # `ProgramKey` says how much it holds. Parameters and buffers are arguments of a program.
+        # A program depends on the kind of call and on everything that its trace read from the model; `ProgramKey` says
+        # which part of this it holds. Parameters and buffers are arguments of a program.
         self.programs: list[_Program] = []
-        # It depends on the model alone, and `ProgramKey.unchanged` compares it with the model in each call.
+        # The key depends on the model alone. `ProgramKey.unchanged` compares it with the model in each call.
         self._key: ProgramKey | None = None
-        self._told: list[str] = []  # attributes that are not compared, of which the log was told
-        self._dropped = 0  # compilations of programs that are no longer kept
+        self._told: list[str] = []  # attributes that are not compared and have been logged
+        self._dropped = 0  # number of compilations of dropped programs
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles have: programs can be neither pickled nor used for another model."""
+        """Return the state for copies and pickles, without programs, which can be neither copied nor pickled."""
         return {n: v for n, v in vars(self).items() if n not in ("programs", "_key", "_told", "_dropped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -363,10 +363,10 @@ class CompiledPotential(Replacement):
         return self._dropped + sum(program.compilations for program in self.programs)
 
     def recompile(self) -> None:
-        """Drop all programs: the next calls trace and compile the model as it is then.
+        """Drop all programs, so that the next calls trace and compile the current model.
 
-        This is for changes that calls do not compare: of methods, class attributes, and variables that functions read,
-        and inside of objects that are attributes of modules.
+        Use this after changes that calls cannot detect: in methods, class attributes, variables that functions read, or
+        inside objects that are attributes of modules.
         """
 
         def drop() -> None:
@@ -377,7 +377,7 @@ class CompiledPotential(Replacement):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        """Return the results of `energy_forces_stress` for prepared arguments."""
         results = self._compute_compiled(z, pos, cells, neighbors, None, create_graph)
         if results is None:
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
@@ -389,7 +389,7 @@ class CompiledPotential(Replacement):
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        """Return the result of `hessian_vector_product` for prepared arguments."""
         results = self._compute_compiled(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
@@ -405,12 +405,12 @@ class CompiledPotential(Replacement):
         vector: Tensor | None,
         create_graph: bool,
     ) -> Any:
-        """Run the program of the kind of call; return None where there is none for these sizes."""
+        """Run the program for this kind of call; return None if there is no program for these sizes."""
         if neighbors.graph.num_edges < 2:  # torch treats sizes 0 and 1 as constants
             return None
         if not create_graph:
             pos, cells, vector = (None if t is None else t.detach() for t in (pos, cells, vector))  # type: ignore[assignment]
-        # Torch compiles again for another class, such as Parameter.
+        # For a subclass of Tensor, such as Parameter, torch would compile again.
         pos, vector = (t if t is None or type(t) is Tensor else t.view_as(t) for t in (pos, vector))  # type: ignore[assignment]
         inputs = Inputs.of(z, pos, cells, neighbors, vector)
         key = self._key
@@ -427,7 +427,7 @@ class CompiledPotential(Replacement):
         return results
 
     def _program(self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
-        """Return the program for a kind of call and the key of the model; make it if there is none."""
+        """Return the program for a kind of call and the key of the model; make one if there is none."""
         kind = _Kind(
             inputs.pos.dtype,
             inputs.pos.device,
@@ -442,7 +442,7 @@ class CompiledPotential(Replacement):
             return program
 
         def make() -> _Program:
-            program = self._find_program(kind, self._share_values(key))  # of another thread
+            program = self._find_program(kind, self._share_values(key))  # another thread may have made it
             if program is not None:
                 return program
             alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
@@ -479,7 +479,7 @@ class CompiledPotential(Replacement):
         return None
 
     def _share_values(self, key: ProgramKey) -> ProgramKey:
-        """Give a key the `values` of a program that has equal ones, so that calls compare identities."""
+        """Replace the `values` of a key by equal `values` of a program, so that calls compare identities."""
         for program in self.programs:
             if program.values == key.values:
                 key.values = program.values
@@ -494,7 +494,7 @@ def _tell(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
 
 @contextlib.contextmanager
 def report_progress(beginning: str, end: str) -> Iterator[None]:
-    """Say that something is made, and how long it took, to the log `trigraph`, or else to a terminal."""
+    """Report beginning, end and duration of a step to the log `trigraph` or, if that is off, to a terminal."""
     logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -521,27 +521,28 @@ def compile_potential(
 def compile_potential(model: Potential, *, capture: bool = False, **options: Any) -> Any:
     """Compile energies, forces, stresses and products with the Hessian of a potential, for structures of any size.
 
-    A compiled potential is the model as it was compiled, with live parameters and buffers. It compiles again after
-    changes of modes, hooks, classes and plain attributes of modules; after any other, such as one inside of an object
-    that is an attribute, call its method ``recompile()``. A warning on the log ``trigraph`` names such attributes.
+    A compiled potential represents the model at the time of compilation, but uses its current parameters and buffers.
+    It compiles again if modes, hooks, classes or plain attributes of modules change. After any other change, such as
+    inside an object that is an attribute, call ``recompile()``. The log ``trigraph`` warns about such attributes.
 
-    The first call compiles, which may take minutes; torch caches the result on disk. Beginning and end are told to the
-    log ``trigraph`` (level INFO), or else to standard error if it is a terminal. With ``create_graph=True``, a compiled
-    program also differentiates a loss of energies, forces and stresses, to train the model.
+    The first call compiles, which may take minutes; torch caches the result on disk. The log ``trigraph`` (level INFO),
+    or standard error if it is a terminal, shows when compilation begins and ends. With ``create_graph=True``, a
+    compiled program can also differentiate a loss of energies, forces and stresses, to train the model.
 
-    With ``capture=True`` nothing is compiled. Calls are padded with ghost atoms to fixed sizes, and on a CUDA device
-    each call is one CUDA graph, without Python between the kernels. Training steps are made by
-    `CapturedPotential.training_step`. On the CPU the padded calls run as they are, which is no faster.
+    With ``capture=True``, nothing is compiled. Calls are padded with ghost atoms to fixed sizes. On a CUDA device, each
+    call is one CUDA graph, without Python between the kernels; `CapturedPotential.training_step` makes training steps.
+    On the CPU, the padded calls run without a graph, which is no faster than the model.
 
     Parameters
     ----------
     model : Potential
         `trigraph.torch.nn.DimeNetPlusPlus`, or your own class derived from `trigraph.torch.nn.Potential`.
     capture : bool, optional
-    capacity : Capacity, or list of them, optional
-        With `capture`, sizes to use where they hold a call (default: a quarter more than what calls need).
+        Whether to capture calls as CUDA graphs instead of compiling them.
+    capacity : Capacity or list of Capacity, optional
+        With `capture`, sizes to use for calls that fit (default: a quarter more than each call needs).
     static_results : bool, optional
-        With `capture`, whether results are in memory that the next call overwrites, instead of copies.
+        With `capture`, whether to return results in memory that the next call overwrites, instead of copies.
     **options
         The options `backend`, `mode` and `options` of ``torch.compile``, such as ``mode="max-autotune"``.
 
@@ -553,14 +554,14 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     Raises
     ------
     TypeError
-        If `model` is not a `Potential`, for another option, or if `capacity` is none.
+        If `model` is not a `Potential`, an option is unknown, or `capacity` is not a `Capacity`.
     ValueError
         If a number of `capacity` is not positive.
     RuntimeError
-        If torch refuses the options. In the first call, if torch finds no C++ compiler, if the model cannot be copied
-        or traced, if a call of it changes attributes or replaces buffers, or if results, gradients or buffers of the
-        program differ from those of the model, which must not detach tensors, disable gradients or use random numbers.
-        With `capture`, if ghosts change results, or the model waits for the device.
+        If torch refuses the options. In the first call: if torch finds no C++ compiler, the model cannot be copied or
+        traced, a call changes attributes of the model or replaces buffers, or results, gradients or buffers differ
+        between program and model. The model must not detach tensors, disable gradients or use random numbers.
+        With `capture`: if ghosts change results, or if the model waits for the device.
 
     See Also
     --------
@@ -585,12 +586,12 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     for name in options:
         if name not in taken:
             raise TypeError(f"compile_potential: {name} is given; expected {', '.join(taken)} of torch.compile only")
-    torch.compile(lambda: None, **options)  # raises for values that it does not take
+    torch.compile(lambda: None, **options)  # raises for invalid values
     return CompiledPotential(model, options)
 
 
 def replaced(owner: str, model: Any, compile: bool, capture: bool) -> Any:
-    """Return a model, or what `compile_potential` makes of it; raise ValueError if both are asked for."""
+    """Return a model, compiled or captured if requested; raise ValueError if both are requested."""
     if compile and capture:
         raise ValueError(f"{owner}: compile and capture are True; expected one of them")
     if capture:

@@ -1,4 +1,4 @@
-"""DimeNet++ with PyTorch Geometric's constructors and parameters, linear in the edges, without a triplet list.
+"""DimeNet++ with PyTorch Geometric's constructors and parameters, in linear time and without a list of triplets.
 
 J. Gasteiger, S. Giri, J. T. Margraf, S. Günnemann, "Fast and Uncertainty-Aware Directional Message Passing for
 Non-Equilibrium Molecules", arXiv:2011.14115.
@@ -27,28 +27,28 @@ _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edg
 
 @torch.no_grad()
 def _glorot_orthogonal(linear: Linear) -> None:
-    """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), the bias with zeros."""
+    """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), and the bias with zeros."""
     weight = linear.weight
     torch.nn.init.orthogonal_(weight)
-    if weight.numel() > 1:  # a single number has no variance and stays 1 or -1
+    if weight.numel() > 1:  # a single number has no variance and remains 1 or -1
         weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
     if linear.bias is not None:
         linear.bias.zero_()
 
 
 def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
-    """Return ``second(first(x))`` of layers without bias, by multiplying their small weights first."""
+    """Return ``second(first(x))`` for layers without bias, by first multiplying their small weights."""
     return F.linear(x, second.weight @ first.weight)
 
 
 class RadialBasis(Module):
-    """Radial parts of both DimeNet++ bases; `freq` is the parameter of PyG's ``BesselBasisLayer``.
+    """Radial parts of both bases of DimeNet++. `freq` is the parameter of PyG's ``BesselBasisLayer``.
 
     Parameters
     ----------
     num_radial, num_spherical : int
     cutoff : float
-        Cutoff distance.
+        Cutoff distance, in the unit of the distances.
     envelope_exponent : int
         Exponent of the smooth cutoff, at least 2.
 
@@ -91,7 +91,7 @@ class RadialBasis(Module):
         self.freq.copy_(math.pi * torch.arange(1, len(self.freq) + 1, dtype=torch.float64))
 
     def forward(self, dist: Tensor) -> Any:
-        """Return the bases of distances.
+        """Return the bases for distances.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ def _check_numbers(z: Tensor) -> None:
 
 
 class EmbeddingBlock(Module):
-    """Embedding of each edge from its length and the elements of its two atoms."""
+    """Embedding of each edge from its length and the elements of its atoms."""
 
     def __init__(self, num_radial: int, hidden_channels: int, act: Activation) -> None:
         super().__init__()
@@ -138,11 +138,11 @@ class EmbeddingBlock(Module):
         self.lin.reset_parameters()
 
     def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the embedding of each edge; `lin` is applied to atoms, not edges, where its input is an atom."""
+        """Return the embedding of each edge. The parts of `lin` for its two atoms are applied once for each atom."""
         of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
         try:
             atoms = self.emb(z)
-        except IndexError:  # on the CPU, with given neighbors
+        except IndexError:  # on the CPU, if neighbors were given
             _check_numbers(z)
             raise
         ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
@@ -150,7 +150,7 @@ class EmbeddingBlock(Module):
 
 
 class ResidualBlock(Module):
-    """Two layers with a skip connection."""
+    """Two linear layers with a skip connection."""
 
     def __init__(self, hidden_channels: int, act: Activation) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class InteractionBlock(Module):
     hidden_channels, int_emb_size, basis_emb_size, num_spherical, num_radial, num_before_skip, num_after_skip : int
     act : str or callable
     exclude : {"node", "edge", None}
-        Which in-edges of its source an edge excludes, as in `trigraph.torch.agg_edge_to_edge`.
+        In-edges of its source that an edge excludes, as in `trigraph.torch.agg_edge_to_edge`.
 
     Raises
     ------
@@ -240,7 +240,7 @@ class InteractionBlock(Module):
         rbf, sbf_rad : Tensor
             Results of `RadialBasis`.
         vec : Tensor, shape (num_edges, 3)
-            From the destination of each edge to its source.
+            Vector from the destination of each edge to its source.
         graph : EdgeGraph
 
         Returns
@@ -270,7 +270,7 @@ class InteractionBlock(Module):
 
 
 class OutputBlock(Module):
-    """Contribution of edge embeddings to the atoms that the edges enter."""
+    """Contribution of edge embeddings to the destination atoms of the edges."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class OutputBlock(Module):
 
 
 class DimeNetPlusPlus(Potential):
-    """DimeNet++ with the constructor and the parameters of PyG's ``DimeNetPlusPlus``, whose checkpoints load.
+    """DimeNet++ with the constructor and parameters of PyG's ``DimeNetPlusPlus``, so that its checkpoints load.
 
     Time and memory are linear in the number of edges, because no triplet list is built. Structures may be periodic.
 
@@ -318,18 +318,18 @@ class DimeNetPlusPlus(Potential):
         Number of outputs for each structure; `energy_forces_stress` requires 1.
     num_blocks, int_emb_size, basis_emb_size, out_emb_channels : int
     num_spherical : int
-        From 2 to 8.
+        Number of spherical basis functions, from 2 to 8.
     num_radial : int
-        From 1 to 16.
+        Number of radial basis functions, from 1 to 16.
     cutoff : float
         Cutoff distance, in the unit of the positions.
     max_num_neighbors : int, optional
         Keep only this many shortest edges into each atom (default: all; PyG silently keeps 32). The energy is then
-        discontinuous where two neighbours swap ranks.
+        discontinuous where two neighbours change ranks.
     envelope_exponent, num_before_skip, num_after_skip, num_output_layers : int
     act : str or callable
-        Name of an activation of torch.nn, or "swish" for SiLU. Training on forces requires one that is twice
-        differentiable.
+        Activation, or the name of an activation of torch.nn, or "swish" for SiLU. Training on forces requires a
+        function that is twice differentiable.
     output_initializer : {"zeros", "glorot_orthogonal"}
 
     Raises
@@ -339,8 +339,8 @@ class DimeNetPlusPlus(Potential):
 
     Notes
     -----
-    The sum over the edges k -> j that meet the edge j -> i excludes only its reverse edge. PyG excludes every edge with
-    k = i, which is equivalent without periodic images; with them, a cell and its supercell would differ.
+    For the edge j -> i, the sum over edges k -> j excludes only the reverse edge. PyG excludes every edge with k = i.
+    Without periodic images, this is equivalent; with periodic images, a cell and its supercell would differ.
 
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115.
 

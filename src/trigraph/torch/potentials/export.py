@@ -1,7 +1,7 @@
-"""Potentials as packages that C++ programs run without Python, LAMMPS among them.
+"""Potentials as packages that C++ programs, such as LAMMPS, run without Python.
 
-The program of a package is the traced one of `trigraph.torch.compile_potential`, after operations that build the graphs
-of the neighbours from a list of edges. Torch's AOTInductor compiles it for any sizes.
+The program of a package first builds the graphs of the neighbours from a list of edges, then runs the traced program of
+`trigraph.torch.compile_potential`. Torch's AOTInductor compiles it for any sizes.
 """
 
 import operator
@@ -37,8 +37,8 @@ from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like
 from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums
 
 FORMAT = "2"
-"""Of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
-LONGEST_CHAIN = 24  # atoms along which the reach of a model is measured
+"""Format of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
+LONGEST_CHAIN = 24  # number of atoms in the chain that measures the reach of a model
 SYMBOLS = re.findall(
     "[A-Z][a-z]?",
     "HHeLiBeBCNOFNeNaMgAlSiPSClArKCaScTiVCrMnFeCoNiCuZnGaGeAsSeBrKrRbSrYZrNbMoTcRuRhPdAgCdInSnSbTeIXeCsBaLaCePrNdPmSm"
@@ -54,7 +54,7 @@ class PackageInputs(NamedTuple):
     cells: Tensor  # (num_structures, 3, 3), zero without a cell
     batch: Tensor  # (num_atoms,) int64: structure of each atom
     edges: Tensor  # (2, num_edges) int64: source and destination, in any order
-    shifts: Tensor  # (num_edges, 3) int64: cells that each edge crosses
+    shifts: Tensor  # (num_edges, 3) int64: number of cells that each edge crosses
     weights: Tensor  # (num_atoms,): factor of the energy of each atom
 
     @classmethod
@@ -69,9 +69,9 @@ class PackageInputs(NamedTuple):
 
 
 def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
-    """Return the shifts and the graphs of `Inputs`, which `build_graphs` makes of the same edges outside of programs.
+    """Return `shifts` and `graphs` of `Inputs`; outside of programs, `build_graphs` makes them from the same edges.
 
-    All sizes follow from those of the arguments, and nothing is remembered: these are operations of each call.
+    All sizes follow from the sizes of the arguments. Nothing is cached: each call runs these operations.
     """
     (src, dst), shifts, num_atoms = atoms.edges, atoms.shifts, atoms.z.shape[0]
     each_atom, each_edge, ends = (
@@ -79,7 +79,7 @@ def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], 
     )
     to_atoms = torch.arange(num_atoms + 1, device=src.device)
     to_edges = ends[: src.shape[0] + 1]
-    # One number for source, destination and shift, which an edge and its reverse have with opposite shifts.
+    # One number for each edge from its source, destination and shift; a reverse edge has the opposite shift.
     base = 2 * torch.cat([shifts.abs().flatten(), shifts.new_zeros(1)]).amax() + 1
     code = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
     codes, half = base**3, (base**3 - 1) // 2
@@ -111,7 +111,7 @@ def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], 
 
 
 class _Weighted(Potential):
-    """A potential whose outputs of atoms have factors, in the buffer `weights`."""
+    """Potential that multiplies the output of each atom by a factor from the buffer `weights`."""
 
     weights: Tensor
 
@@ -125,7 +125,7 @@ class _Weighted(Potential):
 
 
 class _Program(Module):
-    """Energies, forces, energies of atoms and, if wanted, stresses and virials of atoms; it holds the parameters."""
+    """Program of a package, with its parameters: energies, forces and, if wanted, stresses and virials of atoms."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class _Program(Module):
 def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
     """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
 
-    The virial of an edge is minus its vector times the derivative in it. Both ends have half of its symmetric part, as
-    in LAMMPS's own pair styles and in MACE.
+    The virial of an edge is minus its vector times the derivative with respect to the vector. Each end gets half of its
+    symmetric part, as in LAMMPS's pair styles and in MACE.
     """
     neighbors = inputs.neighbors(constants)
     given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
@@ -159,7 +159,7 @@ def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Seque
 
 
 def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
-    """Refuse what cannot be exported, before anything is compiled; return the atomic numbers that the model takes."""
+    """Return the atomic numbers that the model accepts; raise if the model cannot be exported."""
     if not isinstance(model, Potential):
         raise TypeError(f"export_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
@@ -184,7 +184,7 @@ def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[in
         numbers = sorted({SYMBOLS.index(symbol) + 1 for symbol in elements})
         model.check_numbers(torch.tensor(numbers))
     if not numbers:
-        raise ValueError(f"{owner} takes no element; expected one at least")
+        raise ValueError(f"{owner} accepts no element; expected at least one")
     return numbers
 
 
@@ -197,11 +197,11 @@ def _takes(model: Potential, z: int) -> bool:
 
 
 def count_hops(model: Potential, z: int) -> int:
-    """Return over how many edges the energy of an atom depends on others; `LONGEST_CHAIN` - 1 if that has no bound.
+    """Return the number of edges over which the energy of an atom depends on others, at most `LONGEST_CHAIN` - 1.
 
-    It is measured with a chain of atoms, each of which has its next ones as neighbours: by the derivative of the energy
-    of the first, and by the energies that are no numbers if its position is none. Each alone misses some dependences,
-    such as on a weight that is zero, or on a comparison.
+    It is measured on a chain of atoms with neighbours along the chain, by the derivative of the first atom's energy and
+    by the energies that become NaN if the first position is NaN. Either test alone misses some dependences, for example
+    through a weight that is zero or through a comparison.
     """
     like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
     places = torch.arange(LONGEST_CHAIN)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
@@ -224,14 +224,14 @@ def count_hops(model: Potential, z: int) -> int:
 def _trace_program(
     model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]
 ) -> tuple[_Program, PackageInputs]:
-    """Return the program of a model, and arguments to compile it with; `plain` is as for `traced_program`."""
+    """Return the program of a model and arguments for its compilation. See `trace_program` for `plain`."""
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
     alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
     seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), alone, None)
     example = make_example(model, seed)
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
     state = read_state(weighted)
-    # Of the numbers of graphs, such as largest degrees, the operators in C++ need none but sizes.
+    # The operators in C++ need only the sizes of graphs, not other numbers such as largest degrees.
     program = trace_program(
         weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
     )
@@ -239,7 +239,7 @@ def _trace_program(
     rewrite_products(program)
     rewrite_sums(program, find_targets(program, state, example))
     for node in list(program.graph.nodes):
-        if node.target is operator.pos:  # of sizes, which torch.export does not take
+        if node.target is operator.pos:  # unary plus of a size, which torch.export does not support
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
         if getattr(node.target, "namespace", "aten") not in ("aten", "prims", "trigraph_cpu"):
@@ -252,7 +252,7 @@ def _trace_program(
 
 
 def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
-    """Refuse a model that takes another branch for fewer or more structures than for those of the trace."""
+    """Raise if the model takes another branch for fewer or more structures than in the trace."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
 
     pos = example.pos[:8] - example.pos[:1]
@@ -268,7 +268,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
 
 
 def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
-    """Yield structures, and the model's results, with which a package is compared; it contains the first, a crystal."""
+    """Yield name, arguments and model's results of structures that test a package; it contains the first, a crystal."""
     generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
     pos = (0.5 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))).to(like)
@@ -286,7 +286,7 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, P
 
 
 def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the virials of `results_with_virials`, edge by edge, in Python."""
+    """Compute the virials of `results_with_virials` edge by edge in Python."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
     energy = outputs_of_atoms(model, z, vec, neighbors).sum()
     (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
@@ -298,7 +298,7 @@ def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, nei
 def _metadata(
     model: Potential, numbers: Sequence[int], stress: bool, atoms: PackageInputs, expected: Any
 ) -> dict[str, str]:
-    """Return what a package says of itself; numbers are separated by spaces, in the order of rows."""
+    """Return the metadata of a package. Numbers are separated by spaces, in row-major order."""
 
     def text(tensor: Tensor) -> str:
         return " ".join(map(repr, tensor.flatten().tolist()))
@@ -315,7 +315,7 @@ def _metadata(
 
 
 def _compare(owner: str, name: str, results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Raise RuntimeError unless results agree, up to rounding, and are NaN in the same places."""
+    """Raise RuntimeError unless results agree up to rounding and are NaN at the same positions."""
     for got, other in zip(results, expected, strict=False):
         scale = max(float(t.nan_to_num().abs().max()) for t in expected)
         bound = 1e4 * torch.finfo(other.dtype).eps * max(scale, 1e-30)
@@ -332,30 +332,30 @@ def export_potential(
 ) -> None:
     """Write a potential as a package that C++ programs and LAMMPS run without Python.
 
-    It computes energies, forces and stresses of any number of atoms, edges and structures, on processors with the
-    instructions of this one. Parameters are fixed. Compilation takes a minute or more; its steps are told to the log
-    ``trigraph`` (level INFO), or else to standard error if it is a terminal. The package is then compared with the
-    model for five structures. It contains one of them, with which a program that loads it compares it again.
+    It computes energies, forces and stresses of any number of atoms, edges and structures, on processors that have this
+    processor's instructions. Parameters are fixed. Compilation takes a minute or more; the log ``trigraph`` (level
+    INFO), or standard error if it is a terminal, shows the steps. The package is then compared with the model for five
+    structures. It contains one of them, so that a program that loads the package can repeat the comparison.
 
     Parameters
     ----------
     model : Potential
-        On the CPU, in eV and angstrom, in the mode (``model.eval()``) in which it is to be used.
+        Model on the CPU, in eV and angstrom, in the mode in which it will be used (``model.eval()``).
     path : str or path
-        Ends in ``.pt2``.
+        Name of the package, which ends in ``.pt2``.
     stress : bool
-        Whether the package computes stresses, too.
+        Whether the package also computes stresses.
     elements : sequence of str, optional
         Chemical symbols that the package accepts (default: all that ``model.check_numbers`` accepts).
 
     Raises
     ------
     TypeError, ValueError
-        If the model cannot be exported: if it is no `Potential`, not on the CPU, has other outputs than an energy, or
-        `max_num_neighbors`, takes none of the elements, changes when it is called, or calls operators in Python.
+        If the model cannot be exported: it is not a `Potential`, is not on the CPU, has other outputs than an energy,
+        has `max_num_neighbors`, accepts no element, changes when it is called, or calls operators in Python.
     RuntimeError
-        If the operators in C++ are not used, the model cannot be traced or compiled, or the package computes anything
-        else than the model.
+        If the operators in C++ are not used, the model cannot be traced or compiled, or the package and the model give
+        different results.
 
     See Also
     --------
@@ -390,8 +390,8 @@ def export_potential(
     ):
         package = str(Path(folder, path.name))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # of torch itself
-            # The documentation of AOTInductor names these two functions: they are public in spite of their module.
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch itself causes it
+            # The documentation of AOTInductor names these two functions, so they are public in spite of their module.
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=package, inductor_configs={"aot_inductor.metadata": metadata}
             )

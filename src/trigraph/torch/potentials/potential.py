@@ -26,7 +26,7 @@ from trigraph.torch.potentials.structures import (
     stack_cells,
 )
 
-EDGES_OF_ROWS = 4096  # of all rows of a Hessian that are computed at once by default
+EDGES_OF_ROWS = 4096  # default limit of edges for the rows of a Hessian that are computed at once
 
 
 class Potential(Module):
@@ -76,38 +76,38 @@ class Potential(Module):
     __prepare_scriptable__ = refuse_script
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the outputs of the atoms, which `forward` sums. Each derived class must define this.
+        """Return the outputs of the atoms, which `forward` sums. Each derived class must define this method.
 
         Parameters
         ----------
         z : Tensor of int64 or int32, shape (num_atoms,)
             Atomic numbers.
         vec : Tensor, shape (num_edges, 3)
-            From the destination of each edge to its source.
+            Vector from the destination of each edge to its source.
         neighbors : Neighbors
 
         Returns
         -------
         Tensor, shape (num_atoms, out_channels)
-            One energy for each atom has the shape (num_atoms, 1).
+            Outputs of the atoms; a single energy per atom has shape (num_atoms, 1).
         """
         raise NotImplementedError(f"{type(self).__name__} does not define atoms_of_vectors")
 
     def check_numbers(self, z: Tensor) -> None:
-        """Raise ValueError for an atomic number that the model does not support; by default, it supports all."""
+        """Raise ValueError for an atomic number that the model does not support. By default, it supports all."""
 
     def neighbors(
         self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None, skin: float = 0.0
     ) -> Neighbors:
-        """Return the neighbours that `forward` would find, for reuse while the same atoms are neighbours.
+        """Return the neighbours that `forward` would find, for reuse as long as the same atoms are neighbours.
 
         Parameters
         ----------
         pos, batch, cell, pbc
             As for `forward`.
         skin : float
-            Atoms up to ``cutoff + skin`` are neighbours. Those beyond the cutoff contribute exactly zero, so the result
-            stays valid until an atom has moved by half the skin.
+            Atoms up to the distance ``cutoff + skin`` are neighbours. Neighbours beyond the cutoff contribute exactly
+            zero, so the result remains valid until an atom has moved by half the skin.
 
         Returns
         -------
@@ -116,8 +116,8 @@ class Potential(Module):
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `forward`; or if `skin` is negative, or is combined with `max_num_neighbors`, because the nearest
-            atoms change as atoms move.
+            As for `forward`, or if `skin` is negative or combined with `max_num_neighbors`, because the nearest atoms
+            change as atoms move.
         """
         owner = type(self).__name__
         real_number(owner, "skin", skin)
@@ -150,19 +150,19 @@ class Potential(Module):
         cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
             Cell vectors in rows.
         pbc : bool, three of them, or three for each structure, optional
-            Which directions are periodic (default: all if the structure has a cell, else none).
+            Which directions are periodic (default: all if the structure has a cell, otherwise none).
         neighbors : Neighbors, optional
             Result of `neighbors`, which already contains `batch` and `pbc`.
 
         Returns
         -------
         Tensor, shape (num_structures, out_channels), or (out_channels,) without a batch
-            Given `neighbors` decide whether there is a batch.
+            If `neighbors` is given, it determines whether there is a batch.
 
         Raises
         ------
         TypeError, ValueError, MemoryError
-            If an argument has the wrong type, dtype, shape, device or value, two atoms coincide, or memory is refused.
+            If an argument has the wrong type, dtype, shape, device or value, two atoms coincide, or memory is lacking.
         NotImplementedError
             In torch.jit.trace without `neighbors`.
         """
@@ -171,10 +171,10 @@ class Potential(Module):
         return energies[0] if neighbors.batch is None else energies
 
     def sum_outputs(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
-        """Return the sums of `forward`, shape (num_structures, out_channels), of prepared arguments."""
+        """Return the sums of `forward` for prepared arguments, shape (num_structures, out_channels)."""
         return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
 
-    @uncompiled  # by default torch compiles no function that takes derivatives itself
+    @uncompiled  # by default, torch does not compile functions that compute derivatives themselves
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -185,14 +185,14 @@ class Potential(Module):
         neighbors: Neighbors | None = None,
         create_graph: bool = False,
     ) -> EnergyForcesStress:
-        """Return energies of structures and atoms, forces and stresses.
+        """Compute energies of structures and atoms, forces and stresses.
 
         Parameters
         ----------
         z, pos, batch, cell, pbc, neighbors
             As for `forward`.
         create_graph : bool
-            Whether the results are differentiable, to train on a loss of energies, forces and stresses.
+            Whether the results are differentiable, for training on a loss of energies, forces and stresses.
 
         Returns
         -------
@@ -213,7 +213,7 @@ class Potential(Module):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        """Return the results of `energy_forces_stress` for prepared arguments."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         results = derivatives(partial(outputs_of_atoms, self), z, pos, cells, neighbors, create_graph)
@@ -233,28 +233,28 @@ class Potential(Module):
         neighbors: Neighbors | None = None,
         create_graph: bool = False,
     ) -> Tensor:
-        """Return the product of the Hessian of the energies with a vector, without the Hessian.
+        """Return the product of the Hessian of the energies with a vector, without computing the Hessian.
 
-        It costs about as much as one step of training on forces.
+        The product costs about as much as one step of training on forces.
 
         Parameters
         ----------
         z, pos, batch, cell, pbc, neighbors
             As for `forward`.
         vector : Tensor, shape (num_atoms, 3)
-            In the dtype and on the device of the positions.
+            Vector in the dtype and on the device of the positions.
         create_graph : bool
-            Whether the result is differentiable, to train on curvatures; its gradient is a third derivative.
+            Whether the result is differentiable, for training on curvatures; its gradient is a third derivative.
 
         Returns
         -------
         Tensor, shape (num_atoms, 3)
-            Derivative of minus the forces along `vector`. The Hessian of a batch has a block for each structure.
+            Derivative of the negative forces along `vector`. The Hessian of a batch has a block for each structure.
 
         Raises
         ------
         TypeError, ValueError, MemoryError, NotImplementedError, RuntimeError
-            As for `energy_forces_stress`, or if `vector` is not like the positions.
+            As for `energy_forces_stress`, or if `vector` differs from the positions in dtype, shape or device.
         """
         owner = f"{type(self).__name__}.hessian_vector_product"
         if not isinstance(vector, Tensor):
@@ -272,7 +272,7 @@ class Potential(Module):
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        """Return the result of `hessian_vector_product` for prepared arguments."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         of_atoms = partial(outputs_of_atoms, self)
@@ -291,31 +291,31 @@ class Potential(Module):
         block_size: int | None = None,
         progress: Any = None,
     ) -> Tensor:
-        """Return second derivatives of the energies in the positions, by blocks of rows.
+        """Return the second derivatives of the energies with respect to the positions, computed in blocks of rows.
 
         Parameters
         ----------
         z, pos, batch, cell, pbc, neighbors
             As for `forward`.
         atoms : sequence of int, optional
-            The atoms whose rows are computed (default: all).
+            Atoms whose rows are computed (default: all).
         block_size : int, optional
-            Number of rows that are computed at once, which takes their number times the memory (default: as many as
-            have 4096 edges together, at least one).
+            Number of rows computed at once, to which memory is proportional (default: as many as have 4096 edges
+            together, at least one).
         progress : callable, optional
-            Wraps the list of blocks, as ``tqdm.tqdm`` and ``rich.progress.track`` do, to show how many are done.
+            Wrapper of the list of blocks that shows progress, such as ``tqdm.tqdm`` or ``rich.progress.track``.
 
         Returns
         -------
         Tensor, shape (len(atoms), 3, num_atoms, 3)
-            Element ``[k, a, j, b]`` is the derivative in coordinate a of ``atoms[k]`` and in coordinate b of atom j.
+            Element ``[k, a, j, b]`` belongs to coordinate a of ``atoms[k]`` and coordinate b of atom j.
 
         Raises
         ------
         TypeError, ValueError, MemoryError, NotImplementedError, RuntimeError
-            As for `energy_forces_stress`, or if `block_size` is no positive int.
+            As for `energy_forces_stress`, or if `block_size` is not a positive int.
         IndexError
-            If there is no atom of a number in `atoms`.
+            If a number in `atoms` is out of range.
         """
         if block_size is not None:
             count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
@@ -340,7 +340,7 @@ class Potential(Module):
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function from directions (k, num_atoms, 3) to the Hessian's products, of prepared arguments."""
+        """Return a function that maps directions (k, num_atoms, 3) to products with the Hessian."""
         pos = pos.detach().requires_grad_()
         forces = without_gradients(self).differentiated(z, pos, cells, neighbors, create_graph=True).forces
         return torch.func.vmap(partial(_hessian_times, forces, pos))
@@ -355,7 +355,7 @@ class Potential(Module):
         neighbors: Neighbors | None,
         energies: bool = False,
     ) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments of a call; return neighbours and stacked cells. `energies` requires one output."""
+        """Check the arguments of a call, and return neighbours and stacked cells. `energies` requires one output."""
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
@@ -377,16 +377,16 @@ class Potential(Module):
 
 
 class ForceField(Module):
-    """A potential whose `forward` returns energies, forces and stresses.
+    """Potential whose `forward` returns energies, forces and stresses.
 
-    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act on calls of the module that they wrap: the
-    gradients of ``wrapped.module.energy_forces_stress`` would silently stay those of each process. Wrap a ForceField
-    instead, and call the wrapper.
+    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act only on calls of the module that they wrap. They
+    would silently not reduce the gradients of ``wrapped.module.energy_forces_stress`` over the processes. Wrap a
+    ForceField instead, and call the wrapper.
 
     Parameters
     ----------
     potential : torch.nn.Module
-        With `energy_forces_stress`, such as a `Potential`.
+        Module with a method `energy_forces_stress`, such as a `Potential`.
 
     Raises
     ------
@@ -422,7 +422,7 @@ class ForceField(Module):
     ) -> EnergyForcesStress:
         """Return the results of `Potential.energy_forces_stress`, which are differentiable in training mode.
 
-        Parameters, results and errors are those of `Potential.energy_forces_stress`.
+        See `Potential.energy_forces_stress` for parameters, results and errors.
         """
         potential: Any = self.potential
         result: EnergyForcesStress = potential.energy_forces_stress(
@@ -432,13 +432,13 @@ class ForceField(Module):
 
 
 def without_gradients(model: Potential) -> Potential:
-    """Return a copy whose parameters require no gradients, which operators would compute although nobody asks for them.
+    """Return a copy whose parameters require no gradients, because operators would compute them even if unused.
 
-    It has the model's own buffers and attributes. The model stays as it is, because other threads may use it meanwhile.
+    It shares the model's buffers and attributes. The model is not modified, because other threads may be using it.
     """
     memo: dict[int, Any] = {id(p): p.detach() for p in model.parameters()}
     for module in model.modules():
-        for value in vars(module).values():  # only these dictionaries are copied, and the modules
+        for value in vars(module).values():  # copy only modules and the dictionaries of modules and parameters
             if not (isinstance(value, dict) and any(isinstance(v, (Module, Parameter)) for v in value.values())):
                 memo[id(value)] = value
     return copy.deepcopy(model, memo)
@@ -446,7 +446,7 @@ def without_gradients(model: Potential) -> Potential:
 
 def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
     """Return the product of the Hessian with a vector."""
-    if not forces.requires_grad:  # no neighbours
+    if not forces.requires_grad:  # there are no neighbours
         return torch.zeros_like(vector)
     (product,) = torch.autograd.grad(forces, pos, -vector, True, create_graph, materialize_grads=True)
     return product
@@ -467,7 +467,7 @@ def times_hessian(
 
 
 def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return what a model's `atoms_of_vectors` returns; raise ValueError if it has not a row for each atom."""
+    """Return the result of a model's `atoms_of_vectors`; raise ValueError if its shape is wrong."""
     outputs, expected = model.atoms_of_vectors(z, vec, neighbors), (z.shape[0], model.out_channels)
     if outputs.shape != expected:
         raise ValueError(
@@ -480,14 +480,14 @@ def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighb
 def derivatives(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> EnergyForcesStress:
-    """Return the energies of a function of atoms and vectors, and their derivatives; `pos` must require a gradient."""
+    """Return energies and derivatives for a function of atoms and vectors; `pos` must require a gradient."""
     return derivatives_and_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
 
 
 def derivatives_and_strains(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> tuple[EnergyForcesStress, Tensor | None]:
-    """Return the results of `derivatives`, and with cells the share of each edge in strain derivatives, (edges, 9)."""
+    """Return the results of `derivatives` and, with cells, each edge's share of the strain derivatives, (edges, 9)."""
     vec = neighbors.vectors(pos, cells)
     with contextlib.nullcontext() if create_graph else differentiated_once():
         of_atoms = atoms_of_vectors(z, vec, neighbors)
@@ -497,13 +497,13 @@ def derivatives_and_strains(
     if total.requires_grad:
         by_pos, by_vec = torch.autograd.grad(total, (pos, vec), create_graph=create_graph, allow_unused=True)
     if by_vec is None:
-        if vec.shape[0]:  # without edges a model may leave them out
+        if vec.shape[0]:  # without edges, a model need not use the vectors
             raise ValueError(
                 "Potential.atoms_of_vectors: the returned outputs of atoms do not depend on vec; expected them to be "
                 "computed from it, without detach, numpy or no_grad"
             )
         by_pos, by_vec = torch.zeros_like(pos), torch.zeros_like(vec)
-    # A strain acts on vectors as on positions and cell: the strain derivative is a sum over edges.
+    # A strain acts on vectors as it acts on positions and cell, so the strain derivative is a sum over edges.
     of_edges = None if cells is None else (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
     stress = None if of_edges is None else _stress(of_edges, cells, neighbors)
     forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
@@ -513,7 +513,7 @@ def derivatives_and_strains(
 def _stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
-    if cells.is_cuda:  # torch's determinant may make the host wait for a device
+    if cells.is_cuda:  # torch's determinant may make the host wait for the device
         volume = (cells[:, 0] * torch.linalg.cross(cells[:, 1], cells[:, 2])).sum(1).abs()[:, None, None]
     else:
         volume = torch.linalg.det(cells).abs()[:, None, None]

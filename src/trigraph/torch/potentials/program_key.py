@@ -1,4 +1,4 @@
-"""What a program of a potential is compared by, beside the arguments of its call."""
+"""Key of a program: the state of a potential's modules on which the program depends."""
 
 import enum
 import operator
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-MOST = 10_000  # elements of a container: comparing them takes some 0.3 ms in each call
+MOST = 10_000  # elements of a container that are compared, which takes some 0.3 ms in each call
 _PLAIN = (type(None), type(...), bool, int, str, bytes, torch.device, torch.dtype, torch.layout, torch.memory_format)
 _CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)
-_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # attributes of `Potential`, which its class may have
+_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # attributes of `Potential`, possibly of the class
 _properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
 
 
 class _Same:
-    """Equal to the same object only, which it keeps alive, so that no other gets its address."""
+    """Comparison by identity. It keeps the object alive, so that no other object gets its address."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -34,22 +34,22 @@ class _Same:
 
 
 class ProgramKey:
-    """Classes and attributes of the modules of a potential, hooks and modes among them.
+    """Classes and attributes of the modules of a potential, including hooks and modes.
 
-    A program depends on everything that its model reads when it is traced. The key holds plain values, and Python's
+    A program depends on everything that its model reads while it is traced. The key holds plain values, and Python's
     lists, tuples, dictionaries and sets of them, by value; parameters and buffers by name and properties; and
-    everything else by identity. What else the model reads is the caller's to know, who may call `recompile`.
+    everything else by identity. If the model reads anything else that changes, the caller must call `recompile`.
 
     Attributes
     ----------
     state : dict of Tensor
         Parameters, then buffers, by name.
     parameters : tuple of str
-        The names of the parameters.
+        Names of the parameters.
     values : dict
-        By place in the model; equal to those of another key if the programs are the same.
+        Comparable values by place in the model. Keys with equal `values` have the same program.
     not_compared : list of str
-        Attributes that may change inside, which the key does not show.
+        Attributes whose contents may change without a change of the key.
     """
 
     def __init__(self, root: Module) -> None:
@@ -65,8 +65,8 @@ class ProgramKey:
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
                 self.values[place] = self._comparable(place, value)
-        # Everything below is for `unchanged`. It holds the model's own objects, therefore they have the same identity
-        # exactly as long as nobody has assigned others.
+        # Everything below is for `unchanged`. It keeps the model's own objects alive, so that an object at the same
+        # address is the same object.
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]
         self._containers = [c for c in self._containers if c]
@@ -80,35 +80,35 @@ class ProgramKey:
             self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
     def unchanged(self, root: Module) -> bool:
-        """Return whether a new key of this module would be equal; False also for a value assigned once more."""
+        """Return whether a new key of this module would be equal. False also if an equal value was assigned again."""
         return (
             root is self.root
             and not any(self._empty)
             and all(map(operator.is_, self._objects_now(), self._objects))
             and list(map(_properties, self._tensors)) == self._properties
-            and list(map(Tensor.stride, self._strided)) == self._strides  # after their layouts: others have none
+            and list(map(Tensor.stride, self._strided)) == self._strides  # after the layouts: others have no strides
         )
 
     def _objects_now(self) -> Iterator[Any]:
-        # An element more or less shifts all that follow, and last are the different values of a module's attributes.
+        # An additional or missing element shifts all later objects. Values of attributes, which all differ, come last.
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
         return chain(inherited, *modules, *self._containers, *self._views)
 
     def _comparable(self, place: str, value: Any) -> Any:
-        """Return what equals that of another value exactly if a program may be the same."""
+        """Return an object that equals the object for another value exactly if both values allow the same program."""
         cls = type(value)
         if cls in _PLAIN:
             return cls, value
         if isinstance(value, (float, complex, np.number)):
-            return cls, repr(value)  # tells 0.0 from -0.0, and finds NaN equal
+            return cls, repr(value)  # distinguishes 0.0 from -0.0, and NaN equals NaN
         if id(value) in self._names:
             return self._names[id(value)]
         if cls not in _CONTAINERS or len(value) > MOST:
             if not _is_fixed(value) and place not in self.not_compared:
                 self.not_compared.append(place)
             return _Same(value)
-        if cls is not tuple:  # of which Python may share equal ones
+        if cls is not tuple:  # Python may share equal tuples
             self._names[id(value)] = place
             self._containers.append(value)
         if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ class ProgramKey:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Return whether a value is known to compute the same as long as it is the same object."""
+    """Return whether a value behaves the same as long as it is the same object."""
     if isinstance(value, types.FunctionType):
         return value.__closure__ is None
     if isinstance(value, type):

@@ -1,4 +1,4 @@
-"""What replaces a potential: its interface, for another way to compute the derivatives."""
+"""Interface of a potential for classes that replace it and compute the derivatives in another way."""
 
 import copy
 import functools
@@ -15,7 +15,7 @@ from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
 
 
 def surroundings(device: torch.device) -> tuple[Any, ...]:
-    """Return the settings of torch that change what a model computes, or how it is compiled."""
+    """Return the settings of torch that affect the results of a model or its compilation."""
     return (
         torch.is_autocast_enabled(device.type),
         torch.get_autocast_dtype(device.type),
@@ -29,9 +29,9 @@ def surroundings(device: torch.device) -> tuple[Any, ...]:
 
 
 def copy_model(model: Potential, key: ProgramKey) -> Potential:
-    """Return a copy of a model with its parameters and buffers of its own, which may be traced or run.
+    """Return a copy of a model with the same parameters but separate buffers.
 
-    Neither changes the model then, which other threads may use meanwhile.
+    Tracing or running the copy does not change the model, which other threads may be using.
     """
     memo = {id(key.state[name]): key.state[name] for name in key.parameters}
     try:
@@ -44,7 +44,7 @@ def copy_model(model: Potential, key: ProgramKey) -> Potential:
 
 
 class Replacement(Module):
-    """Base of modules that replace a potential, with its arguments, results and errors.
+    """Base class of modules that replace a potential, with the same arguments, results and errors.
 
     A derived class defines `differentiated` and `differentiated_along`.
 
@@ -65,7 +65,7 @@ class Replacement(Module):
 
     @property
     def max_num_neighbors(self) -> int | None:
-        """How many edges into each atom are kept, None for all."""
+        """Number of edges into each atom that are kept; None for all."""
         return self.model.max_num_neighbors
 
     @property
@@ -78,10 +78,10 @@ class Replacement(Module):
         return self.model.neighbors(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Call the potential itself, for which torch.compile suffices."""
+        """Call the original potential, for which torch.compile suffices."""
         return self.model(*args, **kwargs)
 
-    # These methods call `prepare` and what computes in the class of the replacement, not the methods of the model.
+    # These methods call `prepare` and `differentiated` of the replacement, not of the model.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
@@ -93,20 +93,20 @@ class Replacement(Module):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        """Return the results of `energy_forces_stress` for prepared arguments."""
         raise NotImplementedError
 
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        """Return the result of `hessian_vector_product` for prepared arguments."""
         raise NotImplementedError
 
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return the function of `Potential.make_hessian_product`: products of copies of the structures."""
-        copies = functools.cache(neighbors.copies)  # depends on the number of copies alone, its argument
+        """Return the function of `Potential.make_hessian_product`, with one copy of the structures per direction."""
+        copies = functools.cache(neighbors.copies)  # key: the number of copies
 
         def rows(directions: Tensor) -> Tensor:
             k = len(directions)

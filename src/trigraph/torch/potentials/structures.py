@@ -37,10 +37,10 @@ class EnergyForcesStress(NamedTuple):
     forces : Tensor, shape (num_atoms, 3)
         Negative derivative of the energy with respect to the positions.
     stress : Tensor, shape (num_structures, 3, 3), or None
-        Derivative of the energy with respect to a symmetric strain of positions and cell, divided by the cell volume;
+        Derivative of the energy with respect to a symmetric strain of positions and cell, divided by the cell volume.
         NaN for a cell without volume, None without cells.
     energies : Tensor, shape (num_atoms,), or None
-        Contribution of each atom to the energy of its structure; None if the model has no such contributions.
+        Contribution of each atom to the energy of its structure. None if the model has no such contributions.
     """
 
     energy: Tensor
@@ -60,38 +60,38 @@ def check_potential(owner: str, model: Any) -> None:
 def empty_like_model(model: torch.nn.Module) -> Tensor:
     """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers.
 
-    Raise RuntimeError if derivatives are to be taken, but torch refuses them since it is in inference mode that the
-    model was made.
+    Raise RuntimeError if gradients are enabled but the model was made in inference mode, so that torch refuses
+    derivatives.
     """
     tensors_of_model = itertools.chain(model.parameters(), model.buffers())
     first = next((t for t in tensors_of_model if t.is_floating_point()), torch.empty(0))
     if not torch.compiler.is_compiling() and first.is_inference() and torch.is_grad_enabled():
         raise RuntimeError(
-            f"{type(model).__name__}: its parameters were made in torch.inference_mode(), of which torch takes no "
+            f"{type(model).__name__}: its parameters were made in torch.inference_mode(), for which torch computes no "
             "derivatives; expected a model that was made, or loaded, outside of it"
         )
     return first.new_empty(0)
 
 
 class Neighbors(NamedTuple):
-    """Neighbours of atoms, valid for all positions and cells with the same neighbours.
+    """Neighbours of atoms, valid for all positions and cells for which the neighbours are the same.
 
     Attributes
     ----------
     graph : EdgeGraph
-        An edge for each pair of neighbours and direction; periodic images are parallel edges.
+        Graph with one edge per direction for each pair of neighbours; periodic images are parallel edges.
     shifts : Tensor or None
         Number of cells that each edge crosses, shape (num_edges, 3); None if no edge crosses a cell.
     batch : Tensor or None
         Structure of each atom, shape (num_atoms,); None for one structure without a batch.
     ends : CSC
-        From the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges, for both ends of each.
+        Graph from the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges; joins both ends of an edge.
     into : CSC
-        From the edges to the atoms that they enter.
+        Graph from the edges to their destination atoms.
     members : CSC
-        From the atoms to their structures.
+        Graph from the atoms to their structures.
     sources : CSC or None
-        From the atoms to the edges that leave them; None if `of_sources` makes it in each call.
+        Graph from the atoms to the edges that leave them; None if `of_sources` makes it in each call.
 
     See Also
     --------
@@ -131,7 +131,7 @@ class Neighbors(NamedTuple):
         return tensors(self.graph, False)[DST]
 
     def copies(self, number: int) -> "Neighbors":
-        """Return the neighbours of so many copies of all structures, one after another."""
+        """Return the neighbours for `number` copies of all structures, one after another."""
         steps = torch.arange(number, device=self.src.device)[:, None]
 
         def repeated(index: Tensor, size: int) -> Tensor:
@@ -145,16 +145,16 @@ class Neighbors(NamedTuple):
         return build_graphs(src, dst, shifts.repeat(number, 1), None, of_atom, number * structures, True)
 
     def of_sources(self, values: Tensor) -> Tensor:
-        """Return ``values[src]``: the row of the source atom of each edge, shape (num_edges, width).
+        """Return ``values[src]``, the row of each edge's source atom, shape (num_edges, width).
 
-        Its derivatives are sums over the edges of each atom in a fixed order, on devices too.
+        Its derivatives are sums over the edges of each atom in a fixed order, on the CPU and on devices.
         """
         if self.sources is not None:
             return _sum_rows("of_sources", values, self.sources, "num_atoms")
         src, src_offsets = self.src, tensors(self.graph, False)[SRC_OFFSETS]
         offsets = torch.arange(src.shape[0] + 1, dtype=src.dtype, device=src.device)
         each = offsets[:-1]
-        # The edges are sorted by source, so that all orders of this graph are known.
+        # The edges are sorted by source, so all orders of this graph are known.
         arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
         graph = assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
         return _sum_rows("of_sources", values, graph, "num_atoms")
@@ -164,18 +164,18 @@ class Neighbors(NamedTuple):
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
-        """Sum the rows of edges, shape (num_edges, width), into the atoms that they enter, shape (num_atoms, width)."""
+        """Sum the rows of edges, (num_edges, width), over the edges into each atom, shape (num_atoms, width)."""
         return _sum_rows("into_atoms", values, self.into, "num_edges", self.dst)
 
     def into_structures(self, values: Tensor) -> Tensor:
-        """Sum the rows of atoms, shape (num_atoms, width), into their structures."""
+        """Sum the rows of atoms, shape (num_atoms, width), over the atoms of each structure."""
         return _sum_rows("into_structures", values, self.members, "num_atoms", self.batch)
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
 
-        `pos` has shape (num_atoms, 3). `cell` has shape (num_structures, 3, 3); if it is None although edges cross
-        cells, ValueError is raised.
+        `pos` has shape (num_atoms, 3), and `cell` has shape (num_structures, 3, 3). Raise ValueError if `cell` is None
+        although edges cross cells.
         """
         vec = self.of_ends(pos, -pos)
         if self.shifts is None:
@@ -183,14 +183,14 @@ class Neighbors(NamedTuple):
         if cell is None:
             raise ValueError("Neighbors: cell is None; expected the cells of neighbors that cross their boundaries")
         shifts = self.shifts.to(pos.dtype)
-        if self.batch is None or cell.shape[0] == 1:  # len() would become a constant in a traced program
+        if self.batch is None or cell.shape[0] == 1:  # len() would be a constant in a traced program
             return vec + shifts @ cell[0]
         of_edge = cell.index_select(0, self.batch.index_select(0, self.src))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
 def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
-    """Return sums of rows. `index` is the sum to which each row contributes, if it contributes to exactly one."""
+    """Return sums of rows. If each row contributes to exactly one sum, `index` is the number of that sum."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
     # Traced programs contain the operator here; `rewrite_sums` of `potentials.traced` replaces its derivatives.
     if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
@@ -200,7 +200,7 @@ def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tenso
 
 
 class _Sums(torch.autograd.Function):
-    """Sums of rows, each of which contributes to one sum: the derivative is a selection of rows."""
+    """Sums of rows where each row contributes to one sum, so that the derivative is a selection of rows."""
 
     generate_vmap_rule = True
 
@@ -225,7 +225,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Selected(torch.autograd.Function):
-    """Rows of `values` by `index`: the transpose of `_Sums`, which is its derivative, in a fixed order."""
+    """Selection of rows of `values` by `index`. Its derivative is `_Sums`, its transpose, in a fixed order."""
 
     generate_vmap_rule = True
 
@@ -287,7 +287,7 @@ def _check_real(owner: str, name: str, value: Tensor | None) -> None:
 
 
 def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tensor | None:
-    """Return the cells as a tensor (num_structures, 3, 3) like `pos`, zero for structures without a cell."""
+    """Return the cells as a tensor (num_structures, 3, 3) like `pos`; zero for structures without a cell."""
     if cell is None:
         return None
     if not isinstance(cell, (Tensor, Sequence)):
@@ -312,7 +312,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
 
 
 def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
-    """Return the number of structures: of cells if given, else up to the last structure with an atom."""
+    """Return the number of structures: the number of cells if given, otherwise up to the last structure with atoms."""
     several = (isinstance(cell, Tensor) and cell.dim() == 3) or isinstance(cell, Sequence)
     if batch is None:
         if several and len(cell) != 1:
@@ -373,7 +373,7 @@ def find_neighbors(
     pbc: Any = None,
     max_num_neighbors: int | None = None,
 ) -> Neighbors:
-    """Return the neighbours of each atom within its structure; arguments are those of `Potential.neighbors`."""
+    """Return the neighbours of each atom within its structure. See `Potential.neighbors` for the arguments."""
     _check_positions(owner, pos)
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise NotImplementedError(
@@ -393,7 +393,7 @@ def _search_plain(
     num_structures = _count_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = find_periodic(owner, pbc, cell, num_structures)
-    # A copy: `Neighbors.batch` must stay as it is when the caller writes to the tensor, since graphs are built from it.
+    # Copied: graphs are built from `Neighbors.batch`, which must not change if the caller writes to the tensor.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
     result = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
@@ -414,7 +414,7 @@ def _on_host(
     """Return source, destination, shifts and offset of every pair, sorted by the first three."""
     boxes = None if cells is None else _array(cells)
     if boxes is None and not flags.any() and not alone:
-        with contextlib.suppress(ValueError):  # raised again below, where the structure is known
+        with contextlib.suppress(ValueError):  # raised again below with the number of the structure
             return [torch.from_numpy(array) for array in find_neighbors_of_molecules(positions, cutoff, of_atom)]
     # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")

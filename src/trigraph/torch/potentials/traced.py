@@ -1,4 +1,4 @@
-"""Traced programs: graphs of operations that compute derivatives, which torch compiles for all sizes."""
+"""Traced programs: graphs of operations that compute derivatives and that torch compiles for all sizes."""
 
 import itertools
 import operator
@@ -13,8 +13,8 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# The operators in programs, a sum and a gradient in the rows among their arguments, and where the former is: the last
-# arguments are the kinds of sum and mean, in Python the backend, and the requested fields.
+# The overloads of the sum and its derivative in programs, their arguments for a sum (at _PLACE) and for the gradient
+# of the rows (last). The last arguments are `op`, `mean_by`, the backend (in Python only) and the requested fields.
 _SUM: int | str
 _ROWS: int | str
 if _forward.native and _backward.native:
@@ -23,7 +23,7 @@ if _forward.native and _backward.native:
 else:
     _sums, _sums_backward = _forward.overload, _backward.overload
     _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
-# Derivatives compute only the requested fields: the name of each field, and the argument that requests some of them.
+# By derivative operator: the names of its fields, and the function that makes the argument with the requested fields.
 _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
     overload: ([f.name for f in op.op.fields], mask)
     for op in OPERATORS_OF_TORCH.values()
@@ -49,9 +49,9 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 
 
 def want_less(program: Any) -> None:
-    """Let derivatives compute only the fields that the program reads.
+    """Make derivatives compute only the fields that the program reads.
 
-    Autograd asks for the gradients of all parameters in the forces, although nothing reads them.
+    Autograd also requests the gradients of all parameters for the forces, although nothing reads them.
     """
     for node in reversed(program.graph.nodes):
         if node.target not in _SELECTIVE or any(user.target is not operator.getitem for user in node.users):
@@ -66,26 +66,26 @@ def want_less(program: Any) -> None:
 def read_size_conditions(program: Any) -> str:
     """Return the conditions on sizes that a model evaluated during tracing, such as more than 20 atoms.
 
-    `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call, `list_tensors`.
+    `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call from `list_tensors`.
     """
     traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
 
 
 def _over_rows(first: Tensor, second: Tensor) -> Tensor:
-    """Return the product of (inner, rows), first transposed, and (rows, columns).
+    """Return the product of `first`, transposed to (inner, rows), and `second` (rows, columns).
 
-    Gradients of parameters are such sums over rows. A sum in single precision has one form in torch's compiler for at
-    most 4096 rows and another for more, and the whole program is compiled again when a call needs the other one. A
-    product has one form, except that the compiler turns a product with one row and one column into a sum. Therefore a
-    single column is passed twice.
+    Gradients of parameters are such sums over rows. For a sum in single precision, torch's compiler has one form for at
+    most 4096 rows and another for more, and compiles the whole program again if a call needs the other form. A product
+    has one form, except that the compiler turns a product with one row and one column into a sum. Therefore, a single
+    column is passed twice.
     """
     columns = second.shape[1]
     return first.t().mm(second if columns > 1 else second.expand(-1, 2))[:, :columns]
 
 
 class _WithBias(torch.autograd.Function):
-    """x + bias, with a bias for each column."""
+    """Sum x + bias, with one bias for each column."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class _WithBias(torch.autograd.Function):
 
 
 class _Outer(torch.autograd.Function):
-    """The product of (rows, 1) and (1, columns), written as an elementwise product."""
+    """Product of (rows, 1) and (1, columns), written as an elementwise product."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class _Outer(torch.autograd.Function):
 
 
 class _OneColumn(torch.autograd.Function):
-    """The product of (rows, inner) and (inner, 1), written as an elementwise product and a sum over columns."""
+    """Product of (rows, inner) and (inner, 1), written as an elementwise product and a sum over columns."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
@@ -126,10 +126,10 @@ class _OneColumn(torch.autograd.Function):
 
 
 class _Sums(torch.autograd.Function):
-    """Sums of rows. Each row contributes to the one that `index` names, so that the derivative is a selection.
+    """Sums of rows. Each row contributes to the sum given by `index`, so that the derivative is a selection.
 
-    `rest` are the arguments of `agg_weighted_n2n_fwd` after the rows: no weights, tensors of the graph, and its numbers
-    and choices, all of which follow from shapes or are constants.
+    `rest` holds the arguments of `agg_weighted_n2n_fwd` after the rows: no weights, tensors of the graph, and its
+    numbers and choices, which follow from shapes or are constants.
     """
 
     @staticmethod
@@ -145,7 +145,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Selected(torch.autograd.Function):
-    """Rows that `index` names: the transpose of `_Sums`, by which it is differentiated in a fixed order."""
+    """Selection of the rows given by `index`. Its derivative is `_Sums`, its transpose, in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, *rest: Any) -> Tensor:
@@ -162,7 +162,7 @@ class _Selected(torch.autograd.Function):
 
 
 def with_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Call `_WithBias`; traced programs contain functions."""
+    """Call `_WithBias`. Traced programs contain calls of functions only."""
     return _WithBias.apply(x, bias)  # type: ignore[no-untyped-call]
 
 
@@ -187,10 +187,10 @@ def select_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
 
 
 def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
-    """Return the nodes of the atom that each edge enters, and of the structure of each atom.
+    """Return the nodes that hold the destination of each edge and the structure of each atom.
 
-    They are by the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. The example is
-    that of the trace, `trigraph.torch.potentials.compiled.Inputs`.
+    The keys are the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. `example` is the
+    `trigraph.torch.potentials.compiled.Inputs` of the trace.
     """
     leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
     nodes = itertools.islice(leaves, len(state), None)
@@ -200,9 +200,9 @@ def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dic
 
 
 def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
-    """Write derivatives of sums to which each row contributes once as selections, which the compiler fuses.
+    """Replace derivatives of sums to which each row contributes once by selections, which the compiler fuses.
 
-    `indices` has the node of the sum of each row by that of the graph's first tensor.
+    `indices` maps the node of a graph's first tensor to the node that holds the sum of each row.
     """
     for node in list(program.graph.nodes):
         if node.target is _sums:
@@ -219,7 +219,7 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
             continue
         with program.graph.inserting_before(node):
             replacement = program.graph.call_function(call, given)
-        for item in list(node.users):  # fields of the result, of which only the first is not empty
+        for item in list(node.users):  # fields of the result; all but the first are empty
             item.replace_all_uses_with(replacement)
             program.graph.erase_node(item)
         program.graph.erase_node(node)
@@ -227,10 +227,10 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
 
 
 def rewrite_products(program: Any) -> None:
-    """Write matrix products in the form of which torch's compiler makes most, with equal results.
+    """Rewrite matrix products in the form that torch's compiler optimizes best, with equal results.
 
-    Of a product with one column or one inner index the compiler decides by the number of rows whether it is a pass over
-    elements, and compiles again for other numbers. A bias is added in the pass that applies the activation.
+    For a product with one column or one inner index, the compiler chooses a pass over elements by the number of rows,
+    and compiles again for other numbers. A bias is added in the pass that applies the activation.
     """
     aten = torch.ops.aten
     for node in list(program.graph.nodes):
@@ -238,7 +238,7 @@ def rewrite_products(program: Any) -> None:
             continue
         *bias, first, second = node.args
         shape = second.meta["val"].shape
-        inner, columns = (isinstance(n, int) and n == 1 for n in shape)  # others are symbols
+        inner, columns = (isinstance(n, int) and n == 1 for n in shape)  # other sizes may be symbols
         if bias and tuple(bias[0].meta["val"].shape) != tuple(shape[1:]):
             continue
         if not (inner or columns or bias):

@@ -1,4 +1,4 @@
-"""The graph classes that PyTorch Geometric's layers make. Each graph is checked once."""
+"""The graph classes that PyTorch Geometric's layers use. Each graph is checked once, when it is made."""
 
 import torch
 
@@ -9,7 +9,7 @@ __all__ = ["CSC", "HeteroCSC"]
 
 
 class CSC:
-    """A graph by destination, of tensors; the last argument is accepted for the original's sake.
+    """Graph sorted by destination, made of tensors. The last argument is ignored; the original has it.
 
     Attributes
     ----------
@@ -23,14 +23,14 @@ class CSC:
 
 
 class HeteroCSC(CSC):
-    """A graph whose edges have types, a tensor of integers for the positions.
+    """Graph whose edges have types, given as a tensor of integers.
 
     Attributes
     ----------
     num_edge_types : int
     edge_types : tensor of int64, shape (num_indices,)
     edges_of_type : tensor of int64, shape (num_indices,)
-        Number of edges of the position's type into its destination.
+        Number of edges into the same destination that have the same type.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HeteroCSC(CSC):
                 f"type for each index, on {self.csc.device}"
             )
         check_range("HeteroCSC", "edge_types", types, self.num_edge_types, "num_edge_types")
-        # A copy, because what follows is made of it, and operators do not check it again.
+        # Copied, because `edges_of_type` depends on it and operators do not check it again.
         self.edge_types = torch.as_tensor(edge_types).to(torch.int64, copy=True)
         pairs = torch.repeat_interleave(offsets.diff()) * self.num_edge_types + self.edge_types
         _, pair, number = torch.unique(pairs, return_inverse=True, return_counts=True)

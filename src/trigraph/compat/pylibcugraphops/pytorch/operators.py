@@ -1,7 +1,7 @@
-"""The operators that PyTorch Geometric's layers call, twice differentiable.
+"""The operators that PyTorch Geometric's layers call. They are twice differentiable.
 
-The first rows of the features are those of the destinations. All raise TypeError or ValueError for arguments that do
-not fit.
+The first rows of the features belong to the destinations. All operators raise TypeError or ValueError if an argument
+has the wrong type or shape.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from trigraph.torch import mha_gat_n2n as attention
 
 
 def _destinations(caller: str, feat: torch.Tensor, graph: CSC, cls: type[CSC] = CSC) -> torch.Tensor:
-    """Return the features of destinations, after a check of features and graph."""
+    """Check features and graph, and return the features of the destinations."""
     if not isinstance(graph, cls):
         raise TypeError(f"{caller}: graph is a {type(graph).__name__}; expected a {cls.__name__} of pylibcugraphops")
     if not isinstance(feat, torch.Tensor):
@@ -35,7 +35,7 @@ def mha_gat_n2n(
     concat_heads: bool = True,
     edge_feat: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Multi-head attention, as `trigraph.torch.mha_gat_n2n`. Edge features of width 0 are none."""
+    """Apply multi-head attention like `trigraph.torch.mha_gat_n2n`. Edge features of width 0 count as None."""
     dst = _destinations("mha_gat_n2n", feat, graph)
     if edge_feat is not None and edge_feat.ndim == 2 and edge_feat.shape[1] == 0:
         edge_feat = None
@@ -44,7 +44,7 @@ def mha_gat_n2n(
 
 
 def agg_concat_n2n(feat: torch.Tensor, graph: CSC, aggr: Any = "sum") -> torch.Tensor:
-    """Aggregate sources as `trigraph.torch.agg_weighted_n2n`, and put the destination's own features behind."""
+    """Aggregate sources like `trigraph.torch.agg_weighted_n2n`, and append the destination's own features."""
     dst = _destinations("agg_concat_n2n", feat, graph)
     return torch.cat([agg_weighted_n2n(feat, None, graph.csc, op=aggr).output_embedding, dst], 1)
 
@@ -56,11 +56,11 @@ def agg_hg_basis_n2n_post(
     concat_own: bool = False,
     norm_by_out_degree: bool = False,
 ) -> torch.Tensor:
-    """Sum sources with a weight by type of edge, once for each basis.
+    """Sum the sources of each destination once for each basis, with weights that depend on the type of edge.
 
-    `weights_comb`, of shape (num_edge_types, num_bases), has the weight of each type in each basis; None stands for one
-    basis for each type, with only the edges of this type. With `concat_own` the destination's own features come last;
-    with `norm_by_out_degree` each edge is divided by the number of edges of its type into its destination.
+    `weights_comb`, of shape (num_edge_types, num_bases), holds the weight of each type in each basis. None means one
+    basis for each type, which has the edges of this type only. `concat_own` appends the destination's own features.
+    `norm_by_out_degree` divides each edge by the number of edges of its type into its destination.
     """
     caller = "agg_hg_basis_n2n_post"
     dst = _destinations(caller, feat, graph, HeteroCSC)
