@@ -39,7 +39,7 @@ def partition(
     idx_in: Segments | None = None,
     cuda_aware: bool = False,
 ) -> Partition:
-    """Divide a graph that every rank has among the ranks.
+    """Divide a graph among the ranks; every rank must have the whole graph.
 
     Parameters
     ----------

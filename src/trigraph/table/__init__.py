@@ -1,4 +1,4 @@
-"""The operator table, which is the single definition of every operator, and the classes it is written with.
+"""The operator table, which is the single definition of every operator, and the classes that describe it.
 
 Only the standard library is used here: the build imports this package before trigraph exists.
 """

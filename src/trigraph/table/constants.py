@@ -1,9 +1,9 @@
 """Numbers that Python and the CUDA kernels share.
 
-The build writes those in capital letters to ``gpu/kernels/constants.cuh`` (``tools/make_constants.py``).
+The build writes them to ``gpu/kernels/constants.cuh`` (``tools/make_constants.py``).
 """
 
-PART_SIZE = 128  # positions of a row that a kernel takes at a time; a longer row is cut into parts
+PART_SIZE = 128  # positions of a row that a kernel processes at a time; longer rows are cut into parts
 THREADS = 128  # threads of most blocks
 MATRIX_ROWS = 128  # rows of a tile of float32, twice those of float64, in the product of a tall matrix and a small one
 # DimeNet++.
@@ -15,8 +15,8 @@ RADIALS = 6  # radial functions of a tile of the first weights, the usual number
 NEIGHBOR_LANES = 8  # threads for the neighbours of an atom
 NEIGHBOR_FRAME = 29  # numbers of float64 in the memory of a structure's cell
 # GemNet-OC.
-MOST_IN_ORDER = 256  # triplets of an edge that are added without a tree
+MOST_IN_ORDER = 256  # largest number of triplets of an edge that are added without a tree
 INTERM = 32  # rows of P that a warp computes
-# Steps of the kernels of attention: of gat_forward, and of gat_backward.
+# Steps of gat_forward and of gat_backward.
 STATISTICS_STEP, OUTPUT_STEP = 1, 2
 FIRST_STEP, SECOND_STEP, LAST_STEP, ALL_STEPS = 1, 2, 4, 7

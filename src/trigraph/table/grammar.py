@@ -17,12 +17,12 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size that appears in shapes."""
+    """Size that appears in shapes."""
 
-    doc: str  # what it counts
+    doc: str  # meaning
     minimum: int  # 0 for counts of entities (an empty graph is ordinary input), 1 for widths
     typical: tuple[int, ...]  # sizes from which cases are drawn; deliberately not powers of two
-    maximum: int | None = None  # the largest size, where a definition has one (`Definition.symbol`)
+    maximum: int | None = None  # largest size, if a definition limits it (`Definition.symbol`)
 
 
 SYMBOLS: dict[str, Symbol] = {
@@ -54,25 +54,25 @@ SYMBOLS: dict[str, Symbol] = {
 
 @dataclass(frozen=True)
 class Array:
-    """A floating array of an operator, called `name`."""
+    """Array of an operator, of floating point unless `index`."""
 
     name: str
-    # Symbols or expressions in them, separated by spaces: ``"num_edges f_in*f_out"``. Of the factors of an axis the
-    # last is the fastest in memory.
+    # Symbols or expressions of symbols, separated by spaces: ``"num_edges f_in*f_out"``. The last factor of an axis is
+    # the fastest in memory.
     shape: str
     doc: str  # meaning and units
-    # Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None where they
-    # are not polynomial. Central differences are exact up to degree 2.
+    # Polynomial degree of the outputs in this input, with the other inputs fixed (piecewise between kinks); None if
+    # they are not polynomial. Central differences are exact up to degree 2.
     degree: int | None = None
     sample: str = "normal"  # distribution of generated cases: "normal", "unit interval", "frequency" or "positive"
     column: bool = False  # whether a trailing axis of one is accepted; derivatives have the shape of the argument
-    # Whether this input may be None: it is absent then, and so is its derivative. Shapes may use ``has_<name>``.
+    # Whether this input may be None. It is absent then, like its derivative. Shapes may use ``has_<name>``.
     optional: bool = False
-    keyword: bool = False  # whether it stands after the attributes, None by default
-    index: bool = False  # whether it holds integers of the graph's dtype; -1 stands for "none"
+    keyword: bool = False  # whether it follows the attributes in the signature, with default None
+    index: bool = False  # whether it holds integers of the graph's dtype; -1 means "none"
     when: str = ""  # condition, in sizes and positions of choices, for this auxiliary output to exist; "": always
-    half: bool = False  # whether kernels also take it in float16 or bfloat16; the other arrays are then float32
-    positive: bool = False  # whether numbers <= 0 raise; NumPy arrays only, since a device would have to be waited for
+    half: bool = False  # whether kernels also take it in float16 or bfloat16; other arrays are then float32
+    positive: bool = False  # whether numbers <= 0 raise; NumPy arrays only, because a device would synchronize
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An argument besides arrays and graph: a size, one of several choices, or a number >= 0."""
+    """Argument other than arrays and graph: a size, one of several choices, or a number >= 0."""
 
     name: str  # for a size, a symbol of :data:`SYMBOLS`
     doc: str
@@ -90,13 +90,13 @@ class Attribute:
     # Allowed values; empty for a size or number. Fortran and CUDA receive the position in this tuple, and so do
     # expressions of shapes.
     choices: tuple[str | bool | None, ...] = ()
-    requires: tuple[tuple[str, str], ...] = ()  # choice, and the method of the graph that raises if it cannot serve it
+    requires: tuple[tuple[str, str], ...] = ()  # choice, and method of the graph that raises if it lacks support
     real: bool = False  # whether it is a number (a finite float >= 0) rather than a size
-    requests: bool = False  # whether it requests an auxiliary output of the forward; derivatives do not take it
+    requests: bool = False  # whether it requests an auxiliary output of fwd; derivatives do not take it
 
     @property
     def required(self) -> bool:
-        """Whether the caller must give it."""
+        """Whether the caller must pass it."""
         return self.default is inspect.Parameter.empty
 
     @lazy
@@ -112,10 +112,10 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Kink:
-    """Where an operator is not differentiable.
+    """Points at which an operator is not differentiable.
 
-    `function` names a function of the pyref backend, called with the inputs, graph and attributes of the forward
-    operator; the operator has a kink where one of the values it returns is zero. The first axis of these values
+    `function` names a function of the pyref backend, which takes the inputs, graph and attributes of the forward
+    operator. The operator has a kink where one of the returned values is zero. The first axis of these values
     corresponds to the rows of the input `resample`, which the case generator draws again until no value is near zero.
     If values and rows are numbered differently, `rows` names the graph array with the row of each value.
     """
@@ -127,12 +127,12 @@ class Kink:
 
 @dataclass(frozen=True)
 class Restriction:
-    """A part of bwd2 with its own name: some cotangents are zero, and only some fields are returned."""
+    """Part of bwd2 with its own name: some cotangents are zero, and only some fields are returned."""
 
     suffix: str  # ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``
-    # Array arguments it takes, in order. Other cotangents are zero; no field depends on the other arguments.
+    # Array arguments, in order. Other cotangents are zero, and no field depends on other arguments.
     arguments: tuple[str, ...]
-    fields: tuple[str, ...]  # what it returns
+    fields: tuple[str, ...]  # returned fields
     doc: str
 
 
@@ -140,25 +140,25 @@ class Restriction:
 class Example:
     """Calls with small numbers, which docstrings show and tests run.
 
-    The derivatives take the forward's outputs as their gradients. The second order takes the square of its first input
-    as the cotangent of that, and no other; the third also takes the outputs as the cotangents of their gradients.
+    Derivatives take the outputs of fwd as gradients. The second order takes the square of the first input as its
+    cotangent, and no other cotangent. The third order also takes the outputs as cotangents of their gradients.
     """
 
-    lines: tuple[str, ...]  # assign the arguments, in NumPy
-    arguments: str  # of the forward, separated by commas
-    # What is printed, by suffix of the operator; for "torch", the gradient of the output's sum in the first argument.
+    lines: tuple[str, ...]  # statements in NumPy that assign the arguments
+    arguments: str  # arguments of fwd, separated by commas
+    # Printed result by suffix of the operator; for "torch", the gradient of the output's sum by the first argument.
     prints: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One differentiable operator."""
+    """Definition of one differentiable operator."""
 
     name: str  # ``gno_kernel``
     family: str  # ``gno``: the file name in every backend
     summary: str  # one sentence
-    formulas: tuple[str, str, str]  # of fwd, bwd and bwd2
-    source: str  # where the formula comes from
+    formulas: tuple[str, str, str]  # formulas of fwd, bwd and bwd2
+    source: str  # source of the formula
     inputs: tuple[Array, ...]  # in signature order
     outputs: tuple[Array, ...]
     terms: str  # number of terms of the longest sum in any output or derivative (accuracy rule)
@@ -168,17 +168,17 @@ class Definition:
     attributes: tuple[Attribute, ...] = ()
     graph: str | None = None  # key of :data:`GRAPHS`
     kinks: tuple[Kink, ...] = ()
-    restrictions: tuple[Restriction, ...] = ()  # parts of bwd2 with names of their own
-    auxiliary: tuple[Array, ...] = ()  # further results of fwd, not differentiable
+    restrictions: tuple[Restriction, ...] = ()  # parts of bwd2 with their own names
+    auxiliary: tuple[Array, ...] = ()  # additional results of fwd, not differentiable
     # Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
     # recomputes them.
     given_back: tuple[str, ...] = ()
-    given_back_when: tuple[tuple[str, str], ...] = ()  # those of them that bwd reads only under a condition
+    given_back_when: tuple[tuple[str, str], ...] = ()  # of these, the outputs that bwd reads only under a condition
     settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; (): any
     maxima: tuple[tuple[str, int], ...] = ()  # largest sizes of symbols
     # Condition, in positions of choices, for the outputs to be linear in each input; "": that every degree is 1.
     linear_when: str = ""
-    largest_step: float = 2.0**-6  # of finite differences; generated inputs are of order one, some have a domain
+    largest_step: float = 2.0**-6  # of finite differences; inputs of cases are of order one, some in a limited domain
 
     @lazy
     def symbols(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class Definition:
         return (*symbols, *(a.name for a in self.attributes if a.size))
 
     def symbol(self, name: str) -> Symbol:
-        """Return a size of :data:`SYMBOLS` with the largest that this operator supports."""
+        """Return a size of :data:`SYMBOLS` with the maximum that this operator supports."""
         return self._limited.get(name) or SYMBOLS[name]
 
     @lazy
@@ -200,12 +200,12 @@ class Definition:
 
     @lazy
     def requests(self) -> tuple[str, ...]:
-        """Names of the attributes that request auxiliary outputs of the forward; its derivatives do not take them."""
+        """Names of the attributes that request auxiliary outputs of fwd; derivatives do not take them."""
         return tuple(a.name for a in self.attributes if a.requests)
 
     @lazy
     def has_third(self) -> bool:
-        """Whether outputs are no polynomials in some input: the fast path then has a bwd3 of its own."""
+        """Whether outputs are not polynomial in some input. The fast path then has its own bwd3."""
         return any(a.degree is None for a in self.inputs)
 
     @lazy
@@ -214,7 +214,7 @@ class Definition:
         return not self.linear_when and all(a.degree == 1 for a in self.inputs)
 
     def is_multilinear(self, values: Mapping[str, Any]) -> bool:
-        """Whether the outputs are linear in each input, for these choices by name."""
+        """Return whether the outputs are linear in each input, for these attributes."""
         if not self.linear_when:
             return self.always_multilinear
         chosen = {a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in names_in(self.linear_when)}
@@ -232,16 +232,16 @@ class Definition:
 
 @dataclass(frozen=True)
 class Argument(Array):
-    """An array argument of one operator.
+    """Array argument of one operator.
 
-    `nullable` arguments may be None: cotangents (zero then), optional inputs, and results of fwd passed to bwd.
+    `nullable` arguments may be None: cotangents (which are then zero), optional inputs, and results of fwd for bwd.
     """
 
     nullable: bool = False
     given_back: bool = False
 
 
-# The text of every bwd3's formula: it is computed from bwd and bwd2.
+# Text of the formula of every bwd3.
 FORMULA_OF_THIRD = (
     "gg_: the derivative of bwd(g, x); grad_ and inputs: that of bwd2(a, g, x), with g = grad_, x = inputs, a = gg_; "
     "both in t at t = 0, for g + t ggg_grad_ and x + t ggg_ in place of g and x"
@@ -250,7 +250,7 @@ FORMULA_OF_THIRD = (
 
 @dataclass(frozen=True)
 class Operator:
-    """One callable: a definition at derivative order 0 (fwd), 1 (bwd), 2 (bwd2) or 3 (bwd3)."""
+    """Operator: a definition at derivative order 0 (fwd), 1 (bwd), 2 (bwd2) or 3 (bwd3)."""
 
     name: str
     order: int
@@ -264,12 +264,12 @@ class Operator:
 
     @property
     def suffix(self) -> str:
-        """What its name has after the definition's."""
+        """Part of the name after the name of the definition."""
         return self.name.removeprefix(f"{self.definition.name}_")
 
     @lazy
     def graph(self) -> GraphKind | None:
-        """The kind of graph it takes."""
+        """Kind of graph that it takes."""
         return GRAPHS[self.definition.graph] if self.definition.graph else None
 
     @lazy
@@ -325,11 +325,11 @@ class Operator:
         return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
     def select_present(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
-        """Array arguments that are not None."""
+        """Return the array arguments that are not None."""
         return tuple(a for a in self.arguments if values.get(a.name) is not None)
 
     def list_returned(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Array, ...]:
-        """Fields that exist for these inputs and choices; the others are None."""
+        """Return the fields that exist for these inputs and choices; other fields are None."""
         return tuple(
             f
             for f in self.fields
@@ -344,7 +344,7 @@ class Operator:
 
     @lazy
     def selective(self) -> bool:
-        """Whether the caller may ask for some fields only (`wrt`)."""
+        """Whether the caller may request only some fields (`wrt`)."""
         return self.order > 0 and not self.single
 
     @lazy
@@ -359,12 +359,12 @@ class Operator:
 
     @property
     def formula(self) -> str:
-        """What it computes."""
+        """Formula of the result."""
         return self.restriction.doc if self.restriction else (*self.definition.formulas, FORMULA_OF_THIRD)[self.order]
 
     @lazy
     def parameters(self) -> tuple[str, ...]:
-        """Names of the positional parameters, `wrt` excluded."""
+        """Names of the positional parameters, without `wrt`."""
         graphs = tuple(a.name for a in self.graph.arguments) if self.graph else ()
         arrays = tuple(a.name for a in self.arguments if not a.keyword)
         keywords = tuple(a.name for a in self.arguments if a.keyword)
@@ -408,12 +408,12 @@ class Operator:
 
     @lazy
     def names(self) -> tuple[str, ...]:
-        """Names of the positional parameters; `wrt` is the last, where there is one."""
+        """Names of the positional parameters; `wrt`, if there is one, is the last."""
         return (*self.parameters, *(("wrt",) if self.selective else ()))
 
     @lazy
     def defaults(self) -> dict[str, Any]:
-        """Default values of the parameters that a caller of `trigraph.X` may leave out."""
+        """Default values of the parameters that a caller of `trigraph.X` may omit."""
         absent = (*(a.name for a in self.arguments if a.nullable), *(self.graph.optional if self.graph else ()), "wrt")
         defaults = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
         return {n: defaults[n] for n in self.names if n in defaults}
@@ -422,12 +422,12 @@ class Operator:
     def operations(self) -> str:
         """Expression for the number of floating-point operations.
 
-        A backend's own bwd3 is bwd of numbers with four parts (`fortran/fast/jets.inc`), of which a product has nine.
+        A backend's own bwd3 is bwd for numbers with four parts (`fortran/fast/jets.inc`); a product of two takes nine.
         """
         return self.definition.operations[self.order] if self.order < 3 else f"9*({self.definition.operations[1]})"
 
 
-# These depend on their text alone, which is the key; the table has a fixed number of them.
+# The cached results depend on the text alone, which is the key. The table has a fixed number of texts.
 @cache
 def _dims(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())
@@ -437,7 +437,7 @@ def _dims(shape: str) -> tuple[str, ...]:
 def _code(expression: str) -> CodeType:
     try:
         return compile(expression, "<operator table>", "eval")
-    except SystemError:  # of CPython, which forgets to say so, where the system refuses memory
+    except SystemError:  # CPython raises it instead of MemoryError if the system refuses memory
         raise MemoryError("the system refused memory for an expression of the operator table") from None
 
 
@@ -445,18 +445,18 @@ _NOTHING: dict[str, Any] = {"__builtins__": {}}
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
-    """Value of an expression of the table for given sizes; NameError if a symbol has no size yet."""
-    if expression in sizes:  # most expressions are one symbol
+    """Evaluate an expression of the table for given sizes; raise NameError if a symbol has no size yet."""
+    if expression in sizes:  # most expressions are a single symbol
         return sizes[expression]
     return eval(_code(expression), _NOTHING, sizes)
 
 
 def evaluate_shape(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Shape of an array of the table for given sizes."""
+    """Return the shape of an array of the table for given sizes."""
     return tuple([evaluate(dim, sizes) for dim in array.dims])
 
 
 @cache
 def names_in(expression: str) -> frozenset[str]:
-    """Symbols of an expression."""
+    """Return the symbols in an expression."""
     return frozenset(re.findall(r"[a-z_]\w*", expression))

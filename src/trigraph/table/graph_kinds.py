@@ -1,4 +1,4 @@
-"""The graph objects that operators take: the sizes they fix, the arrays they hold and where to find both.
+"""The graph objects that operators take, the sizes that they fix, and the arrays that they hold.
 
 Only the standard library is used here: the build runs this module before the package exists.
 """
@@ -12,28 +12,28 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class GraphArgument:
-    """A graph object that an operator takes."""
+    """Graph object that an operator takes."""
 
     name: str
     doc: str
-    optional: bool = False  # whether it may be None, which stands for the identity
-    rows: str = ""  # array whose rows are the segments; an index array is then accepted in place of the object
+    optional: bool = False  # whether it may be None, which means the identity
+    rows: str = ""  # array whose rows are the segments; an index array is then accepted instead of the object
 
 
 @dataclass(frozen=True)
 class GraphKind:
-    """The graph objects of an operator: their class, the sizes they fix and the arrays Fortran receives."""
+    """Graph objects of an operator: their class, the sizes that they fix and the arrays that Fortran receives."""
 
     type_name: str
     sizes: tuple[str, ...]
     forward: tuple[tuple[str, str], ...]  # arrays passed to every operator of the direct formula: name and length
-    fast: tuple[tuple[str, str], ...]  # further arrays passed to operators of the fast path
-    reverse: tuple[tuple[str, str], ...]  # further arrays passed to its derivatives, built by `prepare`
+    fast: tuple[tuple[str, str], ...]  # additional arrays passed to operators of the fast path
+    reverse: tuple[tuple[str, str], ...]  # additional arrays passed to its derivatives, built by `prepare`
     arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
-    # Where to find a size or array: ``argument.attribute``, of which the first with an argument that is not None
-    # counts (default: ``graph.<name>``).
+    # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path with an argument that
+    # is not None counts.
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    direct: tuple[str, ...] = ()  # those of `forward` that the fast path does not need
+    direct: tuple[str, ...] = ()  # arrays of `forward` that the fast path does not need
 
     @lazy
     def optional(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class GraphKind:
 
     @lazy
     def _split_paths(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """`paths`, each split into argument and attribute."""
+        """The `paths`, split into argument and attribute."""
         return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in paths) for name, paths in self.paths.items()}
 
     def find_sizes(self, values: Mapping[str, Any]) -> dict[str, int]:
@@ -57,7 +57,7 @@ class GraphKind:
         return {name: getattr(graph, name) for name in self.sizes}
 
     def find(self, name: str, values: Mapping[str, Any]) -> Any:
-        """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
+        """Return a size or an array of the graph objects among `values`, or None if the object is absent."""
         for argument, attribute in self._split_paths.get(name) or (("graph", name),):
             graph = values[argument]
             if graph is not None:
@@ -66,7 +66,7 @@ class GraphKind:
         return None
 
     def find_all(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
-        """Return `find` of several names."""
+        """Return the results of `find` for several names."""
         if self.paths:
             return [self.find(name, values) for name in names]
         graph, reverse = values["graph"], self._reversed
@@ -79,11 +79,11 @@ class GraphParts:
     """Names of the attributes that make up a graph object of one class."""
 
     arrays: tuple[str, ...]  # arrays that every call needs
-    optional: frozenset[str]  # those of them that may be None
+    optional: frozenset[str]  # arrays that may be None
     reverse: tuple[str, ...]  # arrays of the result of `prepare`, which derivatives also need
     numbers: tuple[str, ...]
     lengths: tuple[tuple[str, str, int], ...]  # (name, array, k): the number `name` is the length of `array` minus k
-    # By size, the arrays whose elements number what it counts; the last of offsets is the size itself.
+    # By size, the arrays whose elements are numbers of the counted entities; the last offset is the size itself.
     numbered: Mapping[str, tuple[str, ...]]
     reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # the same as `lengths` for arrays of `reverse`
 
@@ -165,7 +165,7 @@ GRAPHS: dict[str, GraphKind] = {
         ("triplet_edge", "atom_of_edge"),
     ),
 }
-# Of functions over several operators, some without a graph.
+# For functions that choose between operators, some of which take no graph.
 GRAPHS["triplets or none"] = replace(
     GRAPHS["triplets"], arguments=(GraphArgument("triplets", TRIPLETS_DOC, True, "rad_basis"),)
 )
@@ -186,8 +186,8 @@ GRAPH_PARTS: dict[str, GraphParts] = {
     ),
     "EdgeGraph": GraphParts(
         (
-            # torch.export writes checks of sizes as text, in which it replaces these names in this order. If "src" came
-            # before "src_offsets", it would replace the beginning of the longer name.
+            # torch.export writes checks of sizes as text and replaces these names in this order. If "src" came before
+            # "src_offsets", it would replace the beginning of the longer name.
             *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
             *("reverse_edge", "_edge_start", "_edge_stop"),
         ),

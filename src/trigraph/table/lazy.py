@@ -1,4 +1,4 @@
-"""Values computed when they are first asked for.
+"""Attributes that are computed at first access.
 
 Only the standard library is used here: the build runs this module before the package exists.
 """
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """`functools.cached_property` without the lock it has before Python 3.12.
+    """`functools.cached_property` without the lock that it has before Python 3.12.
 
-    All objects of a class share that lock. A process that is forked while another thread holds it would wait forever.
-    Here two threads may both compute a value, and one of the equal results is kept.
+    All objects of a class share that lock. A process that is forked while another thread holds the lock would wait
+    forever. Here, two threads may both compute a value, and one of the equal results is kept.
 
-    A value is kept with its object, and must depend on nothing but attributes of the object that never change.
+    A value is stored in its object and must depend only on attributes of the object that never change.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
@@ -25,5 +25,5 @@ class lazy(Generic[T]):
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         if instance is None:
             return self  # type: ignore[return-value]
-        values: dict[str, T] = vars(instance)  # later accesses find the value there
+        values: dict[str, T] = vars(instance)  # later accesses find the value here
         return values.setdefault(self.function.__name__, self.function(instance))

@@ -6,8 +6,8 @@ checks and their messages, signatures and docstrings, f2py shims, the case gener
 benchmark's roofline, the type stub and the tables of the documentation are derived from it.
 
 A definition `X` gives three operators: `X_fwd`, its vector-Jacobian product `X_bwd`, and `X_bwd2`, the
-vector-Jacobian product of `X_bwd`. That of `X_bwd2` is `X_bwd3`, which follows from these. Only the standard library is
-used here: the build runs this module before the package exists.
+vector-Jacobian product of `X_bwd`. `X_bwd3`, the vector-Jacobian product of `X_bwd2`, follows from these. Only the
+standard library is used here: the build runs this module before the package exists.
 """
 
 from collections import namedtuple
@@ -18,7 +18,7 @@ from typing import Any
 from trigraph.table.grammar import Array, Attribute, Definition, Example, Kink, Operator, Restriction
 
 F_IN = Attribute("f_in", "Features per source node.")
-F_OUT = Attribute("f_out", "Features per destination node; the fast index of the kernel.")
+F_OUT = Attribute("f_out", "Features per destination node; the fastest index of the kernel.")
 ATHENA = "athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there."
 DIMENET = "Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet."
 GAT = "Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n."
@@ -28,10 +28,10 @@ GEMNET = (
     "EfficientInteractionBilinear, ragged instead of padded."
 )
 ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
-# Of the table of zeros of the Bessel functions, and of the powers in the envelope.
+# Limits of the table of zeros of Bessel functions, and of the powers in the envelope.
 BESSEL_MAXIMA = (("num_radial", 16), ("num_spherical", 8), ("envelope_exponent", 16))
 HEADS = "num_heads*dim_head"
-# Of examples: three edges between two nodes.
+# Graph for examples: three edges between two nodes.
 SMALL_GRAPH = "graph = trigraph.CSC.from_coo(np.array([0, 1, 1]), np.array([1, 0, 1]))"
 BILINEAR_TERMS = (
     "(num_triplets*num_spherical*emb_in+num_edges*num_spherical*interm*emb_in+num_outputs*interm*emb_in*emb_out)"
@@ -49,7 +49,7 @@ SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*n
 
 
 def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
-    """Return the operations of fwd, bwd and bwd2, given their numbers for each term."""
+    """Return the operations of fwd, bwd and bwd2, given the number of operations per term."""
     return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
 
 
@@ -180,8 +180,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "dist",
                 "num_edges",
-                "Distance over cutoff of each edge, > 0. Python's functions of NumPy arrays refuse another by a "
-                "ValueError; elsewhere the edge's results and the gradient of freq are then NaN.",
+                "Distance of each edge divided by the cutoff, > 0. For another number, functions of NumPy arrays raise "
+                "ValueError; elsewhere, the edge's results and the gradient of freq are NaN.",
                 sample="unit interval",
                 column=True,
                 positive=True,
@@ -245,7 +245,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("num_radial", "Radial basis functions R.", 6),
             Attribute(
                 "exclude",
-                "Left out: every f = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).",
+                "Edges left out: every f = (k->j) with k == i (node), only the reverse edge (edge), or none (None).",
                 "node",
                 (None, "node", "edge"),
                 (("edge", "require_reverse"),),
@@ -323,7 +323,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "attention_weights",
                 f"(2+has_edge_embedding)*{HEADS}",
-                "Weights of the source's half, of the destination's, and of the edge's where there is one.",
+                "Weights for the source, the destination and, if there are edge embeddings, the edge.",
             ),
             Array(
                 "edge_embedding",
@@ -357,7 +357,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("concat_heads", "Concatenate the heads (True), or average them.", True, (False, True)),
             Attribute("activation", "Activation function of the scores.", "LeakyReLU", ACTIVATIONS),
             Attribute("negative_slope", "Slope of LeakyReLU below zero.", 0.2, real=True),
-            Attribute("return_softmax_scores", "Return softmax_scores too.", False, (False, True), requests=True),
+            Attribute("return_softmax_scores", "Also return softmax_scores.", False, (False, True), requests=True),
         ),
         graph="csc",
         kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),
@@ -406,12 +406,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         outputs=(Array("output_embedding", "num_dst_nodes dim", "Aggregated embedding; 0 without in-edges."),),
         auxiliary=(
-            Array("node_degree", "num_dst_nodes", "Denominator of the mean; None for the others.", when="op==1"),
+            Array("node_degree", "num_dst_nodes", "Denominator of the mean; None for other op.", when="op==1"),
             Array(
                 "output_extrema_location",
                 "num_dst_nodes dim",
-                "CSC position of the extremum, the lowest on ties, the first NaN before all; -1 without in-edges; "
-                "None for sum and mean.",
+                "CSC position of the extremum (the first NaN if there is one, the lowest position on ties); -1 without "
+                "in-edges; None for sum and mean.",
                 index=True,
                 when="op>1",
             ),
@@ -423,7 +423,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("op", "Aggregation.", "sum", ("sum", "mean", "min", "max")),
             Attribute(
                 "mean_by",
-                "What the mean divides by: sum of weights, or number of edges.",
+                "Divisor of the mean: sum of weights, or number of edges.",
                 "weight",
                 ("weight", "count"),
             ),
@@ -554,10 +554,10 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         name="interaction_bilinear",
         family="gemnet",
-        summary="Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.",
+        summary="Efficient bilinear interaction of GemNet-OC: sums of triplets or quadruplets for each edge or atom.",
         formulas=(
             "B_e[s,n] = sum over t of e of sph[t,s] m[t,n]; P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n], summed over the "
-            "atom's edges where atoms are given; m_ca = weight vec(P), n fast",
+            "atom's edges if atoms are given; m_ca = weight vec(P), n fastest",
             "the gradient of sum grad_m_ca m_ca",
             "multilinear, by polarisation",
         ),
@@ -565,10 +565,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(
             Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge.", 1),
             Array("sph", "num_triplets num_spherical", "Circular or spherical basis of each triplet.", 1),
-            Array("m", "num_inputs emb_in", "Embedding of each triplet, or of each row idx_in names.", 1),
-            Array("weight", "emb_out interm*emb_in", "Weight of the bilinear layer, emb_in fast.", 1),
+            Array("m", "num_inputs emb_in", "Embedding of each triplet, or of each row that idx_in names.", 1),
+            Array("weight", "emb_out interm*emb_in", "Weight of the bilinear layer, emb_in fastest.", 1),
         ),
-        outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge, or atom."),),
+        outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge or atom."),),
         graph="bilinear",
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
         operations=_times(BILINEAR_TERMS, 2, 6, 24),
@@ -603,7 +603,7 @@ OPERATORS: dict[str, Operator] = {
     for spec in DEFINITIONS
     for r in spec.restrictions
 }
-# The vector-Jacobian products of bwd2. The fast path has procedures of its own for some (`Definition.has_third`); for
+# The vector-Jacobian products of bwd2. The fast path has procedures for some of them (`Definition.has_third`); for the
 # others, backends call lower orders (`trigraph.backends.third`).
 THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
 NAMED = OPERATORS | THIRD  # every operator by name
@@ -615,8 +615,8 @@ BASIS_EMBEDDING = Definition(
     family="gemnet",
     summary="Embed a radial basis and, optionally, a circular or spherical one: GemNet-OC's BasisEmbedding, ragged.",
     formulas=(
-        "basis_embedding_radial for a weight of rank 2, basis_embedding_spherical for one of rank 3, and "
-        "basis_embedding_triplets where sph_basis and triplets are given",
+        "basis_embedding_radial for a weight of rank 2, basis_embedding_spherical for a weight of rank 3, and "
+        "basis_embedding_triplets if sph_basis and triplets are given",
         "the gradient of sum grad_rad_W1 rad_W1",
         "multilinear, by polarisation",
     ),
@@ -650,10 +650,10 @@ OVER_FORMS: dict[str, Operator] = {
 }
 
 
-@cache  # depends on the table, which is constant, and on the name, which is the key
+@cache  # key: the name; the table is constant
 def result_type(name: str) -> type[Any]:
-    """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not asked for."""
+    """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not requested."""
     typename = "".join(part.capitalize() for part in name.split("_"))
     cls = namedtuple(typename, [f.name for f in (NAMED | OVER_FORMS)[name].fields])  # type: ignore[misc]
-    cls.__module__ = "trigraph.results"  # where pickle finds it
+    cls.__module__ = "trigraph.results"  # the module in which pickle finds the class
     return cls

@@ -10,7 +10,7 @@ from typing import Any
 
 from trigraph.table.grammar import Argument, Definition, Operator
 
-# The module with the functions of each backend, and the kind of arrays it takes.
+# By backend, the module with its functions and the kind of arrays that it takes.
 BACKENDS: dict[str, tuple[str, str]] = {
     "fortran": ("trigraph.fortran", "numpy"),
     "fortran-reference": ("trigraph.fortran.reference", "numpy"),
@@ -21,14 +21,14 @@ BACKENDS: dict[str, tuple[str, str]] = {
 
 
 def public_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph` or `trigraph.torch`: the operator's, `out` and `backend`."""
+    """Return the signature of a function in `trigraph` or `trigraph.torch`: the operator's with `out` and `backend`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "backend")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
 def distributed_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph.distributed`; one without a graph takes `partition` instead."""
+    """Return the signature of a function in `trigraph.distributed`; without a graph, it takes `partition` instead."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
     extra.append(inspect.Parameter("backend", keyword, default=None))
@@ -71,14 +71,14 @@ def _raises(op: Operator) -> list[str]:
     types = (
         "If an argument is missing or unknown, an array is not an ndarray of the backend's kind (NumPy or CuPy), its "
     )
-    types += f"dtype does not match that of {first} (of indices: of the graph), or another argument has the wrong type."
+    types += f"dtype does not match {first} (for indices: the graph), or another argument has the wrong type."
     values = [
-        f"If an array has the wrong rank or size, or is on another device than {first}",
+        f"If an array has the wrong rank or size, or is on a different device than {first}",
         *(f"{a.name} has a number that is not positive (NumPy arrays only)" for a in op.positive_arguments),
         *(f"{a.name} has a position that is not an in-edge (NumPy arrays only)" for a in op.index_arguments),
         f"an argument has an unsupported value ({choices})",
-        "out has a field that is not computed, or an array of the wrong shape, on another device, that is not "
-        "C-contiguous, writeable and aligned, or that overlaps an input or another output.",
+        "out has a field that is not computed, or an array that has the wrong shape or device, is not C-contiguous, "
+        "writeable and aligned, or overlaps an input or another output.",
     ]
     built = f" {graph.type_name} checks offsets and indices when it is built." if graph else ""
     sections = {
@@ -97,7 +97,7 @@ def _see_also(definition: Definition, *names: str) -> list[str]:
 
 
 def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
-    """Return the section with an example and what its last statement prints."""
+    """Return the section with an example and the output of its last statement."""
     lines = "\n".join(
         f">>> {s}" if len(s) < 85 else textwrap.fill(s, 88, initial_indent=">>> ", subsequent_indent="...     ")
         for s in (*heads, *statements)
@@ -106,7 +106,7 @@ def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> l
 
 
 def _example_arguments(op: Operator) -> dict[str, str]:
-    """Return the arguments of an example by name, as expressions, and others; `y` is the result of the forward."""
+    """Return the arguments of an example by name, as expressions; `y` is the result of fwd."""
     spec, example = op.definition, op.definition.example
     forward = Operator(f"{spec.name}_fwd", 0, spec)
     given = dict(zip(forward.parameters, example.arguments.split(", "), strict=False))
@@ -147,7 +147,7 @@ def _torch_example(op: Operator) -> list[str]:
 
 
 def _jax_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph.jax`: a gradient, with the numbers of the example of bwd."""
+    """Return an example of the function in `trigraph.jax`: a gradient, equal to the example of bwd."""
     spec, example = op.definition, op.definition.example
     first, _, others = example.arguments.partition(", ")
     field = "" if op.single or len(spec.outputs) > 1 else f".{op.fields[0].name}"
@@ -159,7 +159,7 @@ def _jax_example(op: Operator) -> list[str]:
 
 
 def _distributed_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph.distributed`, whose numbers are those of `trigraph`."""
+    """Return an example of the function in `trigraph.distributed`, with the same numbers as in `trigraph`."""
     spec, example, given = op.definition, op.definition.example, _example_arguments(op)
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
     sizes: Sequence[str] = ("num_edges",)
@@ -169,7 +169,7 @@ def _distributed_example(op: Operator) -> list[str]:
         sizes, words, graph = op.graph.sizes, {name: "part"}, given[name]
     arrays = (*op.arguments, *forward.arguments, *op.fields)
     rows = {a.name: next((d for d in a.dims if d in sizes), "") for a in arrays}
-    for name, value in given.items():  # `y`, and what is made of it, has the rows of this rank
+    for name, value in given.items():  # `y`, and expressions with it, already have the rows of this rank
         whole = rows.get(name) and value[0] not in "Ny"
         words.setdefault(name, f'part.take({value}, "{rows[name]}")' if whole else value)
 
@@ -190,7 +190,7 @@ def _distributed_example(op: Operator) -> list[str]:
 
 
 def summary(op: Operator) -> str:
-    """Return what an operator computes, in one sentence."""
+    """Return a sentence that says what an operator computes."""
     of = f"{op.definition.name}_{('', 'fwd', 'bwd', 'bwd2')[op.order]}"
     part = "Part of the vector" if op.restriction else "Vector"
     return f"{part}-Jacobian product of `{of}`." if op.order else op.definition.summary
@@ -214,9 +214,9 @@ def docstring(op: Operator) -> str:
         described[attribute.name] = _describe(attribute.name, kind, attribute.doc)
     lines += [line for name in op.parameters for line in described[name]]
     if op.selective:
-        text = "Fields to compute (default: all); the others are None and are not computed."
+        text = "Fields to compute (default: all). Other fields are None."
         lines += _describe("wrt", "str or iterable of str, optional", text)
-    text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
+    text = "Arrays for the results: same dtype, C-contiguous, no overlap with inputs."
     lines += _describe("out", "array or mapping from field to array, optional", text)
     of_numpy = "fortran for NumPy arrays"
     text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."
@@ -249,7 +249,7 @@ def torch_docstring(op: Operator) -> str:
         ", ".join(op.parameters),  # in one line, as numpydoc reads it
         f"    As for `trigraph.{op.name}`, with tensors on the CPU or a CUDA device instead of arrays.",
         "out : tensor or mapping from field to tensor, optional",
-        "    Receives the results, which are then not recorded for differentiation.",
+        "    Tensors for the results, which are then not recorded for differentiation.",
         "backend : str, optional",
         f"    As for `trigraph.{op.name}`; derivatives use the same backend.",
         "",
@@ -282,7 +282,7 @@ def jax_docstring(op: Operator) -> str:
         "Parameters",
         "----------",
         ", ".join(op.parameters),  # in one line, as numpydoc reads it
-        f"    As for `trigraph.{op.name}`, with JAX arrays on the CPU. Numbers are not looked at.",
+        f"    As for `trigraph.{op.name}`, with JAX arrays on the CPU. Values are not checked.",
         "",
         "Returns",
         "-------",
@@ -293,9 +293,9 @@ def jax_docstring(op: Operator) -> str:
         "------",
         "TypeError, ValueError",
         f"    As for `trigraph.{op.name}`, when it is called or traced. Also TypeError for arrays of 64 bits if JAX",
-        "    has not enabled them, and ValueError for an array on another device than a CPU, or that was donated.",
+        "    has not enabled them, and ValueError for an array that is not on a CPU or was donated.",
         "NotImplementedError",
-        "    If a program for another device than a CPU calls it.",
+        "    If a program for a device other than a CPU calls it.",
         *_see_also(op.definition, op.name, f"torch.{op.definition.name}"),
         "",
         "Notes",
@@ -315,8 +315,8 @@ def distributed_docstring(op: Operator) -> str:
         "----------",
         ", ".join(p for p in distributed_signature(op).parameters if p != "partition"),
         f"    As for `trigraph.{op.name}`, with a Partition as the graph. All ranks must call the function.",
-        "    Arrays with rows hold those that this rank owns; all other arguments are equal on all ranks.",
-        *(["partition : Partition", "    Partition of the edges that the rows belong to."] if op.graph is None else []),
+        "    Arrays with rows hold the rows that this rank owns; all other arguments are equal on all ranks.",
+        *(["partition : Partition", "    Partition of the edges of these rows."] if op.graph is None else []),
         "",
         "Returns",
         "-------",
@@ -326,7 +326,7 @@ def distributed_docstring(op: Operator) -> str:
         "Raises",
         "------",
         "TypeError, ValueError, MemoryError, ImportError",
-        f"    As for `trigraph.{op.name}`, on the rank with the error; ValueError on all if arguments differ.",
+        f"    As for `trigraph.{op.name}`, on the rank with the error; ValueError on all ranks if arguments differ.",
         "RuntimeError",
         "    On a rank without an error, if another rank has one.",
         *_see_also(op.definition, op.name, "distributed.partition"),
