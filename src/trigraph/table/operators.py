@@ -406,7 +406,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         outputs=(Array("output_embedding", "num_dst_nodes dim", "Aggregated embedding; 0 without in-edges."),),
         auxiliary=(
-            Array("node_degree", "num_dst_nodes", "Denominator of the mean; None for other op.", when="op==1"),
+            Array("node_degree", "num_dst_nodes", "Denominator of the mean; None unless op is mean.", when="op==1"),
             Array(
                 "output_extrema_location",
                 "num_dst_nodes dim",
