@@ -225,7 +225,9 @@ def _read_pieces(
             if limit is not None:
                 check_range("partition_pieces", f"pieces[{number}].{name}", column, limit, "num_nodes")
             if name == sorted_by and (np.diff(column) < 0).any():
-                raise ValueError(f"partition_pieces: {name} of piece {number} decreases; expected edges sorted by source")
+                raise ValueError(
+                    f"partition_pieces: {name} of piece {number} decreases; expected edges sorted by source"
+                )
         missing = np.full((first.size, len(limits) - len(columns)), -1)
         tables.append(np.column_stack([*(c.astype(np.int64) for c in columns.values()), missing]))
         lengths.add(len(columns))

@@ -325,8 +325,8 @@ class EdgeGraph(Immutable):
         first, second = int(self.dst_edge_index[at]), int(self.dst_edge_index[at + 1])
         raise ValueError(
             f"{operator}: exclude is 'edge' and graph has parallel edges ({first} and {second}, both from node "
-            f"{int(src[at])} to node {int(dst[at])}); expected an EdgeGraph built with shifts or vec, which identify the "
-            "reverse of an edge"
+            f"{int(src[at])} to node {int(dst[at])}); expected an EdgeGraph built with shifts or vec, which identify "
+            "the reverse of an edge"
         )
 
     @on_device
