@@ -16,7 +16,7 @@ SCHEMA_VERSION = 3
 NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that a report stores as None if they are not finite
 # Keys of a report.json of this version, for a run or a `Result`; `COLUMNS` describes the checks.
 KEYS = {
-    "schema_version": f"{SCHEMA_VERSION}; it changes if a key is removed or changes its meaning",
+    "schema_version": f"{SCHEMA_VERSION}: another number if a key is removed or changes its meaning",
     "date": "time of writing, in UTC: `2026-11-24T16:00:00Z`",
     "command": "command line that repeats the run; for a `Result`, the name of the subject",
     "seconds": "duration of the run; null if unknown",
